@@ -1,0 +1,155 @@
+"""Reading, checking and writing a RunConfig."""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from shoal.config.run import RunConfig
+from shoal.errors import FieldViolation, InvalidArgument
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Reads a TOML file and applies overrides of the form "a.b=value".
+
+    Raises `InvalidArgument` that names each field at fault, its value and what would be right.
+    """
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise InvalidArgument(f"there is no configuration file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise InvalidArgument(f"{path} cannot be read as TOML: {error}") from None
+    for override in overrides:
+        apply_override(values, override)
+    return parse_config(values)
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Sets one dotted key of a nested mapping, in place.
+
+    The value is read as TOML; what is not TOML is taken as a string, so that paths need no quotes.
+    """
+    key, equals, text = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    table: Any = values
+    for depth, part in enumerate(parts[:-1]):
+        table = _item(table, part, ".".join(parts[: depth + 1]))
+    if isinstance(table, list):
+        table[_index(table, parts[-1], key)] = value
+    else:
+        table[parts[-1]] = value
+
+
+def _item(table: Any, part: str, name: str) -> Any:
+    if isinstance(table, list):
+        return table[_index(table, part, name)]
+    found = table.setdefault(part, {})
+    if not isinstance(found, dict | list):
+        raise InvalidArgument(f"--set cannot go below {name}: it is a value, not a table")
+    return found
+
+
+def _index(table: list[Any], part: str, name: str) -> int:
+    if not part.isdigit() or int(part) >= len(table):
+        raise InvalidArgument(f"--set {name}: {part!r} is no index into a list of {len(table)}")
+    return int(part)
+
+
+def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
+    """Validates plain values, or the Struct that a configuration travels as.
+
+    Raises `InvalidArgument` that names each field at fault, its value and what would be right.
+    """
+    plain = json_format.MessageToDict(values) if isinstance(values, Struct) else values
+    try:
+        return RunConfig.model_validate(_without_nulls(plain))
+    except ValidationError as error:
+        violations = [_violation(details) for details in error.errors()]
+        lines = "".join(f"\n  {violation.field}: {violation.description}" for violation in violations)
+        raise InvalidArgument(f"the configuration is not valid:{lines}", violations=violations) from None
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drops nulls, since absent and null mean the same."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _violation(details: ErrorDetails) -> FieldViolation:
+    location = [str(part) for part in details["loc"]]
+    message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
+        known = _field_names(location[:-1])
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        description = f"unknown key; {hint}"
+    elif details["type"] == "missing":
+        description = "is required"
+    elif isinstance(details["input"], Mapping):
+        description = message
+    else:
+        description = f"{message[:1].lower()}{message[1:]} (given: {details['input']!r})"
+    return FieldViolation(field=".".join(location) or "config", description=description)
+
+
+def _field_names(location: Sequence[str]) -> list[str]:
+    """Names of the fields of the section at a place in RunConfig."""
+    section: type[BaseModel] = RunConfig
+    for part in location:
+        if part.isdigit():
+            continue
+        field = section.model_fields.get(part)
+        if field is None:
+            return []
+        inner = _section_type(field.annotation)
+        if inner is None:
+            return []
+        section = inner
+    return sorted(section.model_fields)
+
+
+def _section_type(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (list, Union, UnionType):
+        for argument in get_args(annotation):
+            if (found := _section_type(argument)) is not None:
+                return found
+    return None
+
+
+def dump_config(config: RunConfig) -> dict[str, Any]:
+    """The resolved configuration as plain JSON values, nulls left out."""
+    dumped = config.model_dump(mode="json", exclude_none=True)
+    assert isinstance(dumped, dict)
+    return dumped
+
+
+def config_struct(config: RunConfig) -> Struct:
+    """The resolved configuration as it travels."""
+    return json_format.ParseDict(dump_config(config), Struct())
+
+
+def config_digest(config: RunConfig) -> str:
+    """SHA-256 over the resolved configuration, in hex: equal digests, equal configurations."""
+    canonical = json.dumps(dump_config(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

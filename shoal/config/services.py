@@ -1,0 +1,109 @@
+"""The tables of the four services."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from shoal.config.section import Section
+
+
+class GeneratorConfig(Section):
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the engine's weights; `auto` takes the model's own."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    """Longest prompt plus completion; unset is `data.max_prompt_tokens + sampling.max_completion_tokens`."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that share each layer of one generator."""
+    pipeline_parallel_size: int = Field(default=1, ge=1)
+    """Groups of layers of one generator, each on GPUs of its own."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory that the engine takes. Not used on CPU."""
+    cpu_kv_cache_gib: float = Field(default=1.0, gt=0)
+    """Memory for the key-value cache on CPU."""
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Most completions that are decoded at once."""
+    max_queued_requests: int = Field(default=1024, ge=1)
+    """Completions that may wait beyond those decoded; more are refused with RESOURCE_EXHAUSTED."""
+    enforce_eager: bool = False
+    """Skip compilation and CUDA graphs. Starts faster, samples slower. Always on for CPU."""
+    keep_stale_kv: bool = False
+    """Keep the key-value cache of requests in flight over a weight update instead of recomputing it. Faster,
+    but their log-probabilities are then of no one policy."""
+
+
+class RewardConfig(Section):
+    num_processes: int = Field(default=2, ge=1)
+    """Verifier processes of one reward service."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Longest time for one verifier on one completion; past it the process is killed and the outcome is FAILED."""
+    max_queued: int = Field(default=4096, ge=1)
+    """Completions that may wait; more are refused with RESOURCE_EXHAUSTED."""
+
+
+class LearnerConfig(Section):
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    """DeepSpeed ZeRO stage: what is sharded over the ranks (nothing, optimizer, + gradients, + parameters)."""
+    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of forward and backward. Master weights and optimizer are always float32."""
+    pack_tokens: int = Field(default=4096, ge=1)
+    """Most tokens in one packed row. A longer sequence gets a row of its own."""
+    logits_chunk_tokens: int = Field(default=1024, ge=1)
+    """Tokens whose logits exist at once."""
+    learning_rate: float = Field(default=1e-6, gt=0)
+    """Peak learning rate of AdamW."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the first moment."""
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW's decay of the second moment."""
+    adam_eps: float = Field(default=1e-8, gt=0)
+    """AdamW's epsilon."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this global norm; unset leaves them."""
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after warm-up, over the run's optimizer steps."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps in which the learning rate rises from 0."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
+    """Attention implementation. `auto` is flash_attention_2 where it is installed and a GPU is there, else
+    sdpa."""
+
+
+class CoordinatorConfig(Section):
+    worker_timeout_s: float = Field(default=300.0, gt=0)
+    """Longest wait for workers of each kind to register and load, at the start and whenever none is left."""
+    sampling_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest time for sampling and scoring one group. Past it the group is issued once more, then dropped."""
+    train_step_timeout_s: float = Field(default=3600.0, gt=0)
+    """Longest time for one train step."""
+
+
+class WeightsConfig(Section):
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Transport of the broadcast group; `auto` is nccl when the learner has a GPU, else gloo."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the tensors on the wire; `auto` is the generators' `generator.dtype`, or the model's own."""
+    store_port: int = Field(default=0, ge=0, le=65535)
+    """Port of the group's TCPStore on the learner; 0 takes a free one. Fix it where a firewall stands between."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Deadline of one publish attempt. Past it the group is aborted and the generators that answer get another."""
+    ready_timeout_s: float = Field(default=5.0, gt=0)
+    """Time that generators have to pause and receive; laggards are cut from the epoch."""
+    canary_tolerance: float = Field(default=0.5, gt=0)
+    """Largest absolute difference between engine and learner on any log-probability of the canary prompt."""
+
+
+class LaunchConfig(Section):
+    """What `shoal train` starts on this machine. Elsewhere the number of processes is the deployment's."""
+
+    num_generators: int = Field(default=1, ge=1)
+    """Generator processes."""
+    num_rewards: int = Field(default=1, ge=1)
+    """Reward processes."""
+    num_learner_ranks: int = Field(default=1, ge=1)
+    """Learner processes."""
+    coordinator_port: int = Field(default=0, ge=0, le=65535)
+    """Port of the coordinator; 0 takes a free one."""

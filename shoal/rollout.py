@@ -1,0 +1,182 @@
+"""The nouns that the services share, as plain Python values.
+
+All code speaks these; `shoal.wire` turns them into messages and back. Shapes: P tokens of a prompt, T tokens of
+a completion.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, order=True)
+class WeightVersion:
+    """A version of the policy's weights; ordered by attempt, then by policy version.
+
+    Example: `WeightVersion(attempt=0, policy_version=12)`, written "0.12".
+    """
+
+    attempt: int
+    """Number of times the run was restored from a checkpoint."""
+    policy_version: int
+    """Train steps that the weights have seen; 0 is the start."""
+
+    def __str__(self) -> str:
+        return f"{self.attempt}.{self.policy_version}"
+
+    @classmethod
+    def parse(cls, text: str) -> "WeightVersion":
+        """Reads what `str` wrote. Raises ValueError on anything else."""
+        attempt, policy_version = text.split(".")
+        return cls(int(attempt), int(policy_version))
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Tokens `start` to `end` (exclusive) of a completion were sampled under `version`."""
+
+    version: WeightVersion
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """One verifier to apply to each completion of a prompt, and what it compares with."""
+
+    verifier: str
+    label: Any
+    """Any JSON value; the verifier documents which."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question, ready to be sampled from."""
+
+    prompt_id: str
+    """Stable across runs: "source:row"."""
+    token_ids: Int32Array
+    """[P] the chat-templated prompt."""
+    text: str
+    ground_truths: tuple[GroundTruth, ...]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are drawn."""
+
+    temperature: float
+    max_completion_tokens: int
+    stop_token_ids: tuple[int, ...]
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+
+class FinishReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP = "stop"
+    """A stop token was sampled."""
+    LENGTH = "length"
+    """The completion or the context reached its limit."""
+    ABORT = "abort"
+    """Given up before it was complete; never trained on."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled answer to a prompt."""
+
+    sample_index: int
+    token_ids: Int32Array
+    """[T] with the stop token, if one was sampled."""
+    behavior_logprobs: Float32Array
+    """[T] log-probability of each token under the distribution it was drawn from; NaN where unknown."""
+    finish_reason: FinishReason
+    version_spans: tuple[VersionSpan, ...]
+    """Cover 0..T in order, without gaps."""
+    seed: int
+    text: str = ""
+    loss_mask: BoolArray | None = None
+    """[T] True where the token counts in the loss; None means that all count."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def oldest_version(self) -> WeightVersion:
+        """The oldest weights that sampled a token here."""
+        return min(span.version for span in self.version_spans)
+
+
+class ScoreOutcome(StrEnum):
+    """What scoring a completion came to."""
+
+    SCORED = "scored"
+    UNSCORABLE = "unscorable"
+    """It cannot be judged; it carries no reward."""
+    FAILED = "failed"
+    """The verifier broke or ran out of time; never a reward of 0."""
+
+
+@dataclass(frozen=True)
+class VerifierScore:
+    """One verifier's judgement of one completion."""
+
+    verifier: str
+    outcome: ScoreOutcome
+    value: float = 0.0
+    """Meaningful only when SCORED."""
+    detail: str = ""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """The reward of one completion."""
+
+    sample_index: int
+    outcome: ScoreOutcome
+    """SCORED only if every verifier scored; else the worst of theirs."""
+    reward: float
+    """Weighted sum of the verifiers' values. Meaningful only when SCORED."""
+    verifier_scores: tuple[VerifierScore, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A completion with the advantage it is trained with."""
+
+    completion: Completion
+    advantage: float
+
+
+@dataclass(frozen=True)
+class TrainGroup:
+    """The rollouts of one prompt, as a train step takes them."""
+
+    group_id: str
+    prompt_token_ids: Int32Array
+    """[P]"""
+    rollouts: tuple[Rollout, ...]
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """What one train step is taken over."""
+
+    train_step_id: str
+    expected_version: WeightVersion
+    temperature: float
+    groups: tuple[TrainGroup, ...] = field(default_factory=tuple)
