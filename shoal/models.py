@@ -1,0 +1,188 @@
+"""Where a model is, what its files say, and its tokenizer; all of it without torch."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.config.model import ModelConfig
+from shoal.errors import InvalidArgument
+from shoal.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+_WEIGHT_FILES = ["*.safetensors"]
+# Ids with another meaning than in the model's own tokenizer; a few reserved tokens may have been renamed.
+_MOST_FOREIGN_IDS = 0.01
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What a model's own files say about it."""
+
+    vocab_size: int
+    """Rows of the embedding; token ids are below it."""
+    max_context_tokens: int | None
+    """Longest sequence that it was made for, None where the files do not say."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a completion, from config and generation config, without repeats."""
+    dtype: str
+    """Type of the weights, as torch names it: "bfloat16"."""
+
+
+def resolve_model(path: str, revision: str | None = None, *, weights: bool = True) -> Path:
+    """The folder of a model that is given as a folder, a hub name or "package:NAME".
+
+    Hub models are downloaded to Hugging Face's cache, without their weights unless `weights`.
+
+    Raises `InvalidArgument` that names model.path and says what would help.
+    """
+    if path.startswith(PACKAGE_PREFIX):
+        return resolve_packaged_model(path)
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InvalidArgument(f"model.path: {path} is a folder without config.json; give a Hugging Face model")
+        return folder.resolve()
+    if not _HUB_NAME.fullmatch(path):
+        raise InvalidArgument(f"model.path: there is no folder {path} on this machine")
+    return _download(path, revision, weights=weights)
+
+
+def _download(name: str, revision: str | None, *, weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    patterns = _SMALL_FILES + (_WEIGHT_FILES if weights else [])
+    at = f" at revision {revision}" if revision else ""
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except GatedRepoError:
+        cure = "accept its terms on the hub and set HF_TOKEN"
+    except RepositoryNotFoundError:
+        cure = "the hub has no such model either; check the name, or set HF_TOKEN if it is private"
+    except LocalEntryNotFoundError:
+        cure = "the hub cannot be reached (or HF_HUB_OFFLINE is set) and its cache does not hold it; give a folder"
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        cure = f"the hub answered: {error}"
+    raise InvalidArgument(f"model.path: there is no folder {name} here, and {name}{at} cannot be downloaded: {cure}")
+
+
+def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
+    """Reads config.json and generation_config.json of a model, wherever it is.
+
+    Raises `InvalidArgument` when it is missing or does not describe a language model.
+    """
+    return _describe(resolve_model(str(path), revision, weights=False))
+
+
+def _describe(folder: Path) -> ModelDescription:
+    config = _read_json(folder / "config.json")
+    generation = _read_json(folder / "generation_config.json", optional=True)
+    # Models with several parts keep the language model's figures in a table of their own.
+    text = {**config, **(config.get("text_config") or {})}
+    if not isinstance(text.get("vocab_size"), int):
+        raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
+    return ModelDescription(
+        vocab_size=text["vocab_size"],
+        max_context_tokens=text.get("max_position_embeddings"),
+        eos_token_ids=tuple(dict.fromkeys(_ids(text.get("eos_token_id")) + _ids(generation.get("eos_token_id")))),
+        dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
+    )
+
+
+def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"model.path: {path} cannot be read as JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"model.path: {path} holds no JSON object")
+    return value
+
+
+def _ids(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list) else [int(value)]
+
+
+def load_tokenizer(model: ModelConfig) -> Any:
+    """The tokenizer of a model, or the one that `model.tokenizer` names, with the chat template to use.
+
+    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is none, or when it does not belong
+    to the model.
+    """
+    folder = resolve_model(model.path, model.revision, weights=False)
+    if model.tokenizer is None:
+        tokenizer = _load(folder, "model.path")
+    else:
+        tokenizer = _load(_tokenizer_folder(model.tokenizer), "model.tokenizer")
+        if _has_tokenizer(folder):
+            _check_same_ids(tokenizer, _load(folder, "model.path"), model)
+    check_tokenizer_fits(tokenizer, _describe(folder))
+    if model.chat_template is not None:
+        tokenizer.chat_template = model.chat_template
+    return tokenizer
+
+
+def _tokenizer_folder(path: str) -> Path:
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    try:
+        return resolve_model(path, weights=False)
+    except InvalidArgument as error:
+        raise InvalidArgument(error.message.replace("model.path", "model.tokenizer")) from None
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"))
+
+
+def _load(folder: Path, field: str) -> Any:
+    # Else transformers warns, wherever only the tokenizer is needed, that torch is not there.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises whatever its parsers do
+        text = str(error).strip() or type(error).__name__
+        raise InvalidArgument(f"{field}: no tokenizer can be loaded from {folder}: {text}") from error
+
+
+def _check_same_ids(tokenizer: Any, own: Any, model: ModelConfig) -> None:
+    meanings = {number: token for token, number in tokenizer.get_vocab().items()}
+    own_ids = own.get_vocab()
+    foreign = sum(1 for token, number in own_ids.items() if meanings.get(number, token) != token)
+    if foreign > _MOST_FOREIGN_IDS * len(own_ids):
+        raise InvalidArgument(
+            f"model.tokenizer: {model.tokenizer} does not belong to {model.path}: {foreign} of {len(own_ids)} token "
+            "ids mean something else; leave model.tokenizer unset to use the model's own"
+        )
+
+
+def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
+    """Raises `InvalidArgument` when the tokenizer cannot belong to the model, or cannot end a completion."""
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= description.vocab_size:
+        raise InvalidArgument(
+            f"model.tokenizer: the tokenizer has token ids up to {highest}, the model only {description.vocab_size} "
+            "rows of embedding: it belongs to another model"
+        )
+    if tokenizer.eos_token_id is None and not description.eos_token_ids:
+        raise InvalidArgument(
+            "model.tokenizer: neither the tokenizer nor the model names an end-of-sequence token, so no completion "
+            "could ever stop; set eos_token in tokenizer_config.json"
+        )
+
+
+def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
+    """Tokens that end a completion: the tokenizer's end of sequence, then the model's own, without repeats."""
+    own = model_config(model.path, model.revision).eos_token_ids
+    return tuple(dict.fromkeys(_ids(tokenizer.eos_token_id) + list(own)))
