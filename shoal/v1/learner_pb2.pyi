@@ -463,16 +463,24 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
+    KEEP_CHECKPOINT_IDS_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
     """Names the checkpoint within the run."""
+    @_builtins.property
+    def keep_checkpoint_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Earlier checkpoints of the run to keep; the others are deleted once this
+        one is written.
+        """
+
     def __init__(
         self,
         *,
         checkpoint_id: _builtins.str = ...,
+        keep_checkpoint_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "keep_checkpoint_ids", b"keep_checkpoint_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
