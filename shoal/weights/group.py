@@ -1,0 +1,291 @@
+"""The collective group that carries weights in one epoch.
+
+It is stateless: a bare ProcessGroupGloo or ProcessGroupNCCL over a store of its own, beside whatever world the
+process already belongs to. Its members tell each other the rest through keys of the epoch in that store: that they
+have come, that they are receiving, that the group is given up.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import DeadlineExceeded, Unavailable
+from shoal.weights.rendezvous import Rendezvous, address_toward
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store, TCPStore, Work
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_WATCH_S = 0.2
+_ABORT_KEY = "abort"
+
+
+def open_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> "TCPStore":
+    """Opens the store over which groups meet: the learner's rank 0 as master, everybody else as client.
+
+    The master listens on every interface, on a free port if `port` is 0; read `.port`. Raises `Unavailable` when
+    the store cannot be reached within `timeout_s`, or the master's port is taken.
+    """
+    from torch.distributed import DistError, TCPStore
+
+    try:
+        return TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+    except (DistError, RuntimeError, OSError) as error:
+        doing = "opened" if is_master else "reached"
+        raise Unavailable(
+            f"the weight store {host}:{port} cannot be {doing}: {_first_line(error)}", reason="WEIGHT_STORE_UNREACHABLE"
+        ) from error
+
+
+class GroupBoard:
+    """What the members of one epoch's group tell each other besides tensors."""
+
+    def __init__(self, store: "Store", run_id: str, epoch: int) -> None:
+        from torch.distributed import PrefixStore
+
+        self.store = PrefixStore(f"{run_id}/{epoch}", store)
+
+    def post(self, key: str, value: str = "1") -> None:
+        """Writes a key for all members to see. Raises `Unavailable` when the store is gone."""
+        with _store_errors():
+            self.store.set(key, value)
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Whether all the keys have been written. Raises `Unavailable` when the store is gone."""
+        with _store_errors():
+            return bool(self.store.check(list(keys)))
+
+    def abort(self, reason: str) -> None:
+        """Tells every member to give the group up. The first reason stands."""
+        if self.abort_reason() is None:
+            self.post(_ABORT_KEY, reason)
+
+    def abort_reason(self) -> str | None:
+        """Why the group was given up; None while it was not. Raises `Unavailable` when the store is gone."""
+        if not self.has([_ABORT_KEY]):
+            return None
+        with _store_errors():
+            return str(self.store.get(_ABORT_KEY).decode())
+
+
+class BroadcastGroup:
+    """One member's end of the group of one epoch. Rank 0 sends, all others receive.
+
+        group = BroadcastGroup(rendezvous, rank=1, store=store, device="cpu", hostname="10.0.0.7")
+        group.connect()
+        group.broadcast(tensor)
+        group.close()
+
+    One thread uses it; `abort` may be called from any other and makes that thread's call raise.
+    """
+
+    def __init__(
+        self, rendezvous: Rendezvous, *, rank: int, store: "Store", device: str = "cpu", hostname: str | None = None
+    ) -> None:
+        """`device` is where nccl moves tensors, for example "cuda:0"; gloo moves them on the CPU.
+
+        `hostname` is an address of this machine that the other members reach, for gloo to listen on; unset, or
+        when it is not local, takes the address from which packets to the store leave.
+        """
+        self.rendezvous = rendezvous
+        self.rank = rank
+        self.device = "cpu" if rendezvous.backend == "gloo" else device
+        self.board = GroupBoard(store, rendezvous.run_id, rendezvous.epoch)
+        self._hostname = hostname
+        self._backend: Any = None
+        self._aborted: str | None = None
+        self._closed = threading.Event()
+
+    def connect(self) -> None:
+        """Blocks until every member has come, then connects to them.
+
+        Raises `DeadlineExceeded` when not all come within the rendezvous' `timeout_s`, `Unavailable` when one goes
+        away meanwhile or the group is aborted.
+        """
+        threading.Thread(target=self._watch, name=f"weights-{self.rendezvous.epoch}", daemon=True).start()
+        deadline = time.monotonic() + self.rendezvous.timeout_s
+        members = [f"here/{rank}" for rank in range(self.rendezvous.world_size)]
+        self.board.post(members[self.rank])
+        while not self.board.has(members):
+            self._check(deadline, "meeting")
+            time.sleep(_POLL_S)
+        try:
+            backend = self._make_gloo() if self.rendezvous.backend == "gloo" else self._make_nccl()
+        except (RuntimeError, OSError) as error:
+            self._raise_if_aborted()
+            raise self._unavailable(f"cannot connect to its members: {_first_line(error)}") from error
+        self._backend = backend
+        self._raise_if_aborted()
+
+    def start(self, tensor: "torch.Tensor") -> "Work":
+        """Starts a broadcast from rank 0 of a contiguous tensor on `device`; it must live until `wait` returns."""
+        self._raise_if_aborted()
+        backend = self._backend
+        if backend is None:
+            raise self._unavailable("is not connected")
+        return backend.broadcast(tensor, 0)
+
+    def wait(self, work: "Work", deadline: float | None = None) -> None:
+        """Waits for a broadcast that was started.
+
+        `deadline` is a time of `time.monotonic()`; unset allows the rendezvous' `timeout_s`. Raises
+        `DeadlineExceeded` past it and `Unavailable` when a member went away or the group was aborted. Either way
+        the group is of no more use: abort it.
+        """
+        if deadline is None:
+            deadline = time.monotonic() + self.rendezvous.timeout_s
+        while not work.is_completed():
+            self._check(deadline, "broadcast")
+            self._rest(work)
+        try:
+            # The work is done: this returns at once, and raises if it failed.
+            work.wait(timedelta(seconds=60))
+        except RuntimeError as error:
+            self._raise_if_aborted()
+            raise self._unavailable(f"lost a member: {_first_line(error)}") from error
+
+    def broadcast(self, tensor: "torch.Tensor", deadline: float | None = None) -> None:
+        """Broadcasts a contiguous tensor on `device` from rank 0, in place. Errors as `wait`."""
+        self.wait(self.start(tensor), deadline)
+
+    def abort(self, reason: str) -> None:
+        """Gives the group up, for all members: calls that use it raise `Unavailable`. From any thread."""
+        if self._aborted is None:
+            self._aborted = reason
+            if not self._closed.is_set():
+                with _quietly("telling the members of epoch %d that it is given up", self.rendezvous.epoch):
+                    self.board.abort(f"rank {self.rank}: {reason}")
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the group. Safe to repeat."""
+        self._closed.set()
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            # Gloo cannot be interrupted: it goes when its last operation has run into its timeout. NCCL's abort
+            # may block for as long as its proxy thread does. Neither may hold up the caller.
+            threading.Thread(target=_dispose, args=(backend,), name="weights-dispose", daemon=True).start()
+
+    def _check(self, deadline: float, doing: str) -> None:
+        self._raise_if_aborted()
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(
+                f"weight group of epoch {self.rendezvous.epoch}: {doing} of {self.rendezvous.world_size} members "
+                f"was not done in time (weights.timeout_s is {self.rendezvous.timeout_s:g})",
+                reason="WEIGHT_GROUP_TIMEOUT",
+            )
+
+    def _raise_if_aborted(self) -> None:
+        if self._aborted is not None:
+            raise self._unavailable(f"was given up: {self._aborted}")
+
+    def _unavailable(self, what: str) -> Unavailable:
+        epoch = self.rendezvous.epoch
+        return Unavailable(
+            f"weight group of epoch {epoch} {what}", reason="WEIGHT_GROUP_BROKEN", metadata={"epoch": str(epoch)}
+        )
+
+    def _rest(self, work: "Work") -> None:
+        """Lets a little time pass, less if the work is done."""
+        if self.rendezvous.backend == "nccl":
+            time.sleep(0.0005)
+            return
+        try:
+            work.wait(timedelta(seconds=_POLL_S))
+        except RuntimeError:
+            # Not done yet, or failed: the caller's loop tells which.
+            pass
+
+    def _watch(self) -> None:
+        """Looks for an abort by another member. Beside the caller, because a store may hang with its host."""
+        while not self._closed.wait(_WATCH_S):
+            try:
+                reason = self.board.abort_reason()
+            except Unavailable as error:
+                reason = error.message
+            if reason is not None and not self._closed.is_set():
+                self._aborted = self._aborted or reason
+                return
+
+    def _make_gloo(self) -> Any:
+        from torch.distributed import ProcessGroupGloo
+
+        options = ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
+        options._threads = 2
+        options._devices = [self._gloo_device()]
+        return ProcessGroupGloo(self.board.store, self.rank, self.rendezvous.world_size, options)
+
+    def _gloo_device(self) -> Any:
+        from torch.distributed import ProcessGroupGloo
+
+        if self._hostname:
+            try:
+                return ProcessGroupGloo.create_device(hostname=self._hostname)
+            except RuntimeError:
+                log.info("%s is no address of this machine; gloo listens toward the store instead", self._hostname)
+        toward = address_toward(self.rendezvous.store_host, self.rendezvous.store_port)
+        return ProcessGroupGloo.create_device(hostname=toward)
+
+    def _make_nccl(self) -> Any:
+        import torch
+        from torch.distributed import ProcessGroupNCCL
+
+        options = ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
+        # The default would end the process when a collective fails; here a failure only ends the group.
+        with _environment("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"):
+            backend = ProcessGroupNCCL(self.board.store, self.rank, self.rendezvous.world_size, options)
+        # Connects now instead of in the first broadcast, so that members that cannot reach each other show here.
+        backend.eager_connect_single_device(torch.device(self.device))
+        return backend
+
+
+def _dispose(backend: Any) -> None:
+    with _quietly("disposing of a %s group", backend.name()):
+        backend.abort()
+
+
+@contextmanager
+def _quietly(doing: str, *values: object) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        log.debug(f"failed: {doing}", *values, exc_info=True)
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    from torch.distributed import DistError
+
+    try:
+        yield
+    except (DistError, RuntimeError) as error:
+        raise Unavailable(
+            f"the weight store is gone: {_first_line(error)}", reason="WEIGHT_STORE_UNREACHABLE"
+        ) from error
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]

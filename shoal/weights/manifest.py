@@ -1,0 +1,130 @@
+"""What is broadcast: names, types, shapes, in order, and how it is cut into broadcasts."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from shoal.v1 import weights_pb2
+from shoal.wire import invalid
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Element types that travel, and their sizes."""
+
+BUCKET_BYTES = 4 << 20
+"""Neighbours in the manifest share one broadcast up to this size; a larger tensor has one of its own.
+
+Many small broadcasts cost a round trip each; copying large tensors into a bucket costs more than it saves.
+"""
+
+_ALIGNMENT = 16
+"""Tensors of a bucket begin at multiples of this, so that each can be viewed as its own type."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of the manifest."""
+
+    name: str
+    """As Hugging Face transformers spells it."""
+    dtype: str
+    """"float32", "bfloat16" or "float16"."""
+    shape: tuple[int, ...]
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * ELEMENT_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors that share one broadcast."""
+
+    tensors: tuple[TensorSpec, ...]
+    offsets: tuple[int, ...]
+    """First byte of each tensor in the broadcast."""
+    num_bytes: int
+    """Size of the broadcast, alignment included."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The tensors of one model, in the order in which they are broadcast. Tied tensors appear once."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all tensors."""
+        return sum(spec.num_bytes for spec in self.tensors)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over names, types and shapes, in hex: equal digests, equal manifests."""
+        lines = (f"{spec.name} {spec.dtype} {','.join(map(str, spec.shape))}\n" for spec in self.tensors)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def buckets(self) -> Iterator[Bucket]:
+        """Cuts the manifest into broadcasts. Both ends cut alike, since only the manifest decides."""
+        gathered: list[TensorSpec] = []
+        offsets: list[int] = []
+        size = 0
+        for spec in self.tensors:
+            if gathered and size + spec.num_bytes > BUCKET_BYTES:
+                yield Bucket(tuple(gathered), tuple(offsets), size)
+                gathered, offsets, size = [], [], 0
+            gathered.append(spec)
+            offsets.append(size)
+            size += -(-spec.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        if gathered:
+            yield Bucket(tuple(gathered), tuple(offsets), size)
+
+    def to_wire(self) -> weights_pb2.Manifest:
+        return weights_pb2.Manifest(
+            tensors=[
+                weights_pb2.TensorSpec(name=spec.name, dtype=spec.dtype, shape=spec.shape) for spec in self.tensors
+            ],
+            digest=self.digest,
+        )
+
+    @classmethod
+    def from_wire(cls, message: weights_pb2.Manifest) -> "Manifest":
+        """Reads and checks a manifest. Raises `InvalidArgument` that names the tensor at fault."""
+        if not message.tensors:
+            raise invalid("manifest.tensors", "is empty; there is nothing to broadcast")
+        seen: set[str] = set()
+        for index, tensor in enumerate(message.tensors):
+            field = f"manifest.tensors[{index}]"
+            if not tensor.name or tensor.name in seen:
+                raise invalid(f"{field}.name", f"must be set and unique (given: {tensor.name!r})")
+            if tensor.dtype not in ELEMENT_BYTES:
+                raise invalid(f"{field}.dtype", f"must be one of {', '.join(ELEMENT_BYTES)} (given: {tensor.dtype!r})")
+            if any(size < 1 for size in tensor.shape):
+                raise invalid(f"{field}.shape", f"sizes must be at least 1 (given: {list(tensor.shape)})")
+            seen.add(tensor.name)
+        manifest = cls(tuple(TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in message.tensors))
+        if message.digest != manifest.digest:
+            raise invalid("manifest.digest", f"is {message.digest!r}, but the tensors give {manifest.digest!r}")
+        return manifest
+
+
+@dataclass(frozen=True)
+class TensorHash:
+    """The hash of one tensor, over the bytes that were sent or received."""
+
+    name: str
+    xxh3: str
+    """XXH3-128 over the little-endian bytes, in hex."""
+
+
+def hashes_to_wire(hashes: Iterable[TensorHash]) -> list[weights_pb2.TensorHash]:
+    return [weights_pb2.TensorHash(name=item.name, xxh3=item.xxh3) for item in hashes]
+
+
+def hashes_from_wire(messages: Iterable[weights_pb2.TensorHash]) -> tuple[TensorHash, ...]:
+    return tuple(TensorHash(message.name, message.xxh3) for message in messages)

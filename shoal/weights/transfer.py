@@ -1,0 +1,112 @@
+"""One pass of broadcasts: every tensor of a manifest, in order, hashed from the bytes that travel."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from shoal.errors import DataLoss
+from shoal.weights.group import BroadcastGroup
+from shoal.weights.hashing import hash_tensor
+from shoal.weights.manifest import Bucket, Manifest, TensorHash, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Work
+
+_NUM_IN_FLIGHT = 4
+"""Broadcasts under way at once: enough to keep the link busy while one bucket is hashed and loaded."""
+
+
+def send_weights(
+    group: BroadcastGroup, manifest: Manifest, tensors: Iterable[tuple[str, "torch.Tensor"]]
+) -> tuple[TensorHash, ...]:
+    """Broadcasts tensors to all members, as rank 0.
+
+    `tensors` yields (name, tensor) in manifest order, on any device and of any floating type: they are cast to
+    the manifest's. A tensor is read before the next is asked for, so a generator may gather and free as it goes,
+    except that the last few stay alive until they are sent. The pass may take the rendezvous' `timeout_s`.
+
+    Returns the hashes, in manifest order. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`,
+    and `DataLoss` when the tensors are not those of the manifest.
+    """
+    deadline = time.monotonic() + group.rendezvous.timeout_s
+    source = iter(tensors)
+    hashes: list[TensorHash] = []
+    in_flight: deque[tuple[torch.Tensor, Work]] = deque()
+    for bucket in manifest.buckets():
+        if len(in_flight) == _NUM_IN_FLIGHT:
+            group.wait(in_flight[0][1], deadline)
+            in_flight.popleft()
+        payload = _fill(bucket, source, group.device)
+        in_flight.append((payload, group.start(payload)))
+        hashes += [TensorHash(spec.name, hash_tensor(part)) for spec, part in _parts(bucket, payload)]
+    while in_flight:
+        group.wait(in_flight[0][1], deadline)
+        in_flight.popleft()
+    return tuple(hashes)
+
+
+def receive_weights(
+    group: BroadcastGroup, manifest: Manifest
+) -> Iterator[tuple[TensorSpec, "torch.Tensor", TensorHash]]:
+    """Receives the tensors of a manifest, as any rank but 0, in order, each with the hash of its bytes.
+
+    The first broadcasts are waited for before this returns its first item: call `next` only when the sender may
+    start. Each tensor is on the group's device and belongs to the caller. The pass may take the rendezvous'
+    `timeout_s`. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`.
+    """
+    import torch
+
+    deadline = time.monotonic() + group.rendezvous.timeout_s
+    in_flight: deque[tuple[Bucket, torch.Tensor, Work]] = deque()
+    upcoming = manifest.buckets()
+    while True:
+        while len(in_flight) < _NUM_IN_FLIGHT and (bucket := next(upcoming, None)) is not None:
+            buffer = torch.empty(bucket.num_bytes, dtype=torch.uint8, device=group.device)
+            in_flight.append((bucket, buffer, group.start(buffer)))
+        if not in_flight:
+            return
+        arrived, payload, work = in_flight[0]
+        group.wait(work, deadline)
+        in_flight.popleft()
+        for spec, part in _parts(arrived, payload):
+            yield spec, part, TensorHash(spec.name, hash_tensor(part))
+
+
+def _fill(bucket: Bucket, source: Iterator[tuple[str, "torch.Tensor"]], device: str) -> "torch.Tensor":
+    """The bytes of a bucket as one uint8 tensor: a view where it holds one tensor, else a copy."""
+    import torch
+
+    if len(bucket.tensors) == 1:
+        only = _next_tensor(source, bucket.tensors[0], device).contiguous().reshape(-1).view(torch.uint8)
+        if len(only) == bucket.num_bytes:
+            return only
+        return torch.nn.functional.pad(only, (0, bucket.num_bytes - len(only)))
+    payload = torch.zeros(bucket.num_bytes, dtype=torch.uint8, device=device)
+    for spec, part in _parts(bucket, payload):
+        part.copy_(_next_tensor(source, spec, device))
+    return payload
+
+
+def _next_tensor(source: Iterator[tuple[str, "torch.Tensor"]], spec: TensorSpec, device: str) -> "torch.Tensor":
+    import torch
+
+    name, tensor = next(source, ("nothing more", None))
+    if tensor is None or name != spec.name or tuple(tensor.shape) != spec.shape:
+        found = name if tensor is None else f"{name} {list(tensor.shape)}"
+        raise DataLoss(
+            f"the manifest expects {spec.name} {list(spec.shape)}, the sender has {found}: the model changed since "
+            "the group was made",
+            reason="MANIFEST_MISMATCH",
+        )
+    return tensor.detach().to(device=device, dtype=getattr(torch, spec.dtype))
+
+
+def _parts(bucket: Bucket, payload: "torch.Tensor") -> Iterator[tuple[TensorSpec, "torch.Tensor"]]:
+    """The tensors of a bucket as views of its bytes, each in its own type and shape."""
+    import torch
+
+    for spec, offset in zip(bucket.tensors, bucket.offsets, strict=True):
+        flat = payload[offset : offset + spec.num_bytes]
+        yield spec, flat.view(getattr(torch, spec.dtype)).reshape(spec.shape)
