@@ -1,0 +1,6 @@
+"""Where prompts come from: files, Hugging Face data sets and tasks; mixed, templated and put in order."""
+
+from shoal.data.load import load_prompts
+from shoal.data.prompt_set import PromptSet, held_out_prompts
+
+__all__ = ["PromptSet", "held_out_prompts", "load_prompts"]

@@ -1,0 +1,125 @@
+"""One row read as a conversation with its ground truths."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.config.data import SourceConfig
+from shoal.data.rows import Row
+from shoal.errors import InvalidArgument
+from shoal.rollout import GroundTruth
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a row asks and what its answers are judged by."""
+
+    where: str
+    messages: list[Message]
+    """Each with `role` and `content`; the model's answer comes next."""
+    ground_truths: tuple[GroundTruth, ...]
+
+    @property
+    def question(self) -> str:
+        """The conversation without system messages, one "role: content" after the other."""
+        asked = [message for message in self.messages if message["role"] != "system"]
+        return "\n".join(f"{message['role']}: {message['content']}" for message in asked)
+
+
+def conversation_of(row: Row, source: SourceConfig, known_verifiers: Collection[str] | None) -> Conversation:
+    """Reads a row by the columns that the source names.
+
+    A last message of the assistant is the reference answer and is dropped. A system prompt of the source takes
+    the place of the row's own.
+
+    Raises `InvalidArgument` that says where the row is and what is wrong with it.
+    """
+    messages = _messages(row, _column(row, source.messages_column), source.messages_column)
+    if len(messages) > 1 and messages[-1]["role"] == "assistant":
+        messages = messages[:-1]
+    if source.system_prompt is not None:
+        messages = messages[1:] if messages[0]["role"] == "system" else messages
+        messages = [{"role": "system", "content": source.system_prompt}, *messages]
+    return Conversation(row.where, messages, _ground_truths(row, source, known_verifiers))
+
+
+def _column(row: Row, name: str) -> Any:
+    if name not in row.values:
+        raise InvalidArgument(f"{row.where}: there is no column {name!r}; the row has: {', '.join(row.values)}")
+    return row.values[name]
+
+
+def _messages(row: Row, value: Any, column: str) -> list[Message]:
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
+        raise InvalidArgument(f"{row.where}: {column} must be a question or a list of messages (found: {value!r:.80})")
+    messages = []
+    for message in value:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise InvalidArgument(
+                f"{row.where}: each of {column} needs a role and a content, both text (found: {message!r:.80})"
+            )
+        messages.append({"role": role, "content": _unicode(row, content, column)})
+    return messages
+
+
+def _unicode(row: Row, text: str, column: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{row.where}: {column} is not valid Unicode: a lone surrogate at character {error.start}"
+        ) from None
+    return text
+
+
+def _ground_truths(row: Row, source: SourceConfig, known_verifiers: Collection[str] | None) -> tuple[GroundTruth, ...]:
+    label = _column(row, source.ground_truth_column)
+    named = source.verifier if source.verifier is not None else _column(row, source.verifier_column)
+    if isinstance(named, str):
+        names, labels = [named], [label]
+    elif isinstance(named, list) and named and all(isinstance(name, str) for name in named):
+        names, labels = named, label if isinstance(label, list) else [label]
+    else:
+        raise InvalidArgument(
+            f"{row.where}: {source.verifier_column} must be a verifier's name or a list of them (found: {named!r:.80})"
+        )
+    if len(names) != len(labels):
+        raise InvalidArgument(f"{row.where}: {len(names)} verifiers for {len(labels)} labels; one label is needed each")
+    return tuple(
+        GroundTruth(_verifier(row, name, known_verifiers), _label(row, item, source.ground_truth_column))
+        for name, item in zip(names, labels, strict=True)
+    )
+
+
+def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None) -> str:
+    name = name.lower()
+    if known_verifiers is not None and name not in known_verifiers:
+        known = ", ".join(sorted(known_verifiers))
+        raise InvalidArgument(
+            f"{row.where}: no verifier is called {name!r}; known: {known}. Data set names that are no verifier are "
+            "mapped with the source's `verifier`"
+        )
+    return name
+
+
+def _label(row: Row, label: Any, column: str) -> Any:
+    """The label as it may travel: numbers as text, since those of a `google.protobuf.Value` are doubles."""
+    if label is None:
+        raise InvalidArgument(f"{row.where}: {column} is null; a label is needed to judge answers by")
+    if isinstance(label, str):
+        return _unicode(row, label, column)
+    if isinstance(label, bool):
+        return label
+    if isinstance(label, int | float):
+        return str(label)
+    if isinstance(label, list):
+        return [None if item is None else _label(row, item, column) for item in label]
+    if isinstance(label, Mapping):
+        return {str(key): None if item is None else _label(row, item, column) for key, item in label.items()}
+    raise InvalidArgument(f"{row.where}: {column} must be JSON (found: {type(label).__name__})")

@@ -1,0 +1,41 @@
+"""reasoning-gym entries as JSON text that comes back as it was.
+
+Its scorers look into the entry's metadata, where some tell tuples from lists, so plain JSON will not do. An
+entry travels as one text because numbers of a `google.protobuf.Value` are doubles.
+"""
+
+import json
+from typing import Any
+
+_TUPLE = "__tuple__"
+_MAPPING = "__mapping__"
+
+
+def entry_to_text(entry: Any) -> str:
+    """Raises TypeError when the entry holds something other than JSON's types, tuples and mappings."""
+    return json.dumps(_tagged(entry), ensure_ascii=True, separators=(",", ":"))
+
+
+def entry_from_text(text: str) -> Any:
+    """Reads what `entry_to_text` wrote. Raises ValueError on anything else."""
+    return json.loads(text, object_hook=_untagged)
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return {_TUPLE: [_tagged(item) for item in value]}
+    if isinstance(value, list):
+        return [_tagged(item) for item in value]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _tagged(item) for key, item in value.items()}
+        return {_MAPPING: [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+    return value
+
+
+def _untagged(value: dict[str, Any]) -> Any:
+    if value.keys() == {_TUPLE}:
+        return tuple(value[_TUPLE])
+    if value.keys() == {_MAPPING}:
+        return dict(value[_MAPPING])
+    return value

@@ -1,0 +1,72 @@
+"""Rows from JSONL and Parquet files."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shoal.config.data import SourceConfig
+from shoal.data.rows import Row, RowSource, wanted_columns
+from shoal.errors import InvalidArgument
+
+
+def read_file(source: SourceConfig) -> RowSource:
+    """All rows of the file that `source.path` names; JSONL lines are numbered from 1 in messages.
+
+    Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with its line).
+    """
+    assert source.path is not None
+    path = Path(source.path).expanduser()
+    if not path.is_file():
+        raise InvalidArgument(f"data source {path}: there is no such file")
+    suffix = path.suffix.lower()
+    try:
+        if suffix in (".jsonl", ".ndjson"):
+            rows = list(_jsonl(path))
+        elif suffix == ".parquet":
+            rows = list(_parquet(path, wanted_columns(source)))
+        else:
+            raise InvalidArgument(f"data source {path}: {suffix or 'no suffix'!r} is not read; give .jsonl or .parquet")
+    except OSError as error:
+        raise InvalidArgument(f"data source {path} cannot be read: {error}") from None
+    if not rows:
+        raise InvalidArgument(f"data source {path} is empty: it needs at least one row")
+    return RowSource(source.path, rows)
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    number = 0
+    with path.open("rb") as file:
+        for line_number, line in enumerate(file, start=1):
+            where = f"{path}:{line_number}"
+            if line_number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line.decode("utf-8"))
+            except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+                raise InvalidArgument(f"{where}: not a line of JSON: {error}") from None
+            if not isinstance(values, dict):
+                raise InvalidArgument(f"{where}: a JSON object is needed, one a line (found: {type(values).__name__})")
+            yield Row(number, where, values)
+            number += 1
+
+
+def _parquet(path: Path, columns: list[str]) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            present: list[str] = file.schema_arrow.names
+            if missing := [column for column in columns if column not in present]:
+                raise InvalidArgument(f"{path}: there is no column {missing[0]!r}; it has: {', '.join(present)}")
+            number = 0
+            for batch in file.iter_batches(columns=columns):
+                values: dict[str, Any]
+                for values in batch.to_pylist():
+                    yield Row(number, f"{path} row {number}", values)
+                    number += 1
+    except pyarrow.ArrowException as error:
+        raise InvalidArgument(f"{path} cannot be read as Parquet: {error}") from None

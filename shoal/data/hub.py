@@ -1,0 +1,43 @@
+"""Rows from Hugging Face data sets."""
+
+from pathlib import Path
+
+from shoal.config.data import SourceConfig
+from shoal.data.rows import Row, RowSource, wanted_columns
+from shoal.errors import InvalidArgument
+
+
+def read_dataset(source: SourceConfig) -> RowSource:
+    """All rows of one split of a data set: a hub name, a folder of data files, or a folder that
+    `Dataset.save_to_disk` wrote.
+
+    Raises `InvalidArgument` when it is not there, cannot be reached, or lacks a column; or when the package
+    `datasets` is not installed.
+    """
+    name = source.dataset
+    assert name is not None
+    try:
+        import datasets
+    except ImportError:
+        raise InvalidArgument(f"data set {name}: the package datasets is missing: pip install 'shoal[data]'") from None
+    folder = Path(name).expanduser()
+    try:
+        if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+            saved = datasets.load_from_disk(str(folder))
+            table = saved[source.split] if isinstance(saved, datasets.DatasetDict) else saved
+        else:
+            place = str(folder) if folder.is_dir() else name
+            table = datasets.load_dataset(place, source.dataset_config, split=source.split)
+    # Network, file system, its own errors, a split or configuration that is not there.
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error
+    columns = wanted_columns(source)
+    if missing := [column for column in columns if column not in table.column_names]:
+        present = ", ".join(table.column_names)
+        raise InvalidArgument(f"data set {name}: there is no column {missing[0]!r}; it has: {present}")
+    label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
+    rows = [Row(number, f"{label} row {number}", values) for number, values in enumerate(table.select_columns(columns))]
+    if not rows:
+        raise InvalidArgument(f"data set {label} is empty: it needs at least one row")
+    return RowSource(label, rows)

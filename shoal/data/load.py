@@ -1,0 +1,119 @@
+"""From sources to prompts."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.config.data import DataConfig, SourceConfig
+from shoal.config.model import ModelConfig
+from shoal.data.conversation import Conversation, conversation_of
+from shoal.data.files import read_file
+from shoal.data.hub import read_dataset
+from shoal.data.mixing import select_rows
+from shoal.data.prompt_set import PromptSet
+from shoal.data.rows import RowSource
+from shoal.data.tasks import make_task
+from shoal.errors import InvalidArgument
+from shoal.models import load_tokenizer
+from shoal.rollout import Prompt
+
+# Texts that are tokenized in one call, which goes over all cores.
+_BATCH = 1024
+
+
+def load_prompts(
+    sources: Sequence[SourceConfig],
+    *,
+    model: ModelConfig,
+    data: DataConfig,
+    seed: int,
+    known_verifiers: Collection[str] | None,
+    tokenizer: Any = None,
+) -> PromptSet:
+    """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
+
+    `known_verifiers` are the names that rows may use, None that any will do. `tokenizer` saves loading the
+    model's again.
+
+    Raises `InvalidArgument` for an empty source, a malformed row (by file and line), an unknown verifier, a
+    chat template that fails, and when every prompt is too long.
+    """
+    if tokenizer is None:
+        tokenizer = load_tokenizer(model)
+    prompts: list[Prompt] = []
+    questions: list[str] = []
+    lengths_dropped: list[int] = []
+    for source in sources:
+        rows = _read(source)
+        uses = Counter(select_rows(source, rows.name, len(rows.rows)))
+        numbers = sorted(uses)
+        conversations = [conversation_of(rows.rows[number], source, known_verifiers) for number in numbers]
+        tokenized = _tokenize(conversations, tokenizer)
+        kept: dict[int, tuple[Prompt, str]] = {}
+        for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
+            if len(token_ids) > data.max_prompt_tokens:
+                lengths_dropped += [len(token_ids)] * uses[number]
+                continue
+            prompt = Prompt(
+                prompt_id=f"{rows.name}:{rows.rows[number].number}",
+                token_ids=np.array(token_ids, dtype=np.int32),
+                text=text,
+                ground_truths=conversation.ground_truths,
+            )
+            kept[number] = (prompt, conversation.question)
+        for repeat in range(max(uses.values())):
+            for number, (prompt, question) in kept.items():
+                if uses[number] > repeat:
+                    prompts.append(prompt)
+                    questions.append(question)
+    if not prompts:
+        raise InvalidArgument(
+            f"data.max_prompt_tokens: every prompt is longer than {data.max_prompt_tokens} tokens "
+            f"({len(lengths_dropped)} of them, the shortest has {min(lengths_dropped)}); raise the limit"
+        )
+    return PromptSet(
+        prompts=prompts,
+        questions=questions,
+        num_dropped_too_long=len(lengths_dropped),
+        seed=seed,
+        shuffle=data.shuffle,
+    )
+
+
+def _read(source: SourceConfig) -> RowSource:
+    if source.path is not None:
+        return read_file(source)
+    if source.dataset is not None:
+        return read_dataset(source)
+    return make_task(source)
+
+
+def _tokenize(conversations: Sequence[Conversation], tokenizer: Any) -> list[tuple[str, list[int]]]:
+    """Text and token ids of each conversation, in order."""
+    texts = [_render(conversation, tokenizer) for conversation in conversations]
+    token_ids: list[list[int]] = []
+    for start in range(0, len(texts), _BATCH):
+        # The template writes the special tokens itself.
+        token_ids += tokenizer(texts[start : start + _BATCH], add_special_tokens=False)["input_ids"]
+    for conversation, ids in zip(conversations, token_ids, strict=True):
+        if not ids:
+            raise InvalidArgument(f"{conversation.where}: the prompt has no tokens: its text is empty")
+    return list(zip(texts, token_ids, strict=True))
+
+
+def _render(conversation: Conversation, tokenizer: Any) -> str:
+    if not tokenizer.chat_template:
+        raise InvalidArgument(
+            "model.chat_template: the tokenizer has no chat template; set one, for example "
+            "'{% for message in messages %}{{ message.content }}\\n{% endfor %}'"
+        )
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(conversation.messages, add_generation_prompt=True, tokenize=False)
+    except (TemplateError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{conversation.where}: the chat template refuses the messages: {error}") from None
+    assert isinstance(text, str)
+    return text

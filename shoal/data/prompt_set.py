@@ -1,0 +1,63 @@
+"""Prompts in an endless order whose position is its whole state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.data.draw import permutation
+from shoal.errors import InvalidArgument
+from shoal.rollout import Prompt
+
+
+@dataclass
+class PromptSet:
+    """The prompts of a run.
+
+    Example: with 3 prompts, positions 0 to 2 are the first pass, 3 to 5 the second in an order of its own.
+    """
+
+    prompts: Sequence[Prompt]
+    questions: Sequence[str]
+    """What each prompt asks, without system messages and template: equal for prompts that ask the same."""
+    num_dropped_too_long: int = 0
+    """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
+    seed: int = 0
+    shuffle: bool = True
+    _order: tuple[int, npt.NDArray[np.intp]] | None = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def at(self, position: int) -> Prompt:
+        """The prompt at a position, from 0, of the endless order; depends on seed and position alone."""
+        if position < 0:
+            raise ValueError(f"position must be at least 0 (given: {position})")
+        number_of_pass, place = divmod(position, len(self.prompts))
+        if not self.shuffle:
+            return self.prompts[place]
+        if self._order is None or self._order[0] != number_of_pass:
+            # Only the latest is kept: positions are visited nearly in order.
+            self._order = (number_of_pass, permutation(f"pass:{self.seed}:{number_of_pass}", len(self.prompts)))
+        return self.prompts[int(self._order[1][place])]
+
+
+def held_out_prompts(candidates: PromptSet, training: PromptSet, num_prompts: int) -> list[Prompt]:
+    """The first `num_prompts` candidates, in their own order, that ask what no training prompt asks, and no
+    question twice. Fewer if there are not so many.
+
+    Raises `InvalidArgument` when none is left.
+    """
+    seen = set(training.questions)
+    chosen: list[Prompt] = []
+    for prompt, question in zip(candidates.prompts, candidates.questions, strict=True):
+        if question not in seen and len(chosen) < num_prompts:
+            seen.add(question)
+            chosen.append(prompt)
+    if not chosen:
+        raise InvalidArgument(
+            f"evaluation.sources: all {len(candidates)} questions are among the training prompts; "
+            "give another task_seed, split or file"
+        )
+    return chosen
