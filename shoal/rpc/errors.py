@@ -1,0 +1,165 @@
+"""The one table between the errors of the domain and gRPC statuses, both ways.
+
+Reason and metadata cross as `google.rpc.ErrorInfo` in the domain "shoal", violations as `BadRequest`, a delay as
+`RetryInfo`; the message is the status's. What a peer says without these details, or gRPC itself says (refused,
+timed out), becomes the fitting error with a message that names the method and the address.
+"""
+
+from typing import NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from shoal.errors import (
+    Aborted,
+    AlreadyExists,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    FieldViolation,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
+
+DOMAIN = "shoal"
+
+TABLE: dict[type[ShoalError], grpc.StatusCode] = {
+    InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    FailedPrecondition: grpc.StatusCode.FAILED_PRECONDITION,
+    Aborted: grpc.StatusCode.ABORTED,
+    ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    DataLoss: grpc.StatusCode.DATA_LOSS,
+    Internal: grpc.StatusCode.INTERNAL,
+}
+
+# Statuses that no code of the domain makes, only gRPC, proxies and peers of another version.
+_OTHER_STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
+    grpc.StatusCode.CANCELLED: Unavailable,
+    grpc.StatusCode.UNKNOWN: Internal,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidArgument,
+    grpc.StatusCode.UNIMPLEMENTED: FailedPrecondition,
+    grpc.StatusCode.UNAUTHENTICATED: FailedPrecondition,
+    grpc.StatusCode.PERMISSION_DENIED: FailedPrecondition,
+}
+_ERROR_OF_STATUS = {status: error for error, status in TABLE.items()} | _OTHER_STATUSES
+
+_DETAILS_KEY = "grpc-status-details-bin"
+_PUSHBACK_KEY = "grpc-retry-pushback-ms"
+
+# The trailers hold the message twice; with these bounds they stay well below MAX_METADATA_BYTES.
+_MAX_MESSAGE_CHARS = 4000
+_MAX_VIOLATIONS = 32
+_MAX_DESCRIPTION_CHARS = 400
+
+
+class Abort(NamedTuple):
+    """The arguments of `grpc.aio.ServicerContext.abort`."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+def to_status(error: ShoalError) -> Abort:
+    """What a server answers instead of the response."""
+    code = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), grpc.StatusCode.INTERNAL)
+    message = _cut(error.message, _MAX_MESSAGE_CHARS)
+    status = status_pb2.Status(code=code.value[0], message=message)
+    _pack(status, error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
+    trailers: list[tuple[str, str | bytes]] = []
+    if isinstance(error, InvalidArgument) and error.violations:
+        _pack(status, _bad_request(error))
+    if isinstance(error, ResourceExhausted) and error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        _pack(status, retry)
+        trailers.append((_PUSHBACK_KEY, str(round(error.retry_after_s * 1e3))))
+    trailers.append((_DETAILS_KEY, status.SerializeToString()))
+    return Abort(code, message, tuple(trailers))
+
+
+def internal_status(method: str) -> Abort:
+    """What a server answers when something broke: nothing that its log should keep to itself."""
+    return to_status(Internal(f"{method} failed because of a defect in the service; its log has the details"))
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, timeout_s: float) -> ShoalError:
+    """What a client raises for `error`, which ended a call of `method` ("/package.Service/Method") at `address`."""
+    kind = _ERROR_OF_STATUS.get(error.code(), Internal)
+    status = _status_of(error)
+    info, bad_request, retry = (
+        error_details_pb2.ErrorInfo(),
+        error_details_pb2.BadRequest(),
+        error_details_pb2.RetryInfo(),
+    )
+    for detail in status.details:
+        # Unpack leaves the message empty when the detail is of another type.
+        detail.Unpack(info) or detail.Unpack(bad_request) or detail.Unpack(retry)
+    if info.domain != DOMAIN:
+        return _without_details(kind, error, method, address, timeout_s)
+    message, reason, metadata = status.message, info.reason, dict(info.metadata)
+    translated: ShoalError
+    if kind is InvalidArgument:
+        violations = [FieldViolation(v.field, v.description) for v in bad_request.field_violations]
+        translated = InvalidArgument(message, reason=reason, metadata=metadata, violations=violations)
+    elif kind is ResourceExhausted:
+        delay_s = retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None
+        translated = ResourceExhausted(message, reason=reason, metadata=metadata, retry_after_s=delay_s)
+    else:
+        translated = kind(message, reason=reason, metadata=metadata)
+    translated.add_note(f"answered by {address} to {method}")
+    return translated
+
+
+def _without_details(
+    kind: type[ShoalError], error: grpc.aio.AioRpcError, method: str, address: str, timeout_s: float
+) -> ShoalError:
+    """The error for a status that no Shoal service made."""
+    details = error.details() or error.code().name
+    if kind is DeadlineExceeded:
+        return DeadlineExceeded(f"{method} at {address} was not done within {timeout_s:g} s")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return FailedPrecondition(
+            f"{address} does not offer {method}: it is another service, or another version of it",
+            reason="UNIMPLEMENTED",
+        )
+    if kind is Unavailable:
+        return Unavailable(f"{method}: {address} cannot be reached or went away: {details}")
+    return kind(f"{method} at {address} failed: {details}", reason=error.code().name)
+
+
+def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
+    """The rich status in the trailers; an empty one if there is none that can be read."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except DecodeError:
+                break
+    return status_pb2.Status(code=code_pb2.UNKNOWN)
+
+
+def _bad_request(error: InvalidArgument) -> error_details_pb2.BadRequest:
+    bad_request = error_details_pb2.BadRequest()
+    for violation in error.violations[:_MAX_VIOLATIONS]:
+        bad_request.field_violations.add(
+            field=violation.field, description=_cut(violation.description, _MAX_DESCRIPTION_CHARS)
+        )
+    return bad_request
+
+
+def _pack(status: status_pb2.Status, detail: Message) -> None:
+    status.details.add().Pack(detail)
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -1,0 +1,130 @@
+"""The one way to offer a service."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc_channelz.v1 import channelz
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.rpc import options
+from shoal.rpc.interceptors import ServiceInterceptor
+from shoal.rpc.loop import watch_lag
+
+_log = logging.getLogger(__name__)
+
+Serving = health_pb2.HealthCheckResponse
+
+
+class RpcServer:
+    """A gRPC server with everything that each service of Shoal has.
+
+    Health: "" is SERVING while the process is alive (liveness), a service's full name once `set_serving` says so
+    (readiness). Reflection and channelz are on. Servicers raise `shoal.errors`; streaming handlers are async
+    generators. Above `max_concurrent_rpcs` calls are refused with RESOURCE_EXHAUSTED, but not the cheap ones that
+    leases and people depend on.
+
+    Example:
+        server = RpcServer(listen="127.0.0.1:0")
+        server.add(add_RewardServiceServicer_to_server, servicer, "shoal.v1.RewardService")
+        await server.start()
+        await server.set_serving("shoal.v1.RewardService", True)
+        await server.serve_until_stopped()
+    """
+
+    def __init__(self, *, listen: str, max_concurrent_rpcs: int | None = None) -> None:
+        self._listen = listen
+        self._max_concurrent_rpcs = max_concurrent_rpcs
+        self._services: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+        self._lag_watch: asyncio.Task[None] | None = None
+
+    def add(self, add_to_server: Callable[[Any, grpc.aio.Server], None], servicer: Any, service_full_name: str) -> None:
+        """Offers a service, before `start`. It is NOT_SERVING until `set_serving`."""
+        self._services.append((add_to_server, servicer, service_full_name))
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; 0 before `start`."""
+        return self._port
+
+    async def start(self) -> None:
+        """Opens the port and answers calls.
+
+        Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument for an address that cannot be listened on.
+        """
+        server = grpc.aio.server(interceptors=[ServiceInterceptor(self._max_concurrent_rpcs)], options=options.SERVER)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        channelz.add_channelz_servicer(server)
+        reflected = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        for add_to_server, servicer, service_full_name in self._services:
+            add_to_server(servicer, server)
+            await self.set_serving(service_full_name, False)
+            reflected.append(service_full_name)
+        reflection.enable_server_reflection(reflected, server)
+        try:
+            self._port = server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise _why_not_listening(self._listen) from error
+        await server.start()
+        self._server = server
+        self._lag_watch = asyncio.create_task(watch_lag())
+
+    async def set_serving(self, service_full_name: str, serving: bool) -> None:
+        """Sets the health of one service, or of the process with ""."""
+        await self._health.set(service_full_name, Serving.SERVING if serving else Serving.NOT_SERVING)
+
+    async def serve_until_stopped(self, grace_s: float = 10.0) -> None:
+        """Serves until SIGTERM or SIGINT, then `stop`. A second signal ends the process at once."""
+        loop = asyncio.get_running_loop()
+        signaled = asyncio.Event()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, signaled.set)
+        await signaled.wait()
+        for number in signals:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        _log.info("draining", extra={"grace_s": grace_s})
+        await self.stop(grace_s)
+
+    async def stop(self, grace_s: float) -> None:
+        """Says NOT_SERVING, takes no more calls, and gives those in flight `grace_s` to finish."""
+        await self._health.enter_graceful_shutdown()
+        if self._lag_watch is not None:
+            self._lag_watch.cancel()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+
+def _why_not_listening(listen: str) -> FailedPrecondition | InvalidArgument:
+    """Asks the system, since gRPC does not say why."""
+    host, _, port = listen.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        reason = error.strerror
+    else:
+        reason = "Address already in use"
+    if reason == "Address already in use":
+        return FailedPrecondition(
+            f"cannot listen on {listen}: port {port} is in use; stop what uses it, or choose another, or 0 for a "
+            "free one",
+            reason="PORT_IN_USE",
+            metadata={"listen": listen, "port": port},
+        )
+    return InvalidArgument(f"cannot listen on {listen}: {reason}; give host:port of an address of this machine")

@@ -1,0 +1,39 @@
+"""Logs as one JSON object a line."""
+
+import json
+import logging
+from datetime import UTC, datetime
+
+from opentelemetry import trace
+
+# What every LogRecord has; anything else came in by `extra=` and is a field of the line.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes `time`, `level`, `service`, `event`, `logger`, the trace if there is one, and what `extra=` holds.
+
+    Example: {"time": "2026-01-01T12:00:00.000Z", "level": "INFO", "service": "shoal-reward",
+    "event": "registered", "logger": "shoal.worker", "coordinator": "10.0.0.1:7000"}
+    """
+
+    def __init__(self, service_name: str) -> None:
+        super().__init__()
+        self._service_name = service_name
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+            "level": record.levelname,
+            "service": self._service_name,
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        here = trace.get_current_span().get_span_context()
+        if here.is_valid:
+            fields["trace_id"] = trace.format_trace_id(here.trace_id)
+            fields["span_id"] = trace.format_span_id(here.span_id)
+        fields.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str, ensure_ascii=False)

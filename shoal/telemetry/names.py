@@ -1,0 +1,132 @@
+"""Every name that telemetry sends, with its unit and meaning.
+
+docs/telemetry.md is made from this module by `python -m shoal.telemetry.names`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self, TypeVar
+
+
+class _Documented(str):
+    """A name that says what it means."""
+
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str) -> Self:
+        self = super().__new__(cls, name)
+        self.meaning = meaning
+        return self
+
+
+class SpanName(_Documented):
+    """A stretch of work in a trace."""
+
+
+class AttributeName(_Documented):
+    """A fact about a span or a metric."""
+
+
+class Instrument(StrEnum):
+    """How a metric adds up."""
+
+    COUNTER = "counter"
+    """Only rises."""
+    GAUGE = "gauge"
+    """The last value counts."""
+    HISTOGRAM = "histogram"
+    """The distribution counts."""
+
+
+@dataclass(frozen=True)
+class MetricName:
+    """A number that is measured over and over."""
+
+    name: str
+    instrument: Instrument
+    unit: str
+    """In UCUM: "s", "By", or what is counted in braces, such as "{token}"."""
+    meaning: str
+    boundaries: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, rising."""
+
+
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+
+# One trace for each group: issue, sample, score, train step, publish.
+GROUP_ISSUE = SpanName("group.issue", "A prompt becomes a group. Root of the group's trace.")
+GROUP_SAMPLE = SpanName("group.sample", "Sampling the completions of a group, from dispatch to the last of them.")
+GROUP_SCORE = SpanName("group.score", "Scoring the completions of a group.")
+TRAIN_STEP = SpanName("train.step", "The train step that the group is part of; one span in each group's trace.")
+WEIGHTS_PUBLISH = SpanName("weights.publish", "Publishing the weights that were trained on the group.")
+
+RUN_ID = AttributeName("shoal.run_id", "Names the run.")
+GROUP_ID = AttributeName("shoal.group_id", "Names the group within the run.")
+PROMPT_ID = AttributeName("shoal.prompt_id", "Names the prompt in its data set.")
+ORDER_NUMBER = AttributeName("shoal.order_number", "The group's place in the order of issue, from 0.")
+POLICY_VERSION = AttributeName("shoal.policy_version", "Train steps that the weights have seen.")
+ATTEMPT = AttributeName("shoal.attempt", "Number of times the run was restored from a checkpoint.")
+WEIGHT_EPOCH = AttributeName("shoal.weight_epoch", "Epoch of the broadcast group.")
+WORKER_ID = AttributeName("shoal.worker_id", "Names the worker process.")
+
+RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")
+RPC_SERVICE = AttributeName("rpc.service", "Full name of the service, for example `shoal.v1.RewardService`.")
+RPC_METHOD = AttributeName("rpc.method", "Name of the method.")
+RPC_STATUS = AttributeName("rpc.grpc.status_code", "Status of the call as a number; 0 is OK.")
+
+RPC_SERVER_DURATION = MetricName(
+    "rpc.server.call.duration", Instrument.HISTOGRAM, "s", "Time a server took for a call, streams included.", _SECONDS
+)
+RPC_SERVER_ACTIVE = MetricName("rpc.server.active_calls", Instrument.GAUGE, "{call}", "Calls that a server works on.")
+LOOP_LAG = MetricName(
+    "shoal.event_loop.lag",
+    Instrument.HISTOGRAM,
+    "s",
+    "Time that a process's event loop was late, as a probe sees it twice a second.",
+    _SECONDS,
+)
+
+
+_N = TypeVar("_N", SpanName, AttributeName, MetricName)
+
+
+def _declared(kind: type[_N]) -> list[_N]:
+    return [value for value in globals().values() if isinstance(value, kind)]
+
+
+def as_markdown() -> str:
+    """The page docs/telemetry.md."""
+    lines = [
+        "# Telemetry",
+        "",
+        "<!-- Made by `python -m shoal.telemetry.names > docs/telemetry.md`; a test compares. -->",
+        "",
+        "Traces and metrics go out over OTLP (gRPC) when `OTEL_EXPORTER_OTLP_ENDPOINT` is set; the other `OTEL_*`",
+        "variables mean what the OpenTelemetry SDK says. With `--metrics-port` a service also answers Prometheus,",
+        "which writes dots as `_`, adds the unit to the name, and `_total` to counters.",
+        "",
+        "## Spans",
+        "",
+        "Each call between services has a client span and a server span named after its method. Around them:",
+        "",
+        "| span | meaning |",
+        "| --- | --- |",
+        *(f"| `{span}` | {span.meaning} |" for span in _declared(SpanName)),
+        "",
+        "## Metrics",
+        "",
+        "| metric | instrument | unit | meaning |",
+        "| --- | --- | --- | --- |",
+        *(f"| `{m.name}` | {m.instrument} | {m.unit} | {m.meaning} |" for m in _declared(MetricName)),
+        "",
+        "## Attributes",
+        "",
+        "| attribute | meaning |",
+        "| --- | --- |",
+        *(f"| `{attribute}` | {attribute.meaning} |" for attribute in _declared(AttributeName)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

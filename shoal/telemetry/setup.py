@@ -1,0 +1,91 @@
+"""Turns telemetry on, once for a process."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import prometheus_client
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+import shoal
+from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.telemetry.logs import JsonFormatter
+
+_providers: list[TracerProvider | MeterProvider] = []
+
+
+def setup(service_name: str, *, metrics_port: int | None = None, log_file: Path | None = None) -> None:
+    """Sets up logs, traces and metrics of this process; a second call changes nothing.
+
+    Spans have ids in any case, so that logs and the ledger can name them; they are exported, as are metrics, if
+    `OTEL_EXPORTER_OTLP_ENDPOINT` is set. `metrics_port` answers Prometheus (0 takes a free port; the log says
+    which). Logs go to stderr, or to `log_file`.
+
+    Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument (a protocol of OTLP that is not gRPC).
+    """
+    if _providers:
+        return
+    _set_up_logs(service_name, log_file)
+    resource = Resource.create({"service.name": service_name, "service.version": shoal.__version__})
+    readers: list[MetricReader] = []
+    tracer_provider = TracerProvider(resource=resource)
+    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        _refuse_other_protocols()
+        tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+    if metrics_port is not None:
+        _serve_prometheus(metrics_port)
+        readers.append(PrometheusMetricReader())
+    meter_provider = MeterProvider(metric_readers=readers, resource=resource)
+    trace.set_tracer_provider(tracer_provider)
+    metrics.set_meter_provider(meter_provider)
+    _providers.extend((tracer_provider, meter_provider))
+
+
+def shutdown() -> None:
+    """Sends what has not been sent."""
+    for provider in _providers:
+        provider.shutdown()
+    _providers.clear()
+
+
+def _set_up_logs(service_name: str, log_file: Path | None) -> None:
+    handler: logging.Handler
+    if log_file is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(log_file, encoding="utf-8")
+    handler.setFormatter(JsonFormatter(service_name))
+    logging.basicConfig(level=os.environ.get("SHOAL_LOG_LEVEL", "INFO").upper(), handlers=[handler], force=True)
+
+
+def _refuse_other_protocols() -> None:
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    if protocol != "grpc":
+        raise InvalidArgument(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}, but Shoal sends OTLP over gRPC: unset it, and point "
+            "OTEL_EXPORTER_OTLP_ENDPOINT to the collector's gRPC port (commonly 4317)"
+        )
+
+
+def _serve_prometheus(port: int) -> None:
+    try:
+        server, _ = prometheus_client.start_http_server(port)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"cannot answer Prometheus on port {port}: {error.strerror}; choose another --metrics-port, or 0 for a "
+            "free one",
+            reason="PORT_IN_USE",
+            metadata={"port": str(port)},
+        ) from error
+    logging.getLogger(__name__).info("metrics", extra={"port": server.server_port})

@@ -1,0 +1,49 @@
+"""Spans, and the W3C traceparent that carries a trace from one process to another."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+def tracer() -> Tracer:
+    """The tracer of this process."""
+    return trace.get_tracer("shoal")
+
+
+def traceparent_of(span: Span) -> str:
+    """The span's place in its trace, such as "00-<trace id>-<span id>-01"; empty before `setup`."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
+    return carrier.get("traceparent", "")
+
+
+def context_from(traceparent: str) -> Context:
+    """A context in which new spans are children of that place; a fresh one if `traceparent` is empty or malformed."""
+    return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
+
+
+def trace_id_of(span: Span) -> str:
+    """The span's trace id, 32 hex digits; all 0 before `setup`."""
+    return trace.format_trace_id(span.get_span_context().trace_id)
+
+
+@contextmanager
+def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) -> Iterator[Span]:
+    """Opens a span and makes it the current one. An exception marks it as failed and goes on.
+
+    `parent` is a traceparent; None continues the current span, and an empty one starts a new trace. Attributes go
+    out under "shoal.": `span(names.GROUP_SAMPLE, parent=group.traceparent, group_id="g17")`.
+    """
+    with tracer().start_as_current_span(
+        name,
+        context=None if parent is None else context_from(parent),
+        attributes={f"shoal.{key}": value for key, value in attributes.items()},
+    ) as opened:
+        yield opened

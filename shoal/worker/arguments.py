@@ -1,0 +1,106 @@
+"""The options that every worker takes."""
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class WorkerArguments:
+    """Where a worker belongs."""
+
+    coordinator: str
+    """host:port of the coordinator; it need not be up."""
+    listen: str
+    """host:port to listen on; port 0 takes a free one."""
+    advertise: str | None
+    """host or host:port under which the other services reach this one; None finds it out."""
+    data_dir: Path
+    """Folder for what the worker writes: `<data_dir>/<run_id>/...`."""
+    metrics_port: int | None
+    """Port that answers Prometheus; 0 takes a free one, None none."""
+    log_file: Path | None
+    """File for the logs; None is stderr."""
+
+
+def add_worker_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options. Each falls back to an environment variable, so that containers need no command line."""
+    group = parser.add_argument_group("worker")
+    coordinator = os.environ.get("SHOAL_COORDINATOR")
+    group.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        type=host_port,
+        default=coordinator,
+        required=coordinator is None,
+        help="address of the coordinator; it need not be up yet [SHOAL_COORDINATOR]",
+    )
+    group.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        type=host_port,
+        default=os.environ.get("SHOAL_LISTEN", "0.0.0.0:0"),
+        help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
+    )
+    group.add_argument(
+        "--advertise",
+        metavar="HOST[:PORT]",
+        type=host_or_host_port,
+        default=os.environ.get("SHOAL_ADVERTISE"),
+        help="address that the other services reach this one at (default: this machine's address toward the "
+        "coordinator, and the port listened on) [SHOAL_ADVERTISE]",
+    )
+    group.add_argument(
+        "--data-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=os.environ.get("SHOAL_DATA_DIR", "runs"),
+        help="folder for what the worker writes (default: %(default)s) [SHOAL_DATA_DIR]",
+    )
+    group.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        type=port,
+        default=os.environ.get("SHOAL_METRICS_PORT"),
+        help="port that answers Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
+    )
+    group.add_argument(
+        "--log-file", metavar="FILE", type=Path, default=None, help="file for the logs (default: stderr)"
+    )
+
+
+def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
+    """What was parsed."""
+    return WorkerArguments(
+        coordinator=namespace.coordinator,
+        listen=namespace.listen,
+        advertise=namespace.advertise,
+        data_dir=namespace.data_dir,
+        metrics_port=namespace.metrics_port,
+        log_file=namespace.log_file,
+    )
+
+
+def host_port(text: str) -> str:
+    """Checks "host:port"; brackets around an IPv6 host."""
+    host, colon, number = text.rpartition(":")
+    if not colon or not host or (":" in host and not (host.startswith("[") and host.endswith("]"))):
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port, such as 10.0.0.1:7000 or [::1]:7000")
+    port(number)
+    return text
+
+
+def host_or_host_port(text: str) -> str:
+    """Checks "host" or "host:port"."""
+    bare = text.rpartition("]")[2] if text.startswith("[") else text
+    if not text or text.startswith(":"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not host or host:port, such as generator-0 or 10.0.0.1:7000")
+    return host_port(text) if ":" in bare else text
+
+
+def port(text: str) -> int:
+    """Checks a port."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)

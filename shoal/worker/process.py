@@ -1,0 +1,78 @@
+"""The life of a worker process."""
+
+import asyncio
+import json
+import logging
+import secrets
+import sys
+
+from shoal.errors import ShoalError
+from shoal.rpc.server import RpcServer
+from shoal.telemetry import setup as telemetry
+from shoal.v1 import worker_pb2
+from shoal.worker.address import advertised_address
+from shoal.worker.arguments import WorkerArguments
+from shoal.worker.membership import Membership, wait_for_other_state
+from shoal.worker.service import WorkerService
+
+_log = logging.getLogger(__name__)
+
+_GRACE_S = 10.0
+
+
+async def run_worker(service: WorkerService, arguments: WorkerArguments) -> int:
+    """Serves, registers, and stays until SIGTERM or SIGINT; the result is the process's exit code.
+
+    0 after a drain, 1 when the worker could not start, was refused by the coordinator, or ended in state FAILED.
+    Once it serves, it writes one JSON line with its address to stdout.
+    """
+    kind = worker_pb2.WorkerKind.Name(service.kind).removeprefix("WORKER_KIND_").lower()
+    exit_code = 0
+    try:
+        telemetry.setup(f"shoal-{kind}", metrics_port=arguments.metrics_port, log_file=arguments.log_file)
+        await _serve(service, arguments, worker_id=f"{kind}-{secrets.token_hex(4)}")
+        if service.status().state == worker_pb2.WORKER_STATE_FAILED:
+            exit_code = 1
+    except* ShoalError as group:
+        exit_code = 1
+        for error in group.exceptions:
+            _log.error("worker ended", extra={"error": str(error)})
+            print(error, file=sys.stderr)
+    finally:
+        await service.close()
+        telemetry.shutdown()
+    return exit_code
+
+
+async def _serve(service: WorkerService, arguments: WorkerArguments, *, worker_id: str) -> None:
+    server = RpcServer(listen=arguments.listen)
+    server.add(service.add_to_server, service, service.full_name)
+    await server.start()
+
+    def find_address() -> str:
+        return advertised_address(
+            listen=arguments.listen,
+            port=server.port,
+            advertise=arguments.advertise,
+            coordinator=arguments.coordinator,
+        )
+
+    membership = Membership(service, worker_id=worker_id, coordinator=arguments.coordinator, find_address=find_address)
+    address = f"{arguments.listen.rpartition(':')[0]}:{server.port}"
+    print(json.dumps({"event": "serving", "address": address, "worker_id": worker_id}), flush=True)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(membership.keep()), tasks.create_task(_show_health(service, server))]
+            await server.serve_until_stopped(_GRACE_S)
+            for task in beside:
+                task.cancel()
+    finally:
+        await server.stop(grace_s=0)
+
+
+async def _show_health(service: WorkerService, server: RpcServer) -> None:
+    """Keeps the service SERVING exactly while it is READY."""
+    state = service.status().state
+    while True:
+        await server.set_serving(service.full_name, state == worker_pb2.WORKER_STATE_READY)
+        state = await wait_for_other_state(service, state, at_most_s=3600)
