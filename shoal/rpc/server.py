@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -82,8 +82,13 @@ class RpcServer:
         """Sets the health of one service, or of the process with ""."""
         await self._health.set(service_full_name, Serving.SERVING if serving else Serving.NOT_SERVING)
 
-    async def serve_until_stopped(self, grace_s: float = 10.0) -> None:
-        """Serves until SIGTERM or SIGINT, then `stop`. A second signal ends the process at once."""
+    async def serve_until_stopped(
+        self, grace_s: float = 10.0, before_stop: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Serves until SIGTERM or SIGINT, then `stop`. A second signal ends the process at once.
+
+        `before_stop` is awaited while calls are still answered.
+        """
         loop = asyncio.get_running_loop()
         signaled = asyncio.Event()
         signals = (signal.SIGTERM, signal.SIGINT)
@@ -94,6 +99,8 @@ class RpcServer:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
         _log.info("draining", extra={"grace_s": grace_s})
+        if before_stop is not None:
+            await before_stop()
         await self.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
