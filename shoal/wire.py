@@ -142,6 +142,10 @@ def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
     )
 
 
+def finish_reason_to_wire(reason: FinishReason) -> rollout_pb2.FinishReason.ValueType:
+    return _FINISH_TO_WIRE[reason]
+
+
 def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rollout_pb2.Completion:
     mask = completion.loss_mask
     return rollout_pb2.Completion(

@@ -1,0 +1,65 @@
+"""`python -m services.coordinator`: serves runs and workers until SIGTERM, then stops the active run."""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from services.coordinator.runs import Runs
+from services.coordinator.service import CoordinatorServicer
+from services.coordinator.workers import WorkerRegistry
+from shoal.errors import ShoalError
+from shoal.rpc.server import RpcServer
+from shoal.telemetry import setup as telemetry
+from shoal.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
+from shoal.worker.parent import die_with_parent
+
+SERVICE = "shoal.v1.CoordinatorService"
+
+
+def main() -> int:
+    """Parses the command line and serves; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m services.coordinator", description=__doc__)
+    parser.add_argument("--listen", default=os.environ.get("SHOAL_LISTEN", "0.0.0.0:50050"), metavar="HOST:PORT")
+    parser.add_argument("--data-dir", type=Path, default=Path(os.environ.get("SHOAL_DATA_DIR", "runs")))
+    parser.add_argument("--log-file", type=Path, help="write logs there instead of to standard error")
+    parser.add_argument("--metrics-port", type=int, help="answer Prometheus there; 0 takes a free port")
+    parser.add_argument("--port-file", type=Path, help="write host:port there once the service answers")
+    parser.add_argument("--grace-s", type=float, default=60.0, help="longest wait for the active run's checkpoint")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
+    arguments = parser.parse_args()
+    if arguments.die_with_parent:
+        die_with_parent()
+    telemetry.setup("shoal-coordinator", metrics_port=arguments.metrics_port, log_file=arguments.log_file)
+    try:
+        asyncio.run(_serve(arguments))
+    except ShoalError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    finally:
+        telemetry.shutdown()
+    return 0
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    registry = WorkerRegistry()
+    runs = Runs(arguments.data_dir, registry)
+    arguments.data_dir.mkdir(parents=True, exist_ok=True)
+    runs.close_abandoned()
+    server = RpcServer(listen=arguments.listen)
+    server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
+    await server.start()
+    await server.set_serving(SERVICE, True)
+    if arguments.port_file is not None:
+        host = arguments.listen.rpartition(":")[0]
+        temporary = arguments.port_file.with_suffix(".tmp")
+        temporary.write_text(f"{host}:{server.port}\n")
+        temporary.rename(arguments.port_file)  # Whoever reads it sees all of it.
+    expiring = asyncio.create_task(registry.expire_for_ever())
+    await server.serve_until_stopped(before_stop=lambda: runs.close(arguments.grace_s))
+    expiring.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

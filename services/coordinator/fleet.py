@@ -1,0 +1,274 @@
+"""The workers that serve a run: configured for it, told apart by what they can do now."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from services.coordinator.events import EventLog
+from services.coordinator.workers import WorkerRecord, WorkerRegistry
+from shoal.config import RunConfig
+from shoal.config.load import config_struct
+from shoal.errors import FailedPrecondition, ShoalError
+from shoal.rollout import WeightVersion
+from shoal.rpc.channel import connect
+from shoal.v1 import (
+    generator_pb2,
+    generator_pb2_grpc,
+    learner_pb2,
+    learner_pb2_grpc,
+    reward_pb2,
+    reward_pb2_grpc,
+    worker_pb2,
+)
+
+STATUS_TIMEOUT_S = 5.0
+"""Workers promise to answer `GetStatus` within a second; the rest is for a busy machine."""
+CONFIGURE_TIMEOUT_S = 30.0
+POLL_S = 0.25
+"""Between two looks at a worker that is loading its model."""
+
+
+@dataclass
+class Member:
+    """A worker that is configured for the run."""
+
+    record: WorkerRecord
+    channel: grpc.aio.Channel
+    stub: Any
+    outstanding: int = 0
+    """Completions that it was asked for and has not delivered; what routing looks at."""
+    serving: bool = False
+    """Whether it may be asked. A generator that holds no current weights may not."""
+
+    @property
+    def name(self) -> str:
+        return f"{_NAMES[self.record.kind]} {self.record.address}"
+
+
+_NAMES = {
+    worker_pb2.WORKER_KIND_GENERATOR: "generator",
+    worker_pb2.WORKER_KIND_REWARD: "reward service",
+    worker_pb2.WORKER_KIND_LEARNER: "learner",
+}
+_SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
+    worker_pb2.WORKER_KIND_GENERATOR: (
+        "shoal.v1.GeneratorService",
+        generator_pb2_grpc.GeneratorServiceStub,
+        generator_pb2.GeneratorServiceConfigureRequest,
+        generator_pb2.GeneratorServiceGetStatusRequest,
+    ),
+    worker_pb2.WORKER_KIND_REWARD: (
+        "shoal.v1.RewardService",
+        reward_pb2_grpc.RewardServiceStub,
+        reward_pb2.RewardServiceConfigureRequest,
+        reward_pb2.RewardServiceGetStatusRequest,
+    ),
+    worker_pb2.WORKER_KIND_LEARNER: (
+        "shoal.v1.LearnerService",
+        learner_pb2_grpc.LearnerServiceStub,
+        learner_pb2.LearnerServiceConfigureRequest,
+        learner_pb2.LearnerServiceGetStatusRequest,
+    ),
+}
+
+
+class Fleet:
+    """Configures workers as they come, and takes them out as they are lost.
+
+    `members` holds those that are configured and loaded. A worker is in it once for each time it came.
+    """
+
+    def __init__(self, config: RunConfig, run_id: str, registry: WorkerRegistry, events: EventLog) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._registry = registry
+        self._events = events
+        self._members: dict[str, Member] = {}
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
+        self._learner_loss = ""
+        """Why the learner was lost, once it was."""
+        self._changed = asyncio.Event()
+
+    @property
+    def generators(self) -> list[Member]:
+        return self._of_kind(worker_pb2.WORKER_KIND_GENERATOR)
+
+    @property
+    def rewards(self) -> list[Member]:
+        return self._of_kind(worker_pb2.WORKER_KIND_REWARD)
+
+    @property
+    def learner(self) -> Member:
+        """The learner's rank 0. Raises `FailedPrecondition` when it is gone."""
+        learners = self._of_kind(worker_pb2.WORKER_KIND_LEARNER)
+        if not learners:
+            raise FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason="LEARNER_LOST")
+        return learners[0]
+
+    def _of_kind(self, kind: int) -> list[Member]:
+        return [member for member in self._members.values() if member.record.kind == kind]
+
+    async def manage(self) -> None:
+        """Follows the registry; runs as long as the run. Raises when the learner is lost: the policy went with it."""
+        try:
+            while True:
+                self._reconcile()
+                if self._learner_loss:
+                    raise FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason="LEARNER_LOST")
+                await self._registry.wait_for_change(timeout_s=1.0)
+        finally:
+            for task in self._loading.values():
+                task.cancel()
+            for member in self._members.values():
+                await member.channel.close()
+
+    def _reconcile(self) -> None:
+        alive = {record.worker_id: record for kind in _SERVICES for record in self._registry.alive(_kind(kind))}
+        for worker_id, member in list(self._members.items()):
+            if worker_id not in alive:
+                self._remove(member, member.record.loss_reason)
+        for worker_id in list(self._failures):
+            if worker_id not in alive:
+                del self._failures[worker_id]
+        for worker_id, record in alive.items():
+            known = worker_id in self._members or worker_id in self._loading or worker_id in self._failures
+            if not known:
+                self._loading[worker_id] = asyncio.create_task(self._load(record))
+
+    def _remove(self, member: Member, reason: str) -> None:
+        del self._members[member.record.worker_id]
+        member.serving = False
+        self._events.add(
+            "worker_lost",
+            f"{member.name} is lost: {reason}",
+            worker_id=member.record.worker_id,
+            worker_kind=_NAMES[member.record.kind],
+            address=member.record.address,
+            reason=reason,
+        )
+        if member.record.kind == worker_pb2.WORKER_KIND_LEARNER:
+            self._learner_loss = reason
+        # The channel is left to the calls that are under way on it; they end by themselves.
+        self._notify()
+
+    async def _load(self, record: WorkerRecord) -> None:
+        """Configures one worker and waits until its models are loaded."""
+        service, stub_of, configure, get_status = _SERVICES[record.kind]
+        channel = connect(record.address, service)
+        stub = stub_of(channel)
+        member = Member(record, channel, stub)
+        try:
+            request = configure(run_id=self._run_id, config=config_struct(self._config))
+            response = await stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S)
+            while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
+                await asyncio.sleep(POLL_S)
+                response = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
+            if response.status.state == worker_pb2.WORKER_STATE_FAILED:
+                raise FailedPrecondition(response.status.message, reason="WORKER_FAILED")
+        except ShoalError as error:
+            await channel.close()
+            self._failures[record.worker_id] = (record, error)
+            self._events.add(
+                "worker_failed",
+                f"{member.name} cannot serve this run: {error.message}",
+                worker_id=record.worker_id,
+                worker_kind=_NAMES[record.kind],
+                address=record.address,
+            )
+        else:
+            # A generator serves once weights are published to it.
+            member.serving = record.kind != worker_pb2.WORKER_KIND_GENERATOR
+            self._members[record.worker_id] = member
+            self._events.add(
+                "worker_joined",
+                f"{member.name} is ready",
+                worker_id=record.worker_id,
+                worker_kind=_NAMES[record.kind],
+                address=record.address,
+            )
+        finally:
+            del self._loading[record.worker_id]
+            self._notify()
+
+    async def lost(self, member: Member, error: ShoalError) -> None:
+        """Tells that a call found the worker gone."""
+        self._registry.report_lost(member.record.worker_id, f"a call to it failed: {error.message}")
+        if self._members.get(member.record.worker_id) is member:
+            self._remove(member, member.record.loss_reason)
+
+    async def answers(self, member: Member) -> bool:
+        """Whether a worker is there at all."""
+        try:
+            await member.stub.GetStatus(_SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
+        except ShoalError as error:
+            await self.lost(member, error)
+            return False
+        return True
+
+    async def wait_until_ready(self) -> None:
+        """Waits for a worker of each kind, and for all that have begun to load.
+
+        Raises `FailedPrecondition` that names what is missing, or why the only ones there cannot serve.
+        """
+        deadline = asyncio.get_running_loop().time() + self._config.coordinator.worker_timeout_s
+        while True:
+            changed = self._changed
+            missing = [kind for kind in _SERVICES if not self._of_kind(kind)]
+            if not missing and not self._loading:
+                return
+            for kind in missing:
+                self._raise_if_hopeless(kind)
+            remaining = deadline - asyncio.get_running_loop().time()
+            if remaining <= 0:
+                if not missing:
+                    return
+                raise FailedPrecondition(self._missing_message(missing), reason="NO_WORKER")
+            try:
+                await asyncio.wait_for(changed.wait(), min(remaining, 1.0))
+            except TimeoutError:
+                pass
+
+    def _raise_if_hopeless(self, kind: int) -> None:
+        """Raises the failure of the kind when all its workers have failed."""
+        failures = [error for record, error in self._failures.values() if record.kind == kind]
+        loading = [1 for record in self._registry.alive(_kind(kind)) if record.worker_id in self._loading]
+        if failures and not loading:
+            raise FailedPrecondition(f"the {_NAMES[_kind(kind)]} cannot serve this run: {failures[0].message}")
+
+    def _missing_message(self, kinds: Sequence[int]) -> str:
+        names = " and no ".join(_NAMES[_kind(kind)] for kind in kinds)
+        return (
+            f"no {names} registered and loaded within coordinator.worker_timeout_s "
+            f"({self._config.coordinator.worker_timeout_s:.0f} s): start one with --coordinator set to this "
+            "coordinator's address, and see its log if it is running"
+        )
+
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Returns when a member came or went, or after the time-out."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        except TimeoutError:
+            pass
+
+    def notify(self) -> None:
+        """Tells waiters that a member's `serving` changed."""
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _kind(number: int) -> worker_pb2.WorkerKind.ValueType:
+    return worker_pb2.WorkerKind.ValueType(number)
+
+
+def held_version(status: generator_pb2.GeneratorServiceGetStatusResponse) -> WeightVersion | None:
+    """The weights that a generator says it holds."""
+    if not status.HasField("version"):
+        return None
+    return WeightVersion(status.version.attempt, status.version.policy_version)

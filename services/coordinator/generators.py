@@ -1,0 +1,91 @@
+"""Sampling groups: which generator is asked, and what comes back."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+
+from services.coordinator.fleet import Fleet, Member
+from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, Unavailable
+from shoal.rollout import Completion, Prompt, SamplingParams
+from shoal.v1 import generator_pb2
+from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
+
+
+class GeneratorLost(Exception):
+    """The generator that sampled a group cannot finish it; another one can start afresh."""
+
+    def __init__(self, member: Member, reason: str) -> None:
+        super().__init__(f"{member.name}: {reason}")
+
+
+class Generators:
+    """The generators of a run as one: a whole group goes to the least loaded."""
+
+    def __init__(self, fleet: Fleet, *, wait_timeout_s: float) -> None:
+        """`wait_timeout_s`: longest wait for a generator with current weights."""
+        self._fleet = fleet
+        self._wait_timeout_s = wait_timeout_s
+
+    async def choose(self, num_completions: int) -> Member:
+        """Waits for a generator that serves, and charges it with the completions.
+
+        The whole group goes to one generator, so that its prompt is read once. Ties are broken at random: always
+        taking the first would send every group there after a pause. Raises `FailedPrecondition` when there is
+        none for too long.
+        """
+        deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
+        while not (serving := [member for member in self._fleet.generators if member.serving]):
+            remaining = deadline - asyncio.get_running_loop().time()
+            if remaining <= 0:
+                raise FailedPrecondition(
+                    f"no generator had current weights for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
+                    reason="NO_GENERATOR",
+                )
+            await self._fleet.wait_for_change(min(remaining, 1.0))
+        member = min(serving, key=lambda candidate: (candidate.outstanding, random.random()))
+        member.outstanding += num_completions
+        return member
+
+    async def sample(
+        self,
+        member: Member,
+        prompt: Prompt,
+        seeds: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        timeout_s: float,
+    ) -> AsyncIterator[Completion]:
+        """Yields the completions of one group from a chosen generator, each as it finishes.
+
+        Raises `GeneratorLost` when another generator has to start afresh.
+        """
+        request = generator_pb2.GenerateGroupRequest(
+            request_id=request_id,
+            prompt_token_ids=int32_to_wire(prompt.token_ids),
+            sampling=sampling_to_wire(sampling),
+            seeds=seeds,
+        )
+        received: set[int] = set()
+        try:
+            while len(received) < len(seeds):
+                try:
+                    async for response in member.stub.GenerateGroup(request, timeout=timeout_s):
+                        completion = completion_from_wire(response.completion)
+                        if completion.sample_index not in received:
+                            received.add(completion.sample_index)
+                            member.outstanding -= 1
+                            yield completion
+                except ResourceExhausted as error:
+                    # The same request id: what it has finished already is sent again, nothing is sampled twice.
+                    await asyncio.sleep(error.retry_after_s or 1.0)
+                    continue
+                if len(received) < len(seeds):
+                    raise GeneratorLost(member, f"it sent {len(received)} of {len(seeds)} completions")
+        except (Unavailable, Internal) as error:
+            await self._fleet.lost(member, error)
+            raise GeneratorLost(member, error.message) from error
+        except (Aborted, FailedPrecondition) as error:
+            raise GeneratorLost(member, error.message) from error
+        finally:
+            member.outstanding -= len(seeds) - len(received)

@@ -1,0 +1,108 @@
+"""The learner, in the terms of the run."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.coordinator.fleet import Fleet
+from shoal.config import RunConfig
+from shoal.errors import Unavailable
+from shoal.rollout import TrainBatch, WeightVersion
+from shoal.v1 import learner_pb2, weights_pb2
+from shoal.wire import batch_to_wire, version_from_wire
+
+CONTROL_TIMEOUT_S = 30.0
+"""For calls that use no model."""
+STORAGE_TIMEOUT_S = 1800.0
+"""For calls that write or read a whole model."""
+NUM_STEP_TRIES = 3
+"""Times that a train step is sent when the connection breaks. The learner takes it once whatever happens."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of a train step."""
+
+    applied: bool
+    skip_reason: str
+    version: WeightVersion
+    metrics: Mapping[str, float]
+
+
+class Learner:
+    """Calls the learner's rank 0."""
+
+    def __init__(self, fleet: Fleet, config: RunConfig) -> None:
+        self._fleet = fleet
+        self._step_timeout_s = config.coordinator.train_step_timeout_s
+        self._publish_timeout_s = config.weights.timeout_s
+
+    @property
+    def _stub(self) -> Any:
+        return self._fleet.learner.stub
+
+    async def version(self) -> WeightVersion:
+        """The weights that it holds."""
+        status = await self._stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=CONTROL_TIMEOUT_S)
+        return version_from_wire(status.version)
+
+    async def train_step(self, batch: TrainBatch) -> StepResult:
+        """Takes one step. Sent again when the connection breaks: the step's id keeps it from being taken twice."""
+
+        async def messages() -> AsyncIterator[learner_pb2.TrainStepRequest]:
+            for message in batch_to_wire(batch):
+                yield message
+
+        for attempt in range(NUM_STEP_TRIES):
+            try:
+                response = await self._stub.TrainStep(messages(), timeout=self._step_timeout_s)
+                break
+            except Unavailable:
+                if attempt == NUM_STEP_TRIES - 1:
+                    raise
+                await asyncio.sleep(1.0)
+        return StepResult(
+            applied=response.applied,
+            skip_reason=response.skip_reason,
+            version=version_from_wire(response.version),
+            metrics=dict(response.metrics),
+        )
+
+    async def create_weight_group(
+        self, epoch: int, world_size: int
+    ) -> tuple[weights_pb2.WeightRendezvous, weights_pb2.Manifest]:
+        """Starts the broadcast group of an epoch."""
+        request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
+        response = await self._stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S)
+        return response.rendezvous, response.manifest
+
+    async def publish_weights(self, epoch: int, canary: weights_pb2.Canary) -> learner_pb2.PublishWeightsResponse:
+        """Broadcasts the current weights."""
+        request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
+        # The learner keeps the deadline itself; ours is for a learner that does not answer at all.
+        response = await self._stub.PublishWeights(request, timeout=self._publish_timeout_s + CONTROL_TIMEOUT_S)
+        assert isinstance(response, learner_pb2.PublishWeightsResponse)
+        return response
+
+    async def save_checkpoint(
+        self, checkpoint_id: str, keep: Sequence[str]
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        """Writes a checkpoint; of the earlier ones only those in `keep` stay."""
+        request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep)
+        response = await self._stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+        assert isinstance(response, learner_pb2.LearnerServiceSaveCheckpointResponse)
+        return response
+
+    async def load_checkpoint(
+        self, checkpoint_id: str, files: Sequence[learner_pb2.FileDigest], attempt: int
+    ) -> WeightVersion:
+        """Restores a checkpoint."""
+        request = learner_pb2.LoadCheckpointRequest(checkpoint_id=checkpoint_id, files=files, attempt=attempt)
+        response = await self._stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+        return version_from_wire(response.version)
+
+    async def export_model(self) -> str:
+        """Writes the model folder; returns its path on the learner's machine."""
+        response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
+        return str(response.path)

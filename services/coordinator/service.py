@@ -1,0 +1,200 @@
+"""CoordinatorService: wire in, the run or the registry, wire out."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.coordinator.controls import StopMode
+from services.coordinator.events import Event
+from services.coordinator.ledger import RecordedGroup
+from services.coordinator.record import RunRecord
+from services.coordinator.runs import Runs
+from services.coordinator.workers import LEASE_S, WorkerRecord, WorkerRegistry
+from shoal.config import parse_config
+from shoal.errors import InvalidArgument
+from shoal.rollout import FinishReason
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
+from shoal.wire import finish_reason_to_wire, invalid, score_to_wire, version_to_wire
+
+
+class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """Offers the runs of a data folder, and the registry of workers."""
+
+    def __init__(self, runs: Runs, registry: WorkerRegistry) -> None:
+        self._runs = runs
+        self._registry = registry
+
+    async def StartRun(
+        self, request: pb.StartRunRequest, context: grpc.aio.ServicerContext[pb.StartRunRequest, pb.StartRunResponse]
+    ) -> pb.StartRunResponse:
+        if not request.resume:
+            record = await self._runs.start(parse_config(request.config), request.run_id)
+        elif request.HasField("config"):
+            raise invalid("config", "must be empty when a run is resumed: it goes on as it was started")
+        elif not request.run_id:
+            raise invalid("run_id", "is required when a run is resumed")
+        else:
+            record = await self._runs.resume(request.run_id)
+        return pb.StartRunResponse(run=await self._describe(record))
+
+    async def GetRun(
+        self, request: pb.GetRunRequest, context: grpc.aio.ServicerContext[pb.GetRunRequest, pb.GetRunResponse]
+    ) -> pb.GetRunResponse:
+        return pb.GetRunResponse(run=await self._describe(self._runs.find(request.run_id)))
+
+    async def ListRuns(
+        self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext[pb.ListRunsRequest, pb.ListRunsResponse]
+    ) -> pb.ListRunsResponse:
+        size, start = _page(request.page_size, request.page_token, default=50, largest=500)
+        runs = self._runs.list()
+        more = len(runs) > start + size
+        return pb.ListRunsResponse(
+            runs=[record.to_wire({}, None) for record in runs[start : start + size]],
+            next_page_token=str(start + size) if more else "",
+        )
+
+    async def WatchRun(
+        self, request: pb.WatchRunRequest, context: grpc.aio.ServicerContext[pb.WatchRunRequest, pb.WatchRunResponse]
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        async for event in self._runs.watch(request.run_id, request.after_sequence):
+            yield pb.WatchRunResponse(event=_event_to_wire(event))
+
+    async def PauseRun(
+        self, request: pb.PauseRunRequest, context: grpc.aio.ServicerContext[pb.PauseRunRequest, pb.PauseRunResponse]
+    ) -> pb.PauseRunResponse:
+        run = self._runs.active(request.run_id)
+        await run.pause()
+        return pb.PauseRunResponse(run=await self._describe(run.record))
+
+    async def ResumeRun(
+        self, request: pb.ResumeRunRequest, context: grpc.aio.ServicerContext[pb.ResumeRunRequest, pb.ResumeRunResponse]
+    ) -> pb.ResumeRunResponse:
+        run = self._runs.active(request.run_id)
+        await run.resume()
+        return pb.ResumeRunResponse(run=await self._describe(run.record))
+
+    async def StopRun(
+        self, request: pb.StopRunRequest, context: grpc.aio.ServicerContext[pb.StopRunRequest, pb.StopRunResponse]
+    ) -> pb.StopRunResponse:
+        run = self._runs.active(request.run_id)
+        await run.stop(StopMode.DRAIN if request.mode == pb.STOP_MODE_DRAIN else StopMode.NOW)
+        return pb.StopRunResponse(run=await self._describe(run.record))
+
+    async def SaveCheckpoint(
+        self,
+        request: pb.SaveCheckpointRequest,
+        context: grpc.aio.ServicerContext[pb.SaveCheckpointRequest, pb.SaveCheckpointResponse],
+    ) -> pb.SaveCheckpointResponse:
+        run = self._runs.active(request.run_id)
+        checkpoint_id = await run.save_checkpoint()
+        return pb.SaveCheckpointResponse(checkpoint_id=checkpoint_id, policy_version=run.record.policy_version)
+
+    async def RegisterWorker(
+        self,
+        request: pb.RegisterWorkerRequest,
+        context: grpc.aio.ServicerContext[pb.RegisterWorkerRequest, pb.RegisterWorkerResponse],
+    ) -> pb.RegisterWorkerResponse:
+        self._registry.register(request.worker_id, request.kind, request.address, request.num_weight_ranks)
+        return pb.RegisterWorkerResponse(lease=_duration(LEASE_S))
+
+    async def Heartbeat(
+        self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext[pb.HeartbeatRequest, pb.HeartbeatResponse]
+    ) -> pb.HeartbeatResponse:
+        self._registry.heartbeat(request.worker_id, request.status)
+        return pb.HeartbeatResponse()
+
+    async def ListWorkers(
+        self,
+        request: pb.ListWorkersRequest,
+        context: grpc.aio.ServicerContext[pb.ListWorkersRequest, pb.ListWorkersResponse],
+    ) -> pb.ListWorkersResponse:
+        return pb.ListWorkersResponse(workers=[self._worker_to_wire(record) for record in self._registry.all()])
+
+    async def ListRollouts(
+        self,
+        request: pb.ListRolloutsRequest,
+        context: grpc.aio.ServicerContext[pb.ListRolloutsRequest, pb.ListRolloutsResponse],
+    ) -> pb.ListRolloutsResponse:
+        size, start = _page(request.page_size, request.page_token, default=20, largest=100)
+        groups = await self._runs.rollouts(request.run_id, start, size + 1)
+        more = len(groups) > size
+        return pb.ListRolloutsResponse(
+            groups=[_group_to_wire(group) for group in groups[:size]],
+            next_page_token=str(groups[size].order_number) if more else "",
+        )
+
+    async def _describe(self, record: RunRecord) -> pb.Run:
+        return record.to_wire(await self._runs.num_groups(record.run_id), record.load_config())
+
+    def _worker_to_wire(self, record: WorkerRecord) -> pb.Worker:
+        return pb.Worker(
+            worker_id=record.worker_id,
+            kind=record.kind,
+            address=record.address,
+            state=worker_pb2.WORKER_STATE_LOST if record.lost else record.status.state,
+            load=record.status.load,
+            num_weight_ranks=record.num_weight_ranks,
+            heartbeat_age=_duration(self._registry.heartbeat_age_s(record)),
+            message=record.loss_reason if record.lost else record.status.message,
+        )
+
+
+def _page(size: int, token: str, *, default: int, largest: int) -> tuple[int, int]:
+    """Page size and first item of a paged call."""
+    if size < 0:
+        raise invalid("page_size", f"must be at least 0 (given: {size})")
+    if token and not token.isdigit():
+        raise InvalidArgument(f"page_token: {token!r} was not given out here; leave it empty for the first page")
+    return min(size or default, largest), int(token or 0)
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(int(seconds * 1e9))
+    return duration
+
+
+def _event_to_wire(event: Event) -> pb.RunEvent:
+    event_time = Timestamp()
+    event_time.FromNanoseconds(int(event.time_s * 1e9))
+    return pb.RunEvent(
+        sequence=event.sequence,
+        event_time=event_time,
+        kind=event.kind,
+        message=event.message,
+        attributes=json_format.ParseDict(dict(event.attributes), Struct()),
+    )
+
+
+def _group_to_wire(group: RecordedGroup) -> pb.RolloutGroup:
+    return pb.RolloutGroup(
+        group_id=group.group_id,
+        order_number=group.order_number,
+        prompt_id=group.prompt_id,
+        prompt_text=group.prompt_text,
+        state=group.state.value,
+        drop_reason=group.drop_reason,
+        train_step=group.train_step,
+        staleness=group.staleness,
+        trace_id=group.trace_id,
+        rollouts=[
+            pb.Rollout(
+                sample_index=completion.sample_index,
+                text=completion.text,
+                num_tokens=completion.num_tokens,
+                finish_reason=finish_reason_to_wire(FinishReason(completion.finish_reason)),
+                score=score_to_wire(completion.score) if completion.score else None,
+                advantage=completion.advantage,
+                version_spans=[
+                    rollout_pb2.VersionSpan(version=version_to_wire(span.version), start=span.start, end=span.end)
+                    for span in completion.version_spans
+                ],
+            )
+            for completion in group.completions
+        ],
+    )
