@@ -560,7 +560,9 @@ class LoadCheckpointRequest(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
-    """Names the checkpoint within the run."""
+    """Names the checkpoint within the run. Empty goes back to the model as the
+    configuration names it, at policy version 0.
+    """
     attempt: _builtins.int
     """The attempt that begins, above every earlier one."""
     @_builtins.property
