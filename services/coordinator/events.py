@@ -88,7 +88,7 @@ def read_events(path: Path) -> "EventLog":
 def _read(path: Path) -> list[Event]:
     if not path.exists():
         return []
-    events = []
+    events: list[Event] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             record = json.loads(line)

@@ -359,7 +359,11 @@ def _read_groups(connection: sqlite3.Connection, first: int, limit: int) -> Iter
             (row[0],),
         )
         yield RecordedGroup(
-            *row[:5],
+            order_number=row[0],
+            group_id=row[1],
+            prompt_id=row[2],
+            prompt_text=row[3],
+            trace_id=row[4],
             state=GroupState(row[5]),
             drop_reason=row[6],
             train_step=row[7],

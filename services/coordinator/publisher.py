@@ -214,15 +214,15 @@ class Publisher:
         self, loads: dict[str, "_Load"], tasks: dict[str, asyncio.Task[None]]
     ) -> dict[str, ShoalError]:
         """Waits until all are ready to receive; returns the laggards and those that failed."""
-        ready = [asyncio.create_task(load.ready.wait()) for load in loads.values()]
-        failure = asyncio.create_task(_first_failure(tasks.values()))
-        everybody = asyncio.gather(*ready)
-        await asyncio.wait(
-            [everybody, failure], timeout=self._config.ready_timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        everybody.cancel()
-        failure.cancel()
-        await asyncio.gather(everybody, failure, return_exceptions=True)
+
+        async def everybody() -> None:
+            for load in loads.values():
+                await load.ready.wait()
+
+        waits = [asyncio.create_task(everybody()), asyncio.create_task(_first_failure(tasks.values()))]
+        await asyncio.wait(waits, timeout=self._config.ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
         failures = _failures(tasks)
         if not failures:
             for worker_id, load in loads.items():
@@ -260,9 +260,8 @@ class Publisher:
                 )
                 continue
             received = {entry.name: entry.xxh3 for entry in load.done.hashes}
-            differing = sorted(
-                name for name in expected.keys() | received.keys() if expected.get(name) != received.get(name)
-            )
+            names = sorted(expected.keys() | received.keys())
+            differing = [name for name in names if expected.get(name) != received.get(name)]
             gap = _largest_gap(sent.canary, load.done.canary)
             if differing:
                 failures[worker_id] = DataLoss(

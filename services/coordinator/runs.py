@@ -32,7 +32,7 @@ class Runs:
 
     def close_abandoned(self) -> None:
         """Marks the runs that a coordinator before this one left without an end."""
-        for record in self.list():
+        for record in self.all():
             if not record.state.has_ended:
                 record.state = RunState.FAILED
                 record.message = (
@@ -106,7 +106,7 @@ class Runs:
             return self._active.record
         if run_id:
             return self._load(run_id)
-        runs = self.list()
+        runs = self.all()
         if not runs:
             raise NotFound(f"there is no run in {self._data_dir}", reason="NO_RUN")
         return runs[0]
@@ -117,7 +117,7 @@ class Runs:
                 return RunRecord.load(self._data_dir / run_id)
         raise NotFound(f"there is no run {run_id!r} in {self._data_dir}", reason="NO_RUN")
 
-    def list(self) -> list[RunRecord]:
+    def all(self) -> list[RunRecord]:
         """All runs, newest first."""
         records = []
         for path in self._data_dir.glob("*/run.json"):

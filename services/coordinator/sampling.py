@@ -101,7 +101,8 @@ class Sampler:
             except GeneratorLost as error:
                 detail = str(error)
             except (TimeoutError, DeadlineExceeded):
-                detail = f"not done within coordinator.sampling_timeout_s ({self._config.coordinator.sampling_timeout_s:g} s)"
+                timeout_s = self._config.coordinator.sampling_timeout_s
+                detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
                 if num_pauses == self._num_pauses:
                     num_timed_out += 1
                 if num_timed_out == NUM_TIMED_ISSUES:

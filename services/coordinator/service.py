@@ -51,7 +51,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext[pb.ListRunsRequest, pb.ListRunsResponse]
     ) -> pb.ListRunsResponse:
         size, start = _page(request.page_size, request.page_token, default=50, largest=500)
-        runs = self._runs.list()
+        runs = self._runs.all()
         more = len(runs) > start + size
         return pb.ListRunsResponse(
             runs=[record.to_wire({}, None) for record in runs[start : start + size]],
