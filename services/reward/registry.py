@@ -1,0 +1,36 @@
+"""The verifiers by name."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from services.reward.verdict import Verdict
+from services.reward.verifiers import exact_string, gsm8k, math, reasoning_gym
+
+
+def _nothing_to_load() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How completions are judged under one name."""
+
+    verify: Callable[[str, Any], Verdict]
+    """Completion and label -> verdict. Raises `Unscorable`; whatever else it raises means that it broke."""
+    load: Callable[[], None] = _nothing_to_load
+    """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
+
+    @property
+    def description(self) -> str:
+        """What it reads, what it returns, and in which range."""
+        return inspect.getdoc(self.verify) or ""
+
+
+VERIFIERS = {
+    "exact_string": Verifier(exact_string.verify),
+    "gsm8k": Verifier(gsm8k.verify),
+    "math": Verifier(math.verify, math.load),
+    "reasoning_gym": Verifier(reasoning_gym.verify, reasoning_gym.load),
+}

@@ -1,0 +1,1 @@
+"""The verifiers, one a file."""
