@@ -55,10 +55,10 @@ _ERROR_OF_STATUS = {status: error for error, status in TABLE.items()} | _OTHER_S
 _DETAILS_KEY = "grpc-status-details-bin"
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
-# The trailers hold the message twice; with these bounds they stay well below MAX_METADATA_BYTES.
-_MAX_MESSAGE_CHARS = 4000
-_MAX_VIOLATIONS = 32
-_MAX_DESCRIPTION_CHARS = 400
+# Bounds on what goes into the trailers, which hold the message twice, so that they stay below MAX_METADATA_BYTES.
+_MAX_MESSAGE_CHARS = 2000
+_MAX_DETAIL_CHARS = 300
+_MAX_DETAILS = 32
 
 
 class Abort(NamedTuple):
@@ -74,7 +74,8 @@ def to_status(error: ShoalError) -> Abort:
     code = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), grpc.StatusCode.INTERNAL)
     message = _cut(error.message, _MAX_MESSAGE_CHARS)
     status = status_pb2.Status(code=code.value[0], message=message)
-    _pack(status, error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
+    metadata = {key: _cut(value, _MAX_DETAIL_CHARS) for key, value in list(error.metadata.items())[:_MAX_DETAILS]}
+    _pack(status, error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
     trailers: list[tuple[str, str | bytes]] = []
     if isinstance(error, InvalidArgument) and error.violations:
         _pack(status, _bad_request(error))
@@ -150,9 +151,9 @@ def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
 
 def _bad_request(error: InvalidArgument) -> error_details_pb2.BadRequest:
     bad_request = error_details_pb2.BadRequest()
-    for violation in error.violations[:_MAX_VIOLATIONS]:
+    for violation in error.violations[:_MAX_DETAILS]:
         bad_request.field_violations.add(
-            field=violation.field, description=_cut(violation.description, _MAX_DESCRIPTION_CHARS)
+            field=violation.field, description=_cut(violation.description, _MAX_DETAIL_CHARS)
         )
     return bad_request
 

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -12,8 +12,8 @@ from opentelemetry import propagate
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from shoal.errors import ResourceExhausted, ShoalError
-from shoal.rpc.errors import internal_status, to_status
+from shoal.errors import Aborted, DataLoss, Internal, ResourceExhausted, ShoalError
+from shoal.rpc.errors import Abort, internal_status, to_status
 from shoal.telemetry import metrics, names
 from shoal.telemetry.trace import tracer
 
@@ -22,8 +22,20 @@ _log = logging.getLogger(__name__)
 # Health, reflection and channelz look after themselves.
 _INFRASTRUCTURE = "/grpc."
 
-# These answer however busy the service is: people and the lease depend on them, and they cost nothing.
-_ALWAYS_ANSWERED = ("/GetStatus", "/RegisterWorker", "/Heartbeat", "/GetRun", "/ListWorkers", "/StopRun", "/PauseRun")
+# The work that callers bring in any amount. All else steers or describes the service and has to get through to a
+# busy one: heartbeats, status, pause, a new version of the weights.
+_LIMITED = frozenset(
+    {
+        "/shoal.v1.GeneratorService/GenerateGroup",
+        "/shoal.v1.GeneratorService/ScoreTokens",
+        "/shoal.v1.RewardService/ScoreGroup",
+        "/shoal.v1.LearnerService/ComputeLogprobs",
+        "/shoal.v1.CoordinatorService/WatchRun",
+        "/shoal.v1.CoordinatorService/ListRollouts",
+    }
+)
+
+_RETRY_AFTER_S = 1.0
 
 # Generic for the type checker only.
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -40,7 +52,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, max_concurrent_rpcs: int | None = None) -> None:
         self._max_concurrent_rpcs = max_concurrent_rpcs
-        self._num_active = 0
+        self._num_limited = 0
 
     async def intercept_service(
         self,
@@ -93,33 +105,17 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            self._num_active += 1
             try:
-                self._admit(method)
-                yield
-            except asyncio.CancelledError:
-                # The caller went away, its deadline passed, or the server is stopping.
-                code = grpc.StatusCode.CANCELLED
-                raise
-            except ShoalError as error:
-                abort = to_status(error)
-                code = abort.code
-                _log.info(
-                    "call refused",
-                    extra={"method": method, "code": code.name, "reason": error.reason, "error": error.message},
-                )
-                await context.abort(*abort)
-            except grpc.aio.AbortError:
-                code = grpc.StatusCode.ABORTED
-                raise
-            except Exception as error:
-                span.record_exception(error)
-                _log.exception("call failed", extra={"method": method})
-                abort = internal_status(method)
-                code = abort.code
-                await context.abort(*abort)
+                with self._within_limit(method):
+                    yield
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _was_given_up():
+                    code = grpc.StatusCode.CANCELLED
+                    raise
+                answer = _answer_to(error, method)
+                code = answer.code
+                await context.abort(*answer)
             finally:
-                self._num_active -= 1
                 span.set_attribute(names.RPC_STATUS, code.value[0])
                 if code is not grpc.StatusCode.OK:
                     span.set_status(Status(StatusCode.ERROR, code.name))
@@ -127,12 +123,43 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                     time.monotonic() - began, attributes | {names.RPC_STATUS: code.value[0]}
                 )
 
-    def _admit(self, method: str) -> None:
+    @contextmanager
+    def _within_limit(self, method: str) -> Iterator[None]:
+        """Counts the call, or refuses it."""
         limit = self._max_concurrent_rpcs
-        if limit is not None and self._num_active > limit and not method.endswith(_ALWAYS_ANSWERED):
+        if limit is None or method not in _LIMITED:
+            yield
+            return
+        if self._num_limited >= limit:
             raise ResourceExhausted(
-                f"{method}: the service works on {limit} calls already, the most it takes at once",
+                f"{method}: the service works on {limit} such calls already, the most it takes at once",
                 reason="TOO_MANY_CALLS",
                 metadata={"max_concurrent_rpcs": str(limit)},
-                retry_after_s=1.0,
+                retry_after_s=_RETRY_AFTER_S,
             )
+        self._num_limited += 1
+        try:
+            yield
+        finally:
+            self._num_limited -= 1
+
+
+def _was_given_up() -> bool:
+    """Whether gRPC cancelled the call: its caller went away, its deadline passed, or the server is stopping."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _answer_to(error: BaseException, method: str) -> Abort:
+    """The status for what a handler raised, which the log gets too."""
+    if isinstance(error, asyncio.CancelledError):
+        # The handler waited for something that was cancelled. gRPC would let the caller wait for its deadline.
+        return to_status(Aborted(f"{method}: what the call waited for was cancelled"))
+    if not isinstance(error, ShoalError):
+        _log.error("call failed", extra={"method": method}, exc_info=error)
+        return internal_status(method)
+    answer = to_status(error)
+    level = logging.ERROR if isinstance(error, Internal | DataLoss) else logging.INFO
+    facts = {"method": method, "code": answer.code.name, "reason": error.reason, "error": error.message}
+    _log.log(level, "call refused", extra=facts)
+    return answer

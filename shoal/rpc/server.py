@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -27,8 +28,8 @@ class RpcServer:
 
     Health: "" is SERVING while the process is alive (liveness), a service's full name once `set_serving` says so
     (readiness). Reflection and channelz are on. Servicers raise `shoal.errors`; streaming handlers are async
-    generators. Above `max_concurrent_rpcs` calls are refused with RESOURCE_EXHAUSTED, but not the cheap ones that
-    leases and people depend on.
+    generators. Of the calls that bring work, at most `max_concurrent_rpcs` run at once and more are refused with
+    RESOURCE_EXHAUSTED; those that steer or describe the service always get through.
 
     Example:
         server = RpcServer(listen="127.0.0.1:0")
@@ -97,7 +98,8 @@ class RpcServer:
         await signaled.wait()
         for number in signals:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+            # Not SIG_DFL, which the kernel ignores for a container's first process.
+            signal.signal(number, lambda received, _: os._exit(128 + received))
         _log.info("draining", extra={"grace_s": grace_s})
         if before_stop is not None:
             await before_stop()

@@ -77,7 +77,6 @@ RPC_STATUS = AttributeName("rpc.grpc.status_code", "Status of the call as a numb
 RPC_SERVER_DURATION = MetricName(
     "rpc.server.call.duration", Instrument.HISTOGRAM, "s", "Time a server took for a call, streams included.", _SECONDS
 )
-RPC_SERVER_ACTIVE = MetricName("rpc.server.active_calls", Instrument.GAUGE, "{call}", "Calls that a server works on.")
 LOOP_LAG = MetricName(
     "shoal.event_loop.lag",
     Instrument.HISTOGRAM,

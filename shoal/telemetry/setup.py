@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from shoal.telemetry.logs import JsonFormatter
 _providers: list[TracerProvider | MeterProvider] = []
 
 
-def setup(service_name: str, *, metrics_port: int | None = None, log_file: Path | None = None) -> None:
+def setup(
+    service_name: str, *, instance_id: str = "", metrics_port: int | None = None, log_file: Path | None = None
+) -> None:
     """Sets up logs, traces and metrics of this process; a second call changes nothing.
 
-    Spans have ids in any case, so that logs and the ledger can name them; they are exported, as are metrics, if
+    `instance_id` tells processes of one service apart; host and pid do if it is empty. Spans have ids in any case, so that logs and the ledger can name them; they are exported, as are metrics, if
     `OTEL_EXPORTER_OTLP_ENDPOINT` is set. `metrics_port` answers Prometheus (0 takes a free port; the log says
     which). Logs go to stderr, or to `log_file`.
 
@@ -35,7 +38,13 @@ def setup(service_name: str, *, metrics_port: int | None = None, log_file: Path 
     if _providers:
         return
     _set_up_logs(service_name, log_file)
-    resource = Resource.create({"service.name": service_name, "service.version": shoal.__version__})
+    resource = Resource.create(
+        {
+            "service.name": service_name,
+            "service.version": shoal.__version__,
+            "service.instance.id": instance_id or f"{socket.gethostname()}-{os.getpid()}",
+        }
+    )
     readers: list[MetricReader] = []
     tracer_provider = TracerProvider(resource=resource)
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
@@ -66,6 +75,7 @@ def _set_up_logs(service_name: str, log_file: Path | None) -> None:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(log_file, encoding="utf-8")
     handler.setFormatter(JsonFormatter(service_name))
+    logging.captureWarnings(True)
     logging.basicConfig(level=os.environ.get("SHOAL_LOG_LEVEL", "INFO").upper(), handlers=[handler], force=True)
 
 

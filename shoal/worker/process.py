@@ -17,37 +17,47 @@ from shoal.worker.service import WorkerService
 
 _log = logging.getLogger(__name__)
 
+# A bound on memory only: each service has a queue, with a limit of its own.
+_MAX_CONCURRENT_RPCS = 4096
 _GRACE_S = 10.0
 
 
 async def run_worker(service: WorkerService, arguments: WorkerArguments) -> int:
     """Serves, registers, and stays until SIGTERM or SIGINT; the result is the process's exit code.
 
-    0 after a drain, 1 when the worker could not start, was refused by the coordinator, or ended in state FAILED.
+    0 after a drain; 1 when the worker could not start, was refused by the coordinator, or ended in state FAILED.
     Once it serves, it writes one JSON line with its address to stdout.
     """
     kind = worker_pb2.WorkerKind.Name(service.kind).removeprefix("WORKER_KIND_").lower()
+    worker_id = f"{kind}-{secrets.token_hex(4)}"
     exit_code = 0
     try:
-        telemetry.setup(f"shoal-{kind}", metrics_port=arguments.metrics_port, log_file=arguments.log_file)
-        await _serve(service, arguments, worker_id=f"{kind}-{secrets.token_hex(4)}")
+        telemetry.setup(
+            f"shoal-{kind}",
+            instance_id=worker_id,
+            metrics_port=arguments.metrics_port,
+            log_file=arguments.log_file,
+        )
+        await _serve(service, arguments, worker_id)
         if service.status().state == worker_pb2.WORKER_STATE_FAILED:
             exit_code = 1
     except* ShoalError as group:
         exit_code = 1
         for error in group.exceptions:
-            _log.error("worker ended", extra={"error": str(error)})
-            print(error, file=sys.stderr)
+            _log.error("worker cannot go on", extra={"error": str(error)})
+            print(f"{kind}: {error}", file=sys.stderr)
     finally:
         await service.close()
         telemetry.shutdown()
     return exit_code
 
 
-async def _serve(service: WorkerService, arguments: WorkerArguments, *, worker_id: str) -> None:
-    server = RpcServer(listen=arguments.listen)
+async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str) -> None:
+    server = RpcServer(listen=arguments.listen, max_concurrent_rpcs=_MAX_CONCURRENT_RPCS)
     server.add(service.add_to_server, service, service.full_name)
     await server.start()
+    serving = {"event": "serving", "address": f"{arguments.listen.rpartition(':')[0]}:{server.port}"}
+    print(json.dumps(serving | {"worker_id": worker_id}), flush=True)
 
     def find_address() -> str:
         return advertised_address(
@@ -58,8 +68,6 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, *, worker_i
         )
 
     membership = Membership(service, worker_id=worker_id, coordinator=arguments.coordinator, find_address=find_address)
-    address = f"{arguments.listen.rpartition(':')[0]}:{server.port}"
-    print(json.dumps({"event": "serving", "address": address, "worker_id": worker_id}), flush=True)
     try:
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(membership.keep()), tasks.create_task(_show_health(service, server))]
