@@ -7,12 +7,11 @@ from typing import Any
 
 import grpc
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind
 
 from shoal.errors import Unavailable
+from shoal.rpc import spans
 from shoal.rpc.errors import from_rpc_error
-from shoal.telemetry import names
-from shoal.telemetry.trace import tracer
 
 
 class Method:
@@ -36,26 +35,17 @@ class Method:
         ending = _Ending(self._method, self._address, timeout)
         if self._streams_requests and request is not None:
             request = ending.requests = _Requests(request)
-        span = self._start_span()
+        span = spans.start(self._method, SpanKind.CLIENT)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(span))
         try:
             inner = self._invoke(request, timeout=timeout, metadata=(*(metadata or ()), *carrier.items()), **options)
         except grpc.aio.UsageError:
-            span.end()
+            spans.end(span, grpc.StatusCode.UNAVAILABLE)
             raise ending.channel_closed() from None
         if span.is_recording():
             inner.add_done_callback(lambda call: _end_span(span, call))
         return Call(inner, ending)
-
-    def _start_span(self) -> Span:
-        path = self._method.removeprefix("/")
-        service, _, name = path.partition("/")
-        return tracer().start_span(
-            path,
-            kind=SpanKind.CLIENT,
-            attributes={names.RPC_SYSTEM: "grpc", names.RPC_SERVICE: service, names.RPC_METHOD: name},
-        )
 
 
 class Call:
@@ -177,11 +167,7 @@ def _end_span(span: Span, call: Any) -> None:
     """Ends the span of a finished call. Its status can only be awaited, so a task does it."""
 
     async def end() -> None:
-        code = await call.code()
-        span.set_attribute(names.RPC_STATUS, code.value[0])
-        if code is not grpc.StatusCode.OK:
-            span.set_status(Status(StatusCode.ERROR, code.name))
-        span.end()
+        spans.end(span, await call.code())
 
     task = asyncio.get_running_loop().create_task(end())
     _span_ends.add(task)

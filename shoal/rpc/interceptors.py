@@ -8,14 +8,14 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
-from opentelemetry import propagate
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from shoal.errors import Aborted, DataLoss, Internal, ResourceExhausted, ShoalError
+from shoal.rpc import spans
 from shoal.rpc.errors import Abort, internal_status, to_status
 from shoal.telemetry import metrics, names
-from shoal.telemetry.trace import tracer
 
 _log = logging.getLogger(__name__)
 
@@ -89,22 +89,11 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
         """Everything from the arrival of a call to its status."""
-        service, _, name = method.removeprefix("/").partition("/")
-        attributes: dict[str, AttributeValue] = {
-            names.RPC_SYSTEM: "grpc",
-            names.RPC_SERVICE: service,
-            names.RPC_METHOD: name,
-        }
         began = time.monotonic()
         code = grpc.StatusCode.OK
-        with tracer().start_as_current_span(
-            method.removeprefix("/"),
-            context=propagate.extract(dict(context.invocation_metadata() or ())),
-            kind=SpanKind.SERVER,
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        caller = propagate.extract(dict(context.invocation_metadata() or ()))
+        span = spans.start(method, SpanKind.SERVER, caller)
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             try:
                 with self._within_limit(method):
                     yield
@@ -116,12 +105,8 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 code = answer.code
                 await context.abort(*answer)
             finally:
-                span.set_attribute(names.RPC_STATUS, code.value[0])
-                if code is not grpc.StatusCode.OK:
-                    span.set_status(Status(StatusCode.ERROR, code.name))
-                metrics.histogram(names.RPC_SERVER_DURATION).record(
-                    time.monotonic() - began, attributes | {names.RPC_STATUS: code.value[0]}
-                )
+                spans.end(span, code)
+                _record_duration(method, code, time.monotonic() - began)
 
     @contextmanager
     def _within_limit(self, method: str) -> Iterator[None]:
@@ -163,3 +148,13 @@ def _answer_to(error: BaseException, method: str) -> Abort:
     facts = {"method": method, "code": answer.code.name, "reason": error.reason, "error": error.message}
     _log.log(level, "call refused", extra=facts)
     return answer
+
+
+def _record_duration(method: str, code: grpc.StatusCode, duration_s: float) -> None:
+    service, name = spans.split(method)
+    attributes: dict[str, AttributeValue] = {
+        names.RPC_SERVICE: service,
+        names.RPC_METHOD: name,
+        names.RPC_STATUS: code.value[0],
+    }
+    metrics.histogram(names.RPC_SERVER_DURATION).record(duration_s, attributes)

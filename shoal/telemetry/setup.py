@@ -4,6 +4,8 @@ import logging
 import os
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
 
 import prometheus_client
@@ -21,6 +23,9 @@ import shoal
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.telemetry.logs import JsonFormatter
 
+# The exporters by themselves would try for 10 s each, longer than a container is given to stop.
+_SHUTDOWN_TIMEOUT_S = 3.0
+
 _providers: list[TracerProvider | MeterProvider] = []
 
 
@@ -29,9 +34,10 @@ def setup(
 ) -> None:
     """Sets up logs, traces and metrics of this process; a second call changes nothing.
 
-    `instance_id` tells processes of one service apart; host and pid do if it is empty. Spans have ids in any case, so that logs and the ledger can name them; they are exported, as are metrics, if
-    `OTEL_EXPORTER_OTLP_ENDPOINT` is set. `metrics_port` answers Prometheus (0 takes a free port; the log says
-    which). Logs go to stderr, or to `log_file`.
+    `instance_id` tells processes of one service apart; host and pid do if it is empty. Spans have ids in any case,
+    so that logs and the ledger can name them; they are exported, as are metrics, if `OTEL_EXPORTER_OTLP_ENDPOINT` is
+    set. `metrics_port` answers Prometheus (0 takes a free port; the log says which). Logs go to stderr, or to
+    `log_file`.
 
     Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument (a protocol of OTLP that is not gRPC).
     """
@@ -46,7 +52,7 @@ def setup(
         }
     )
     readers: list[MetricReader] = []
-    tracer_provider = TracerProvider(resource=resource)
+    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         _refuse_other_protocols()
         tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -54,16 +60,20 @@ def setup(
     if metrics_port is not None:
         _serve_prometheus(metrics_port)
         readers.append(PrometheusMetricReader())
-    meter_provider = MeterProvider(metric_readers=readers, resource=resource)
+    meter_provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
     trace.set_tracer_provider(tracer_provider)
     metrics.set_meter_provider(meter_provider)
     _providers.extend((tracer_provider, meter_provider))
 
 
 def shutdown() -> None:
-    """Sends what has not been sent."""
-    for provider in _providers:
-        provider.shutdown()
+    """Sends what has not been sent; gives up after a few seconds if nobody takes it."""
+    threads = [threading.Thread(target=provider.shutdown, daemon=True) for provider in _providers]
+    for thread in threads:
+        thread.start()
+    give_up = time.monotonic() + _SHUTDOWN_TIMEOUT_S
+    for thread in threads:
+        thread.join(max(0.0, give_up - time.monotonic()))
     _providers.clear()
 
 
