@@ -1,0 +1,32 @@
+"""`python -m services.reward`: a reward service process."""
+
+import argparse
+import asyncio
+import importlib.util
+import sys
+
+from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+
+EXTRA_MISSING = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m services.reward", description="Scores completions.")
+    add_worker_options(parser)
+    arguments = worker_arguments(parser.parse_args())
+    missing = [name for name in ("math_verify", "reasoning_gym") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"the reward service needs {' and '.join(missing)}: pip install 'shoal[reward]'", file=sys.stderr)
+        return EXTRA_MISSING
+    return asyncio.run(_run(arguments))
+
+
+async def _run(arguments: WorkerArguments) -> int:
+    from services.reward.service import RewardService
+    from shoal.worker.process import run_worker
+
+    return await run_worker(RewardService(), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

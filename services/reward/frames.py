@@ -1,0 +1,46 @@
+"""Messages over a pipe: four bytes of length, little-endian, then JSON.
+
+JSON, because nothing that came from a model or a data set may be unpickled; ASCII only, so that lone surrogates
+pass too.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+_LENGTH_BYTES = 4
+
+Message = dict[str, Any]
+
+
+def encode_frame(message: Message) -> bytes:
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+def read_frame(file: BinaryIO) -> Message | None:
+    """The next message; None when the other side has closed."""
+    head = file.read(_LENGTH_BYTES)
+    if len(head) < _LENGTH_BYTES:
+        return None
+    body = file.read(int.from_bytes(head, "little"))
+    message: Message = json.loads(body)
+    return message
+
+
+class FrameBuffer:
+    """Puts messages together from what arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yields each message that is now complete."""
+        self._data += data
+        while len(self._data) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "little")
+            if len(self._data) < end:
+                return
+            body = bytes(self._data[_LENGTH_BYTES:end])
+            del self._data[:end]
+            yield json.loads(body)

@@ -1,0 +1,238 @@
+"""Verifiers in processes that can be killed."""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.reward.frames import Message
+from services.reward.pool_process import PoolProcess
+from shoal.errors import Unavailable
+from shoal.rollout import ScoreOutcome, VerifierScore
+
+_log = logging.getLogger(__name__)
+
+# A verifier's imports take seconds on a busy machine; past this they hang.
+_LOAD_TIMEOUT_S = 120.0
+_MOST_ATTEMPTS = 2
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 10.0
+
+
+@dataclass(eq=False)
+class _Job:
+    """One completion to be judged by one verifier."""
+
+    verifier: str
+    completion: str
+    label: Any
+    done: asyncio.Future[VerifierScore]
+    attempts: int = 0
+    started: float = 0.0
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A place in the pool: the process that holds it and what that is doing."""
+
+    process: PoolProcess
+    job: _Job | None = None
+    is_ready: bool = False
+    """It has started and takes jobs."""
+    deadline: asyncio.TimerHandle | None = None
+    why_killed: str = ""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class VerifierPool:
+    """Judges completions in `num_processes` processes, each one completion at a time.
+
+    Every call of `judge` is answered. A process that runs out of time on a completion is killed and the completion
+    is FAILED. One that dies under a completion may have been killed from outside, so the completion gets a second
+    try; dying twice makes it FAILED. Either way the process is replaced and no other completion is touched.
+    """
+
+    def __init__(self, *, num_processes: int, timeout_s: float) -> None:
+        """`timeout_s`: longest time for one verifier on one completion."""
+        self._num_processes = num_processes
+        self._timeout_s = timeout_s
+        self._seats: dict[PoolProcess, _Seat] = {}
+        self._idle: deque[_Seat] = deque()
+        self._waiting: deque[_Job] = deque()
+        self._replacements: set[asyncio.Task[None]] = set()
+        self._failed_starts = 0
+        self._closed: asyncio.Future[None] | None = None
+        self.num_restarts = 0
+        """Processes replaced because they died or hung."""
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._seats]
+
+    @property
+    def num_running(self) -> int:
+        return sum(1 for seat in self._seats.values() if seat.job is not None)
+
+    async def start(self) -> None:
+        """Starts the processes; returns when all take jobs.
+
+        Raises `Unavailable` when they do not start.
+        """
+        seats = [await self._add_process() for _ in range(self._num_processes)]
+        try:
+            async with asyncio.timeout(_LOAD_TIMEOUT_S):
+                await asyncio.gather(*(seat.ready.wait() for seat in seats))
+        except TimeoutError:
+            self.kill()
+            raise Unavailable(f"the verifier processes did not start within {_LOAD_TIMEOUT_S:.0f} s") from None
+        if not all(seat.is_ready for seat in seats):
+            self.kill()
+            raise Unavailable("the verifier processes ended as they started; see the log of the reward service")
+
+    async def judge(self, verifier: str, completion: str, label: Any) -> VerifierScore:
+        """Waits for a process and its judgement. Cancelling gives up a completion that still waits."""
+        job = _Job(verifier, completion, label, asyncio.get_running_loop().create_future())
+        self._waiting.append(job)
+        self._dispatch()
+        return await job.done
+
+    def kill(self) -> None:
+        """Ends all processes at once. What waits is FAILED."""
+        if self._closed is None:
+            self._closed = asyncio.get_running_loop().create_future()
+        for task in self._replacements:
+            task.cancel()
+        for seat in list(self._seats.values()):
+            seat.why_killed = "the pool was closed"
+            seat.process.kill()
+        while self._waiting:
+            _fail(self._waiting.popleft(), "the pool was closed")
+        if not self._seats and not self._closed.done():
+            self._closed.set_result(None)
+
+    async def close(self) -> None:
+        """Ends all processes and waits until they are gone."""
+        self.kill()
+        assert self._closed is not None
+        await self._closed
+
+    async def _add_process(self) -> _Seat:
+        process = PoolProcess(self._on_message, self._on_exit)
+        seat = _Seat(process)
+        self._seats[process] = seat
+        try:
+            await process.start()
+        except OSError as error:
+            del self._seats[process]
+            raise Unavailable(f"no verifier process can be started: {error}") from error
+        self._set_deadline(seat, _LOAD_TIMEOUT_S, "it did not start")
+        return seat
+
+    def _dispatch(self) -> None:
+        while self._idle and self._waiting:
+            job = self._waiting.popleft()
+            if job.done.done():
+                continue
+            seat = self._idle.popleft()
+            job.attempts += 1
+            job.started = asyncio.get_running_loop().time()
+            seat.job = job
+            self._start_clock(seat)
+            seat.process.send({"verifier": job.verifier, "completion": job.completion, "label": job.label})
+
+    def _start_clock(self, seat: _Seat) -> None:
+        self._set_deadline(seat, self._timeout_s, f"no verdict within reward.timeout_s ({self._timeout_s:g} s)")
+
+    def _set_deadline(self, seat: _Seat, seconds: float, why: str) -> None:
+        if seat.deadline is not None:
+            seat.deadline.cancel()
+        seat.deadline = asyncio.get_running_loop().call_later(seconds, self._give_up, seat, why)
+
+    def _give_up(self, seat: _Seat, why: str) -> None:
+        """Kills a process that hangs; answers for its completion now, not when the process is gone."""
+        seat.why_killed = why
+        if seat.job is not None:
+            _fail(seat.job, why)
+        seat.process.kill()
+
+    def _on_message(self, process: PoolProcess, message: Message) -> None:
+        seat = self._seats.get(process)
+        if seat is None:
+            return
+        match message["event"]:
+            case "ready":
+                seat.is_ready = True
+                seat.ready.set()
+                self._failed_starts = 0
+                self._release(seat)
+            case "loading":
+                self._set_deadline(seat, _LOAD_TIMEOUT_S, "the verifier did not load")
+            case "loaded":
+                self._start_clock(seat)
+            case "judged":
+                job = seat.job
+                if job is not None and not job.done.done():
+                    job.done.set_result(
+                        VerifierScore(
+                            verifier=job.verifier,
+                            outcome=ScoreOutcome(message["outcome"]),
+                            value=message["value"],
+                            detail=message["detail"],
+                            duration_s=message["duration_s"],
+                        )
+                    )
+                if not seat.why_killed:
+                    self._release(seat)
+
+    def _release(self, seat: _Seat) -> None:
+        if seat.deadline is not None:
+            seat.deadline.cancel()
+        seat.job = None
+        self._idle.append(seat)
+        self._dispatch()
+
+    def _on_exit(self, process: PoolProcess, how: str) -> None:
+        seat = self._seats.pop(process)
+        if seat.deadline is not None:
+            seat.deadline.cancel()
+        if seat in self._idle:
+            self._idle.remove(seat)
+        seat.ready.set()
+        if seat.job is not None and not seat.job.done.done():
+            self._retry(seat.job, seat.why_killed or f"the verifier's process died ({how})")
+        if self._closed is not None:
+            if not self._seats and not self._closed.done():
+                self._closed.set_result(None)
+            return
+        why = seat.why_killed or f"it died ({how})"
+        _log.warning("verifier process replaced", extra={"pid": process.pid, "why": why})
+        self.num_restarts += 1
+        self._failed_starts += 0 if seat.is_ready else 1
+        task = asyncio.get_running_loop().create_task(self._replace())
+        self._replacements.add(task)
+        task.add_done_callback(self._replacements.discard)
+
+    def _retry(self, job: _Job, why: str) -> None:
+        if job.attempts < _MOST_ATTEMPTS and self._closed is None:
+            self._waiting.appendleft(job)
+            self._dispatch()
+        else:
+            _fail(job, why)
+
+    async def _replace(self) -> None:
+        """Starts a process, again and again if need be, ever more slowly while they die at once."""
+        while True:
+            if self._failed_starts:
+                await asyncio.sleep(min(_MIN_BACKOFF_S * 2**self._failed_starts, _MAX_BACKOFF_S))
+            try:
+                await self._add_process()
+                return
+            except Unavailable as error:
+                self._failed_starts += 1
+                _log.error("verifier process not replaced", extra={"error": error.message})
+
+
+def _fail(job: _Job, why: str) -> None:
+    if not job.done.done():
+        took = asyncio.get_running_loop().time() - job.started if job.started else 0.0
+        job.done.set_result(VerifierScore(job.verifier, ScoreOutcome.FAILED, detail=why, duration_s=took))

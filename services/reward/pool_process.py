@@ -1,0 +1,73 @@
+"""One process of the pool, as its parent sees it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from services.reward.frames import FrameBuffer, Message, encode_frame
+
+# One thread is all that a verifier needs, and many processes share the machine.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class PoolProcess(asyncio.SubprocessProtocol):
+    """Starts the process, sends it one job at a time and tells of its messages and its end.
+
+    It is started by exec, not fork: nothing of this process's gRPC is in it.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[["PoolProcess", Message], None],
+        on_exit: Callable[["PoolProcess", str], None],
+    ) -> None:
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._frames = FrameBuffer()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.pid = 0
+
+    async def start(self) -> None:
+        """Starts the process; it says "ready" when it takes jobs."""
+        await asyncio.get_running_loop().subprocess_exec(
+            lambda: self,
+            sys.executable,
+            "-m",
+            "services.reward.pool_worker",
+            str(os.getpid()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=None,
+            env={**os.environ, **_ENVIRONMENT},
+        )
+
+    def send(self, message: Message) -> None:
+        assert self._transport is not None
+        pipe = self._transport.get_pipe_transport(0)
+        assert isinstance(pipe, asyncio.WriteTransport)
+        pipe.write(encode_frame(message))
+
+    def kill(self) -> None:
+        """Ends the process at once, whatever it is doing; `on_exit` follows."""
+        if self._transport is not None and self._transport.get_returncode() is None:
+            self._transport.kill()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+        self.pid = transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        for message in self._frames.feed(data):
+            self._on_message(self, message)
+
+    def process_exited(self) -> None:
+        assert self._transport is not None
+        code = self._transport.get_returncode()
+        self._transport.close()
+        self._on_exit(self, f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
+
+    def pipe_connection_lost(self, fd: int, exc: Any) -> None:
+        """Nothing to do: the end of the process tells."""

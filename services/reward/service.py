@@ -1,0 +1,240 @@
+"""RewardService over gRPC."""
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from services.reward.compose import compose_score
+from services.reward.pool import VerifierPool
+from services.reward.registry import VERIFIERS
+from shoal.config.load import config_digest, parse_config
+from shoal.config.services import RewardConfig
+from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
+from shoal.rollout import Prompt, Score, ScoreOutcome
+from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
+from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
+from shoal.wire import invalid, prompt_from_wire, score_to_wire
+
+_log = logging.getLogger(__name__)
+
+_READY, _LOADING, _FAILED, _IDLE = (
+    worker_pb2.WORKER_STATE_READY,
+    worker_pb2.WORKER_STATE_LOADING,
+    worker_pb2.WORKER_STATE_FAILED,
+    worker_pb2.WORKER_STATE_IDLE,
+)
+_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
+# Weight of the newest completion in the running mean of how long one takes.
+_SMOOTHING = 0.05
+
+
+class RewardService(RewardServiceServicer):
+    """Scores completions with a pool of verifier processes. All methods belong to one event loop."""
+
+    kind: worker_pb2.WorkerKind.ValueType = worker_pb2.WORKER_KIND_REWARD
+    full_name = "shoal.v1.RewardService"
+    num_weight_ranks = 0
+
+    def __init__(self) -> None:
+        self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_RewardServiceServicer_to_server
+        self._config = RewardConfig()
+        self._pool: VerifierPool | None = None
+        self._run_id = ""
+        self._digest = ""
+        self._state: worker_pb2.WorkerState.ValueType = _IDLE
+        self._message = ""
+        self._starting: asyncio.Task[None] | None = None
+        self._num_open = 0
+        self._nothing_open = asyncio.Event()
+        self._nothing_open.set()
+        self._num_scored: Counter[str] = Counter()
+        self._num_restarts_before = 0
+        self._mean_duration_s = 0.01
+
+    def status(self) -> worker_pb2.WorkerStatus:
+        """State and load, counted in completions."""
+        num_running = min(self._num_open, self._pool.num_running if self._pool else 0)
+        return worker_pb2.WorkerStatus(
+            state=self._state,
+            message=self._message,
+            run_id=self._run_id,
+            config_digest=self._digest,
+            load=worker_pb2.WorkerLoad(
+                num_running=num_running,
+                num_waiting=self._num_open - num_running,
+                capacity=self._config.num_processes,
+            ),
+        )
+
+    async def close(self) -> None:
+        """Ends the pool."""
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def Configure(
+        self, request: reward_pb2.RewardServiceConfigureRequest, context: Any
+    ) -> reward_pb2.RewardServiceConfigureResponse:
+        config = parse_config(request.config)
+        if not request.run_id:
+            raise invalid("run_id", "is required")
+        digest = config_digest(config)
+        same = (request.run_id, digest) == (self._run_id, self._digest) and self._state in (_LOADING, _READY)
+        if not same:
+            if self._num_open and request.run_id != self._run_id:
+                raise FailedPrecondition(
+                    f"{self._num_open} completions of {self._run_id} are being scored",
+                    reason="OTHER_RUN_ACTIVE",
+                    metadata={"run_id": self._run_id},
+                )
+            self._run_id, self._digest, self._config = request.run_id, digest, config.reward
+            self._state, self._message = _LOADING, "starting verifier processes"
+            if self._starting is not None:
+                self._starting.cancel()
+            self._starting = asyncio.create_task(self._replace_pool(config.reward))
+        return reward_pb2.RewardServiceConfigureResponse(status=self.status())
+
+    async def _replace_pool(self, config: RewardConfig) -> None:
+        await self._nothing_open.wait()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            self._num_restarts_before += pool.num_restarts
+            await pool.close()
+        self._pool = VerifierPool(num_processes=config.num_processes, timeout_s=config.timeout_s)
+        try:
+            await self._pool.start()
+        except ShoalError as error:
+            self._state, self._message = _FAILED, error.message
+            _log.error("verifier pool not started", extra={"error": error.message})
+        else:
+            self._state, self._message = _READY, ""
+            _log.info("verifier pool started", extra={"pids": self._pool.pids})
+
+    async def ScoreGroup(
+        self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
+    ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
+        requests = aiter(request_iterator)
+        first = await anext(requests, None)
+        if first is None or first.WhichOneof("part") != "prompt":
+            raise invalid("prompt", "the first message of the stream must hold the prompt")
+        prompt = prompt_from_wire(first.prompt)
+        _check_verifiers(prompt)
+        pool = self._ready_pool()
+        scores: asyncio.Queue[Score | None] = asyncio.Queue()
+        reader = asyncio.create_task(self._score_each(requests, prompt, pool, scores))
+
+        def say_the_end(ended: asyncio.Task[None]) -> None:
+            if not ended.cancelled():
+                ended.exception()  # Seen, even if the client is gone and nobody awaits the reader any more.
+            scores.put_nowait(None)
+
+        reader.add_done_callback(say_the_end)
+        try:
+            while (score := await scores.get()) is not None:
+                yield reward_pb2.ScoreGroupResponse(score=score_to_wire(score))
+            await reader
+        finally:
+            reader.cancel()
+
+    async def _score_each(
+        self,
+        requests: AsyncIterator[reward_pb2.ScoreGroupRequest],
+        prompt: Prompt,
+        pool: VerifierPool,
+        scores: asyncio.Queue[Score | None],
+    ) -> None:
+        """Reads completions and has each scored beside the others; ends when all are."""
+        scoring: set[asyncio.Task[None]] = set()
+        try:
+            async for request in requests:
+                if request.WhichOneof("part") != "completion":
+                    raise invalid("completion", "every message after the first must hold a completion")
+                self._open_one()
+                task = asyncio.create_task(self._score(request.completion, prompt, pool, scores))
+                task.add_done_callback(self._close_one)
+                scoring.add(task)
+            await asyncio.gather(*scoring)
+        finally:
+            for task in scoring:
+                task.cancel()
+
+    async def _score(
+        self,
+        completion: rollout_pb2.Completion,
+        prompt: Prompt,
+        pool: VerifierPool,
+        scores: asyncio.Queue[Score | None],
+    ) -> None:
+        parts = await asyncio.gather(
+            *(pool.judge(truth.verifier, completion.text, truth.label) for truth in prompt.ground_truths)
+        )
+        score = compose_score(completion.sample_index, prompt.ground_truths, parts)
+        self._num_scored[score.outcome.value] += 1
+        self._mean_duration_s += _SMOOTHING * (sum(part.duration_s for part in parts) - self._mean_duration_s)
+        scores.put_nowait(score)
+
+    def _open_one(self) -> None:
+        """Takes a completion in, unless too many wait."""
+        config = self._config
+        if self._num_open >= config.num_processes + config.max_queued:
+            wait_s = self._num_open * self._mean_duration_s / config.num_processes
+            raise ResourceExhausted(
+                f"{self._num_open} completions are being scored or wait (reward.max_queued: {config.max_queued})",
+                reason="QUEUE_FULL",
+                retry_after_s=min(max(wait_s, _MIN_RETRY_S), _MAX_RETRY_S),
+            )
+        self._num_open += 1
+        self._nothing_open.clear()
+
+    def _close_one(self, _: asyncio.Task[None]) -> None:
+        self._num_open -= 1
+        if self._num_open == 0:
+            self._nothing_open.set()
+
+    def _ready_pool(self) -> VerifierPool:
+        if self._pool is None or self._state != _READY:
+            state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
+            raise FailedPrecondition(
+                f"the reward service is {state}, not READY{': ' if self._message else ''}{self._message}",
+                reason="NOT_READY",
+            )
+        return self._pool
+
+    async def ListVerifiers(
+        self, request: reward_pb2.ListVerifiersRequest, context: Any
+    ) -> reward_pb2.ListVerifiersResponse:
+        return reward_pb2.ListVerifiersResponse(
+            verifiers=[
+                reward_pb2.VerifierInfo(name=name, description=verifier.description)
+                for name, verifier in VERIFIERS.items()
+            ]
+        )
+
+    async def GetStatus(
+        self, request: reward_pb2.RewardServiceGetStatusRequest, context: Any
+    ) -> reward_pb2.RewardServiceGetStatusResponse:
+        return reward_pb2.RewardServiceGetStatusResponse(
+            status=self.status(),
+            pool_pids=self._pool.pids if self._pool else [],
+            num_scored={outcome.value: self._num_scored[outcome.value] for outcome in ScoreOutcome},
+            num_pool_restarts=self._num_restarts_before + (self._pool.num_restarts if self._pool else 0),
+        )
+
+
+def _check_verifiers(prompt: Prompt) -> None:
+    if not prompt.ground_truths:
+        raise invalid("prompt.ground_truths", "the prompt names no verifier; at least one is needed")
+    for position, truth in enumerate(prompt.ground_truths):
+        if truth.verifier not in VERIFIERS:
+            raise invalid(
+                f"prompt.ground_truths[{position}].verifier",
+                f"no verifier is called {truth.verifier!r}; known: {', '.join(VERIFIERS)}",
+            )
+        if not math.isfinite(truth.weight):
+            raise invalid(f"prompt.ground_truths[{position}].weight", f"must be finite (given: {truth.weight})")
