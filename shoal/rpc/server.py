@@ -1,6 +1,7 @@
 """The one way to offer a service."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -86,9 +87,10 @@ class RpcServer:
     async def serve_until_stopped(
         self, grace_s: float = 10.0, before_stop: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Serves until SIGTERM or SIGINT, then `stop`. A second signal ends the process at once.
+        """Serves until SIGTERM or SIGINT, then says NOT_SERVING, awaits `before_stop`, and stops.
 
-        `before_stop` is awaited while calls are still answered.
+        Calls are answered as long as `before_stop` takes. A second signal ends the process at once, with exit code
+        128 + its number.
         """
         loop = asyncio.get_running_loop()
         signaled = asyncio.Event()
@@ -101,6 +103,7 @@ class RpcServer:
             # Not SIG_DFL, which the kernel ignores for a container's first process.
             signal.signal(number, lambda received, _: os._exit(128 + received))
         _log.info("draining", extra={"grace_s": grace_s})
+        await self._health.enter_graceful_shutdown()
         if before_stop is not None:
             await before_stop()
         await self.stop(grace_s)
@@ -126,14 +129,12 @@ def _why_not_listening(listen: str) -> FailedPrecondition | InvalidArgument:
             probe.bind(address)
             probe.listen()
     except OSError as error:
-        reason = error.strerror
-    else:
-        reason = "Address already in use"
-    if reason == "Address already in use":
-        return FailedPrecondition(
-            f"cannot listen on {listen}: port {port} is in use; stop what uses it, or choose another, or 0 for a "
-            "free one",
-            reason="PORT_IN_USE",
-            metadata={"listen": listen, "port": port},
-        )
-    return InvalidArgument(f"cannot listen on {listen}: {reason}; give host:port of an address of this machine")
+        if error.errno != errno.EADDRINUSE:
+            return InvalidArgument(
+                f"cannot listen on {listen}: {error.strerror}; give host:port of an address of this machine"
+            )
+    return FailedPrecondition(
+        f"cannot listen on {listen}: port {port} is in use; stop what uses it, or choose another, or 0 for a free one",
+        reason="PORT_IN_USE",
+        metadata={"listen": listen, "port": port},
+    )

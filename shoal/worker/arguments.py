@@ -22,6 +22,8 @@ class WorkerArguments:
     """Port that answers Prometheus; 0 takes a free one, None none."""
     log_file: Path | None
     """File for the logs; None is stderr."""
+    parent_pid: int | None = None
+    """Process to end with; None is none."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +81,7 @@ def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
         data_dir=namespace.data_dir,
         metrics_port=namespace.metrics_port,
         log_file=namespace.log_file,
+        parent_pid=namespace.parent_pid,
     )
 
 

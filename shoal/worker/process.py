@@ -13,6 +13,7 @@ from shoal.v1 import worker_pb2
 from shoal.worker.address import advertised_address
 from shoal.worker.arguments import WorkerArguments
 from shoal.worker.membership import Membership, wait_for_other_state
+from shoal.worker.parent import die_with_parent
 from shoal.worker.service import WorkerService
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments) -> int:
     0 after a drain; 1 when the worker could not start, was refused by the coordinator, or ended in state FAILED.
     Once it serves, it writes one JSON line with its address to stdout.
     """
+    if arguments.parent_pid is not None:
+        die_with_parent(parent_pid=arguments.parent_pid)
     kind = worker_pb2.WorkerKind.Name(service.kind).removeprefix("WORKER_KIND_").lower()
     worker_id = f"{kind}-{secrets.token_hex(4)}"
     exit_code = 0
