@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -46,34 +46,60 @@ def open_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> "T
 
 
 class GroupBoard:
-    """What the members of one epoch's group tell each other besides tensors."""
+    """What the members of one epoch's group tell each other besides tensors.
+
+    Anybody who reaches the store may read and write it, from any process. Every method raises `Unavailable` when the
+    store is gone.
+    """
 
     def __init__(self, store: "Store", run_id: str, epoch: int) -> None:
         from torch.distributed import PrefixStore
 
         self.store = PrefixStore(f"{run_id}/{epoch}", store)
 
-    def post(self, key: str, value: str = "1") -> None:
-        """Writes a key for all members to see. Raises `Unavailable` when the store is gone."""
-        with _store_errors():
-            self.store.set(key, value)
+    def say_here(self, rank: int) -> None:
+        """Says that a rank has come, and waits for the others."""
+        self._post(f"here/{rank}")
 
-    def has(self, keys: Sequence[str]) -> bool:
-        """Whether all the keys have been written. Raises `Unavailable` when the store is gone."""
-        with _store_errors():
-            return bool(self.store.check(list(keys)))
+    def are_here(self, ranks: Iterable[int]) -> bool:
+        """Whether these ranks have come."""
+        return self._has(f"here/{rank}" for rank in ranks)
+
+    def say_met(self, rank: int) -> None:
+        """Says that a rank is connected to all others."""
+        self._post(f"met/{rank}")
+
+    def have_met(self, ranks: Iterable[int]) -> bool:
+        """Whether these ranks are connected to all others."""
+        return self._has(f"met/{rank}" for rank in ranks)
+
+    def say_ready(self, load_id: str, rank: int) -> None:
+        """Says that a rank receives, for the load of that name."""
+        self._post(f"ready/{load_id}/{rank}")
+
+    def are_ready(self, load_id: str, ranks: Iterable[int]) -> bool:
+        """Whether these ranks receive."""
+        return self._has(f"ready/{load_id}/{rank}" for rank in ranks)
 
     def abort(self, reason: str) -> None:
         """Tells every member to give the group up. The first reason stands."""
         if self.abort_reason() is None:
-            self.post(_ABORT_KEY, reason)
+            self._post(_ABORT_KEY, reason)
 
     def abort_reason(self) -> str | None:
-        """Why the group was given up; None while it was not. Raises `Unavailable` when the store is gone."""
-        if not self.has([_ABORT_KEY]):
+        """Why the group was given up; None while it was not."""
+        if not self._has([_ABORT_KEY]):
             return None
         with _store_errors():
             return str(self.store.get(_ABORT_KEY).decode())
+
+    def _post(self, key: str, value: str = "1") -> None:
+        with _store_errors():
+            self.store.set(key, value)
+
+    def _has(self, keys: Iterable[str]) -> bool:
+        with _store_errors():
+            return bool(self.store.check(list(keys)))
 
 
 class BroadcastGroup:
@@ -112,9 +138,8 @@ class BroadcastGroup:
         """
         threading.Thread(target=self._watch, name=f"weights-{self.rendezvous.epoch}", daemon=True).start()
         deadline = time.monotonic() + self.rendezvous.timeout_s
-        members = [f"here/{rank}" for rank in range(self.rendezvous.world_size)]
-        self.board.post(members[self.rank])
-        while not self.board.has(members):
+        self.board.say_here(self.rank)
+        while not self.board.are_here(range(self.rendezvous.world_size)):
             self._check(deadline, "meeting")
             time.sleep(_POLL_S)
         try:
@@ -123,6 +148,9 @@ class BroadcastGroup:
             self._raise_if_aborted()
             raise self._unavailable(f"cannot connect to its members: {_first_line(error)}") from error
         self._backend = backend
+        if self._closed.is_set():
+            # Left meanwhile, when there was nothing to close yet.
+            self.close()
         self._raise_if_aborted()
 
     def start(self, tensor: "torch.Tensor") -> "Work":
@@ -186,6 +214,8 @@ class BroadcastGroup:
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:
             raise self._unavailable(f"was given up: {self._aborted}")
+        if self._closed.is_set():
+            raise self._unavailable("has been left")
 
     def _unavailable(self, what: str) -> Unavailable:
         epoch = self.rendezvous.epoch

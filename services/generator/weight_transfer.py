@@ -1,0 +1,228 @@
+"""Receives weights inside vLLM's workers.
+
+vLLM calls `BroadcastWeightTransferEngine` in every worker process; its engine core answers nothing meanwhile. So the
+deadline and the abort live here, in the broadcast group, and so does what has to be said during a load: the ranks say
+through the group's board that they have met and that they are receiving.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from shoal.errors import DataLoss, ShoalError
+from shoal.weights.group import BroadcastGroup, open_store
+from shoal.weights.manifest import Manifest, TensorSpec
+from shoal.weights.rendezvous import Rendezvous
+from shoal.weights.transfer import receive_weights
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class JoinInfo(WeightTransferInitInfo):
+    """What a worker needs to take its place in a group; plain values, since it crosses processes."""
+
+    rendezvous: dict[str, Any]
+    """The fields of `Rendezvous`."""
+    rank_offset: int
+    """Rank of this engine's first worker."""
+    hostname: str | None
+    """Address of this machine to listen on, if it is one."""
+    tensors: list[tuple[str, str, list[int]]]
+    """Name, type and shape of each tensor, in order."""
+
+
+@dataclass
+class LoadInfo(WeightTransferUpdateInfo):
+    """What a worker needs to receive one version."""
+
+    load_id: str
+    """Tells this load from others of the same group."""
+
+
+class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
+    """Receives every tensor of the manifest over gloo or nccl and loads it with vLLM's own loader."""
+
+    init_info_cls = JoinInfo
+    update_info_cls = LoadInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._group: BroadcastGroup | None = None
+        self._manifest = Manifest(())
+        self.report: dict[str, Any] = {}
+
+    def init_transfer_engine(self, init_info: JoinInfo) -> None:
+        """Begins to take a place in a group; the board says when that is done. Returns at once: sampling goes on."""
+        self.shutdown()
+        rendezvous = Rendezvous(**init_info.rendezvous)
+        self._manifest = Manifest(
+            tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in init_info.tensors)
+        )
+        # Data-parallel engines have ranks of their own, after each other.
+        rank = self.parallel_config.data_parallel_index * self.parallel_config.world_size + self.parallel_config.rank
+        store = open_store(
+            rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=rendezvous.timeout_s
+        )
+        self._group = BroadcastGroup(
+            rendezvous,
+            rank=init_info.rank_offset + rank,
+            store=store,
+            device=str(self.device),
+            hostname=init_info.hostname,
+        )
+        threading.Thread(target=_connect, args=(self._group, self.device), daemon=True).start()
+
+    def start_weight_update(self) -> None:
+        """Prepares the model for a whole new set of weights."""
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Receives and loads the whole manifest. vLLM's own ends with a call that fails on CPU."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: LoadInfo) -> None:
+        """Receives tensor by tensor, each loaded while the next ones travel, and leaves a report."""
+        self.report = {}
+        started = time.monotonic()
+        try:
+            if self._group is None:
+                raise DataLoss("the worker is in no weight group", reason="NOT_A_MEMBER")
+            self._group.board.say_ready(update_info.load_id, self._group.rank)
+            hashes, receive_s = self._load(self._group)
+        except BaseException as error:
+            self.report = {"error": _describe(error)}
+            if self._group is not None:
+                self._group.abort(f"{type(error).__name__}: {error}")
+            raise
+        load_s = time.monotonic() - started - receive_s
+        self.report = {"hashes": hashes, "receive_s": receive_s, "load_s": load_s}
+
+    def _load(self, group: BroadcastGroup) -> tuple[list[tuple[str, str]], float]:
+        hashes: list[tuple[str, str]] = []
+        receive_s = 0.0
+
+        def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal receive_s
+            incoming = receive_weights(group, self._manifest)
+            while True:
+                asked = time.monotonic()
+                item = next(incoming, None)
+                receive_s += time.monotonic() - asked
+                if item is None:
+                    return
+                spec, tensor, found = item
+                hashes.append((found.name, found.xxh3))
+                yield spec.name, tensor
+
+        try:
+            self.model.load_weights(tensors())
+        except ShoalError:
+            raise
+        except Exception as error:
+            where = hashes[-1][0] if hashes else "the first tensor"
+            raise DataLoss(
+                f"vLLM cannot load {where}: {type(error).__name__}: {error}", reason="WEIGHTS_REFUSED"
+            ) from error
+        if len(hashes) != len(self._manifest.tensors):
+            raise DataLoss(
+                f"vLLM's loader took {len(hashes)} of {len(self._manifest.tensors)} tensors", reason="WEIGHTS_REFUSED"
+            )
+        return hashes, receive_s
+
+    def finish_weight_update(self) -> None:
+        """Puts into place what was loaded."""
+        finalize_layerwise_reload(self.model, self.model_config)
+        self._repack_tied_heads()
+
+    def _repack_tied_heads(self) -> None:
+        """Renews what an output head keeps besides the embedding's tensor that it shares.
+
+        On CPU the head multiplies with a packed copy of its weight. The reload renews the copy of a layer that has
+        received tensors, and a tied head receives none: it would go on with the weights of before.
+        """
+        if self.device.type != "cpu":
+            return
+        for layer in self.model.modules():
+            if isinstance(layer, ParallelLMHead) and layer.weight.numel():
+                layer.quant_method.process_weights_after_loading(layer)
+
+    def abandon(self) -> None:
+        """After a failed load: drops what was received of unfinished layers and makes the model whole again.
+
+        The weights are then a mixture of old and new, but every layer runs, and the next load starts clean. Without
+        this, the tensors of the next load would be counted on top of those of this one.
+        """
+        for layer in self.model.modules():
+            info = get_layerwise_info(layer)
+            if info.can_load():
+                info.loaded_weights.clear()
+                info.load_numel = 0
+        reload_log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+        level = reload_log.level
+        # It would warn of every layer that nothing was loaded.
+        reload_log.setLevel(logging.ERROR)
+        try:
+            self.finish_weight_update()
+        finally:
+            reload_log.setLevel(level)
+
+    def shutdown(self) -> None:
+        """Leaves the group."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+
+class WorkerExtension:
+    """Calls that vLLM's workers answer besides their own."""
+
+    weight_transfer_engine: BroadcastWeightTransferEngine
+    _weight_update_active: bool
+
+    def take_load_report(self) -> dict[str, Any]:
+        """What the last load came to: hashes and times, or the error; empty before the first."""
+        return self.weight_transfer_engine.report
+
+    def abandon_load(self) -> None:
+        """Ends a load that has failed on some rank, on every rank."""
+        from vllm.config import set_current_vllm_config
+
+        self._weight_update_active = False
+        engine = self.weight_transfer_engine
+        with set_current_vllm_config(engine.vllm_config):
+            engine.abandon()
+
+
+def _connect(group: BroadcastGroup, device: torch.device) -> None:
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        group.connect()
+        group.board.say_met(group.rank)
+    except Exception as error:
+        log.warning("rank %d cannot join: %s", group.rank, error)
+        group.abort(f"cannot join: {error}")
+
+
+def _describe(error: BaseException) -> dict[str, str]:
+    """An error as plain values."""
+    if isinstance(error, ShoalError):
+        return {"kind": type(error).__name__, "reason": error.reason, "message": error.message}
+    return {"kind": "Internal", "reason": "INTERNAL", "message": f"{type(error).__name__}: {error}"}
