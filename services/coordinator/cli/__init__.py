@@ -1,0 +1,5 @@
+"""The `shoal` command. Importing it is cheap: every command imports what it needs when it runs."""
+
+from services.coordinator.cli.app import main
+
+__all__ = ["main"]

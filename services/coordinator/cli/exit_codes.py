@@ -1,0 +1,55 @@
+"""What the exit code of `shoal` says; docs/operations.md has the same table."""
+
+from enum import IntEnum
+
+from shoal.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
+
+
+class ExitCode(IntEnum):
+    """Exit codes, the same for every command."""
+
+    OK = 0
+    """Done."""
+    FAILED = 1
+    """The run failed, a process of it died, or `doctor` found something missing."""
+    USAGE = 2
+    """The command line, the configuration or the data is not valid."""
+    MISSING_EXTRA = 3
+    """A package is not installed; the message says which extra brings it."""
+    NOT_FOUND = 4
+    """There is no such run."""
+    PRECONDITION = 5
+    """Not possible as things are: a run is active, a port is in use, a disk is full, a name is taken."""
+    UNAVAILABLE = 6
+    """The coordinator cannot be reached, or did not answer in time."""
+    INTERRUPTED = 130
+    """Ended by Ctrl-C, with a checkpoint if there was time for one."""
+    TERMINATED = 143
+    """Ended by SIGTERM, with a checkpoint if there was time for one."""
+
+
+_BY_ERROR: dict[type[ShoalError], ExitCode] = {
+    InvalidArgument: ExitCode.USAGE,
+    NotFound: ExitCode.NOT_FOUND,
+    AlreadyExists: ExitCode.PRECONDITION,
+    FailedPrecondition: ExitCode.PRECONDITION,
+    ResourceExhausted: ExitCode.PRECONDITION,
+    Unavailable: ExitCode.UNAVAILABLE,
+    DeadlineExceeded: ExitCode.UNAVAILABLE,
+}
+
+
+def exit_code_of(error: ShoalError) -> ExitCode:
+    """The exit code that an error ends a command with."""
+    if error.reason == "MISSING_EXTRA":
+        return ExitCode.MISSING_EXTRA
+    return next((code for kind, code in _BY_ERROR.items() if isinstance(error, kind)), ExitCode.FAILED)

@@ -1,0 +1,129 @@
+"""A run's events as lines for people."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf import json_format
+
+from shoal.v1 import coordinator_pb2 as pb
+
+
+class Column(NamedTuple):
+    """A figure of the line that each step gets."""
+
+    label: str
+    metric: str
+    form: str
+    """A format specification, with what goes before or behind it."""
+
+
+STEP_COLUMNS = (
+    Column("reward", "objective/scores", "{:.2f}"),
+    Column("correct", "objective/verifiable_correct_rate", "{:.0%}"),
+    Column("loss", "loss/policy_avg", "{:+.4f}"),
+    Column("kl", "objective/kl3", "{:.4f}"),
+    Column("entropy", "policy/entropy_avg", "{:.2f}"),
+    Column("grad", "optim/grad_norm", "{:.2f}"),
+    Column("gap", "debug/logprob_gap_mean", "{:.1e}"),
+    Column("stale", "staleness/max", "{:.0f}"),
+    Column("tok/s", "val/tokens_per_second", "{:.0f}"),
+    Column("s", "time/step", "{:.1f}"),
+)
+_STYLES = {
+    "step": "",
+    "evaluation": "bold green",
+    "error": "bold red",
+    "worker_lost": "yellow",
+    "worker_failed": "red",
+    "group_reissued": "yellow",
+    "group_dropped": "yellow",
+    "step_skipped": "yellow",
+    "process": "yellow",
+    "notice": "bold",
+}
+# Too many to be read; `shoal run watch --output json` has them.
+_QUIET = frozenset({"publish"})
+
+
+def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
+    """One readable line for a train step; figures that were not measured are left out.
+
+    Example: "step  3/20  reward 0.31  correct 31%  loss +0.0123  entropy 0.42  grad 1.31  stale 1  6.3 s"
+    """
+    width = len(str(num_steps))
+    parts = [f"step {step:>{width}}/{num_steps}"]
+    for column in STEP_COLUMNS:
+        if (value := metrics.get(column.metric)) is not None:
+            figure = column.form.format(value)
+            parts.append(f"{figure} s" if column.label == "s" else f"{column.label} {figure}")
+    return "  ".join(parts)
+
+
+class ProgressView:
+    """Writes events as they come: colored on a terminal, plain otherwise. Every line begins with the seconds."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._evaluations: dict[int, dict[str, Any]] = {}
+        self._exported = ""
+        self._console: Any = None
+        if sys.stdout.isatty():
+            from rich.console import Console
+
+            self._console = Console(highlight=False)
+
+    def say(self, text: str, kind: str = "") -> None:
+        """Writes a line of any origin."""
+        line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
+        if self._console is None:
+            print(line, flush=True)
+            return
+        from rich.text import Text
+
+        self._console.print(Text(line, style=_STYLES.get(kind, "dim")), soft_wrap=True)
+
+    def show(self, event: pb.RunEvent) -> None:
+        """Writes one event."""
+        if event.kind == "step":
+            attributes = json_format.MessageToDict(event.attributes)
+            metrics = attributes.get("metrics", {})
+            self.say(step_line(int(attributes["step"]), int(attributes["num_steps"]), metrics), "step")
+            return
+        self.remember(event)
+        if event.kind not in _QUIET:
+            self.say(event.message, event.kind)
+
+    def remember(self, event: pb.RunEvent) -> None:
+        """Takes note of what the summary needs, and writes nothing."""
+        if event.kind == "evaluation":
+            attributes = json_format.MessageToDict(event.attributes)
+            self._evaluations[int(attributes["policy_version"])] = attributes
+        if event.kind == "exported":
+            self._exported = str(event.attributes["path"])
+
+    def summarize(self, run: pb.Run) -> None:
+        """Writes what a run came to."""
+        if line := evaluation_summary(self._evaluations):
+            self.say(line, "evaluation")
+        if self._exported:
+            self.say(f"the trained model: {self._exported}", "notice")
+        self.say(f"the run's folder: {run.path}", "notice")
+
+
+def evaluation_summary(evaluations: Mapping[int, Mapping[str, Any]]) -> str:
+    """What the first and the last evaluation say together; empty unless there are two.
+
+    Example: "held-out questions answered correctly: 12.5% before, 61.0% after 20 steps (+48.5 points of 200)"
+    """
+    if len(evaluations) < 2:
+        return ""
+    first, last = min(evaluations), max(evaluations)
+    before, after = evaluations[first]["correct_rate"], evaluations[last]["correct_rate"]
+    verdict = "better" if after > before else "worse" if after < before else "neither better nor worse"
+    return (
+        f"held-out questions answered correctly: {before:.1%} at step {first}, {after:.1%} at step {last}: "
+        f"{abs(after - before) * 100:.1f} points {verdict}, over {evaluations[last]['num_prompts']:.0f} questions "
+        "that were not trained on"
+    )

@@ -1,0 +1,230 @@
+"""A run on this machine while it lasts: processes, progress, signals."""
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from services.coordinator.cli.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow
+from services.coordinator.cli.exit_codes import ExitCode
+from services.coordinator.cli.progress import ProgressView
+from services.coordinator.launcher.plan import plan_coordinator, plan_workers
+from services.coordinator.launcher.process import adopt_orphans, kill_descendants
+from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
+from shoal.config import RunConfig
+from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.v1 import coordinator_pb2 as pb
+
+if TYPE_CHECKING:
+    from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceAsyncStub
+
+ResultT = TypeVar("ResultT")
+
+COORDINATOR_START_TIMEOUT_S = 120.0
+START_POLL_S = 0.05
+LOSS_GRACE_S = 30.0
+"""Time for the coordinator to notice that the learner died, and to record it: two leases."""
+_DEATH_NOTICE_S = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What is to be run on this machine."""
+
+    config: RunConfig
+    request: pb.StartRunRequest
+    """Names the run, new or to be resumed."""
+    data_dir: Path
+    gpus: Sequence[str]
+    num_past_events: int = 0
+    """Events that a run which is resumed has had; they are not shown again."""
+
+    @property
+    def folder(self) -> Path:
+        return self.data_dir / self.request.run_id
+
+    def how_to_resume(self) -> str:
+        """The command that goes on with the run, and from where."""
+        committed = sorted(path.parent.name for path in self.folder.glob("checkpoints/*/manifest.json"))
+        where = "" if self.data_dir == Path("runs").absolute() else f" --data-dir {self.data_dir}"
+        what = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
+        return f"resume {what} with: shoal train --resume {self.request.run_id}{where}"
+
+
+class TrainSession:
+    """Starts the processes of a run, follows it, and ends every process whatever happens."""
+
+    def __init__(self, run: LocalRun, view: ProgressView) -> None:
+        self._run = run
+        self._view = view
+        self._supervisor = Supervisor(run.folder / "logs", lambda text: view.say(text, "process"))
+        self._stub: CoordinatorServiceAsyncStub | None = None
+        self._is_accepted = False
+        self._signals: list[signal.Signals] = []
+        self._signalled = asyncio.Event()  # replaced at every signal
+
+    def train(self) -> ExitCode:
+        """Runs to the end. Raises `ShoalError` when the run cannot begin, failed, or a process died."""
+        adopt_orphans()
+        try:
+            return asyncio.run(self._train())
+        finally:
+            self._supervisor.kill()
+            kill_descendants()
+
+    async def _train(self) -> ExitCode:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._note, number)
+        driving = loop.create_task(self._drive())
+        signalled = loop.create_task(self._wait_for_signals(1))
+        try:
+            await asyncio.wait({driving, signalled}, return_when=asyncio.FIRST_COMPLETED)
+            return driving.result() if driving.done() else await self._interrupt(driving)
+        finally:
+            for task in (driving, signalled):
+                task.cancel()
+            await self._end_processes()
+
+    def _note(self, number: signal.Signals) -> None:
+        self._signals.append(number)
+        self._signalled.set()
+        self._signalled = asyncio.Event()
+
+    async def _wait_for_signals(self, count: int) -> None:
+        while len(self._signals) < count:
+            await self._signalled.wait()
+
+    async def _interrupt(self, driving: "asyncio.Task[ExitCode]") -> ExitCode:
+        """Ends the run with a checkpoint; at the next signal, at once."""
+        code = ExitCode.TERMINATED if self._signals[0] == signal.SIGTERM else ExitCode.INTERRUPTED
+        if not self._is_accepted or self._stub is None:
+            self._view.say("interrupted before the run began", "notice")
+            return code
+        self._view.say("stopping with a checkpoint; Ctrl-C again ends everything at once", "notice")
+        insisting = asyncio.create_task(self._wait_for_signals(2))
+        try:
+            with contextlib.suppress(ShoalError):  # A run that has just ended needs no stop.
+                request = pb.StopRunRequest(run_id=self._run.request.run_id, mode=pb.STOP_MODE_NOW)
+                await self._stub.StopRun(request, timeout=CALL_TIMEOUT_S)
+            await asyncio.wait({driving, insisting}, return_when=asyncio.FIRST_COMPLETED)
+            if driving.done():
+                driving.result()
+            else:
+                self._view.say("ending everything at once", "notice")
+                self._supervisor.kill()
+            self._view.say(self._run.how_to_resume(), "notice")
+            return code
+        finally:
+            insisting.cancel()
+
+    async def _end_processes(self) -> None:
+        """Ends all processes; another signal cuts their grace short."""
+        ending = asyncio.create_task(self._supervisor.end())
+        insisting = asyncio.create_task(self._wait_for_signals(len(self._signals) + 1))
+        await asyncio.wait({ending, insisting}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ending, insisting):
+            task.cancel()
+        await asyncio.gather(ending, insisting, return_exceptions=True)
+
+    async def _drive(self) -> ExitCode:
+        """Starts the processes and follows the run to its end."""
+        address = await self._start_coordinator()
+        async with coordinator(address) as stub:
+            self._stub = stub
+            await self._while_processes_live(self._start_run(stub))
+            self._is_accepted = True
+            self._view.say(f"run {self._run.request.run_id} is accepted; steer it from another terminal with:")
+            self._view.say(f"    shoal run status|pause|resume|stop --coordinator {address}")
+            self._start_workers(address)
+            run = await self._while_processes_live(self._follow(stub))
+        if run.state == pb.RUN_STATE_FAILED:
+            raise Internal(f"the run failed: {run.message}\n{self._where_to_look()}")
+        self._view.summarize(run)
+        return ExitCode.OK
+
+    async def _start_coordinator(self) -> str:
+        """Starts it, and returns the address that it serves at."""
+        with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+            port_file = Path(folder) / "address"
+            plan = plan_coordinator(self._run.config, data_dir=self._run.data_dir, port_file=port_file)
+            self._supervisor.start(plan)
+            address = await self._while_processes_live(_until_written(port_file))
+        self._view.say(f"the coordinator serves at {address}")
+        return address
+
+    async def _start_run(self, stub: "CoordinatorServiceAsyncStub") -> None:
+        await stub.StartRun(self._run.request, timeout=START_TIMEOUT_S)
+
+    def _start_workers(self, address: str) -> None:
+        plans = plan_workers(self._run.config, coordinator=address, data_dir=self._run.data_dir, gpus=self._run.gpus)
+        for plan in plans:
+            self._supervisor.start(plan)
+        names = ", ".join(plan.name for plan in plans)
+        self._view.say(f"started {names}; logs: {self._run.folder / 'logs'}")
+
+    async def _follow(self, stub: "CoordinatorServiceAsyncStub") -> pb.Run:
+        """Shows the run's events until it ends, and returns how it ended."""
+        run_id = self._run.request.run_id
+        async for event in follow(stub, run_id):
+            if event.sequence > self._run.num_past_events:
+                self._view.show(event)
+            else:
+                self._view.remember(event)
+        response = await stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=CALL_TIMEOUT_S)
+        return response.run
+
+    async def _while_processes_live(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """The work's result. Raises `ProcessDied` when a process ends that the run needs."""
+        working = asyncio.create_task(work)
+        guarding = asyncio.create_task(self._supervisor.watch())
+        try:
+            await asyncio.wait({working, guarding}, return_when=asyncio.FIRST_COMPLETED)
+            if not guarding.done() and _smells_of_death(working):
+                # The coordinator may have noticed first; the process says more.
+                await asyncio.wait({guarding}, timeout=_DEATH_NOTICE_S)
+            if not guarding.done():
+                return working.result()
+            died = guarding.exception()
+            if isinstance(died, ProcessDied) and died.kind != "coordinator" and self._is_accepted:
+                self._view.say(f"{died.message.partition(chr(10))[0]}; the coordinator closes the run", "error")
+                await asyncio.wait({working}, timeout=LOSS_GRACE_S)
+            if isinstance(died, ProcessDied) and self._is_accepted:
+                raise Internal(f"{died.message}\n{self._run.how_to_resume()}", reason=died.reason) from died
+            assert died is not None
+            raise died
+        finally:
+            for task in (working, guarding):
+                task.cancel()
+            await asyncio.gather(working, guarding, return_exceptions=True)
+
+    def _where_to_look(self) -> str:
+        return f"logs: {self._run.folder / 'logs'}\n{self._run.how_to_resume()}"
+
+
+def _smells_of_death(working: "asyncio.Task[Any]") -> bool:
+    """Whether the work ended in a way that a dead process explains."""
+    if working.cancelled():
+        return False
+    if (error := working.exception()) is not None:
+        return isinstance(error, Unavailable)
+    result = working.result()
+    return isinstance(result, pb.Run) and result.state == pb.RUN_STATE_FAILED
+
+
+async def _until_written(path: Path) -> str:
+    """Waits for a file that a starting process writes, and returns what it says."""
+    for _ in range(round(COORDINATOR_START_TIMEOUT_S / START_POLL_S)):
+        if text := _text_of(path):
+            return text
+        await asyncio.sleep(START_POLL_S)
+    raise Unavailable(f"the coordinator did not come up within {COORDINATOR_START_TIMEOUT_S:.0f} s")
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""

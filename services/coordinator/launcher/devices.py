@@ -1,0 +1,56 @@
+"""Which GPU each process gets on this machine. Asks the driver's own tool, since torch may not be imported here."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from shoal.config import RunConfig
+from shoal.errors import InvalidArgument
+
+
+def visible_gpus() -> list[str]:
+    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use; empty without any."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        return [name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1")]
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    asked = subprocess.run(
+        [tool, "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return asked.stdout.split() if asked.returncode == 0 else []
+
+
+def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """The GPUs of each process, by its name ("learner", "generator-0").
+
+    Learner and generators get GPUs of their own where there are enough. With fewer all share the first ones.
+
+    Raises `InvalidArgument` when they have to share and the weights are to travel by NCCL, which refuses two
+    members on one GPU.
+    """
+    if not gpus:
+        return {}
+    num_learner = config.launch.num_learner_ranks
+    num_generator = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size
+    generators = [f"generator-{number}" for number in range(config.launch.num_generators)]
+    needed = num_learner + num_generator * len(generators)
+    if len(gpus) >= needed:
+        shares = {"learner": tuple(gpus[:num_learner])}
+        for number, name in enumerate(generators):
+            start = num_learner + number * num_generator
+            shares[name] = tuple(gpus[start : start + num_generator])
+        return shares
+    if config.weights.backend != "gloo":
+        raise InvalidArgument(
+            f"weights.backend: this machine has {len(gpus)} GPUs and the run wants {needed} (launch.num_learner_ranks "
+            f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}), so that processes share a "
+            "GPU, which NCCL refuses: --set weights.backend=gloo, and generator.gpu_memory_utilization low enough "
+            "that all fit"
+        )
+    return {
+        "learner": tuple(gpus[:num_learner]),
+        **{name: tuple(gpus[:num_generator]) for name in generators},
+    }

