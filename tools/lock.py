@@ -105,12 +105,14 @@ def packages_of(name: str) -> dict[str, str]:
 
 
 def text_of(name: str) -> str:
-    extras, includes = FILES[name]
+    _, includes = FILES[name]
     included: dict[str, str] = {}
     for include in includes:
         included |= packages_of(include)
     lines = [f"-r {include}.txt" for include in includes]
-    lines += [f"{package}=={version}" for package, version in sorted(packages_of(name).items()) if package not in included]
+    lines += [
+        f"{package}=={version}" for package, version in sorted(packages_of(name).items()) if package not in included
+    ]
     return HEADER.format(name=name) + "".join(f"{line}\n" for line in lines)
 
 

@@ -1,0 +1,130 @@
+"""Writes docs/configuration.md from RunConfig: its sections, fields, types, defaults and docstrings.
+
+python tools/configuration_docs.py            rewrites the page
+python tools/configuration_docs.py --check    says whether it is current, and changes nothing
+"""
+
+import argparse
+import json
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from shoal.config import RunConfig
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+
+HEADER = """\
+# Configuration
+
+<!-- Written by tools/configuration_docs.py from shoal/config; change the docstrings there. -->
+
+A run is configured by one TOML file, read by `shoal train` and `shoal run start`, and by `--set section.field=value`
+on the command line. Unknown keys are errors. The same configuration travels to every service as JSON, and is saved as
+`config.json` in the run's folder. `shoal config show FILE` prints it with every default filled in, `shoal config check
+--deep FILE` also loads tokenizer and data.
+"""
+_BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
+    (Ge, "ge", "at least {}"),
+    (Gt, "gt", "above {}"),
+    (Le, "le", "at most {}"),
+    (Lt, "lt", "below {}"),
+    (MinLen, "min_length", "at least {} long"),
+    (MaxLen, "max_length", "at most {} long"),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEADER]
+    for name, field in RunConfig.model_fields.items():
+        section = _section(field.annotation)
+        assert section is not None, name
+        parts.append(f"## `[{name}]`\n\n{_intro(section)}{_table(section)}")
+        for inner_name, inner_field in section.model_fields.items():
+            inner = _section(inner_field.annotation)
+            if inner is not None and inner_name == "sources" and name == "data":
+                parts.append(f"### `[[{name}.{inner_name}]]`\n\n{_intro(inner)}{_table(inner)}")
+    return "\n".join(parts)
+
+
+def _intro(section: type[BaseModel]) -> str:
+    own = section.__dict__.get("__doc__")
+    # "The `[run]` table." says no more than the heading does.
+    return f"{' '.join(own.split())}\n\n" if own and not own.startswith("The `[") else ""
+
+
+def _table(section: type[BaseModel]) -> str:
+    lines = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for name, field in section.model_fields.items():
+        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+        lines.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(field: FieldInfo) -> str:
+    bounds = [
+        text.format(_plain(getattr(item, key)))
+        for item in field.metadata
+        for kind, key, text in _BOUNDS
+        if isinstance(item, kind)
+    ]
+    return ", ".join([_type_name(field.annotation), *bounds])
+
+
+def _type_name(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_name(item) for item in get_args(annotation) if item is not type(None))
+    if origin is list:
+        (item,) = get_args(annotation)
+        return f"list of {'tables' if _section(item) else _type_name(item)}"
+    if origin is dict:
+        return "table"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return names.get(annotation, "table")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return "unset" if value is None else f"`{_plain(value)}`"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 2**31:
+        exponent = value.bit_length() - 1
+        return f"2^{exponent}" if value == 2**exponent else str(value)
+    return json.dumps(value)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    return next(_sections(annotation), None)
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for item in get_args(annotation):
+        yield from _sections(item)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare the page with the code, write nothing")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+    elif not PAGE.exists() or PAGE.read_text() != page():
+        raise SystemExit("docs/configuration.md is not what shoal/config says; run: make docs")
+
+
+if __name__ == "__main__":
+    main()
