@@ -70,6 +70,14 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--log-file", metavar="FILE", type=Path, default=None, help="file for the logs (default: stderr)"
     )
+    group.add_argument(
+        "--die-with-parent",
+        dest="parent_pid",
+        action="store_const",
+        # Asked early: a parent that dies while the worker's libraries are imported is noticed afterwards.
+        const=os.getppid(),
+        help="end when the process that started this one ends",
+    )
 
 
 def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
