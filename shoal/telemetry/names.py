@@ -69,6 +69,8 @@ ATTEMPT = AttributeName("shoal.attempt", "Number of times the run was restored f
 WEIGHT_EPOCH = AttributeName("shoal.weight_epoch", "Epoch of the broadcast group.")
 WORKER_ID = AttributeName("shoal.worker_id", "Names the worker process.")
 
+FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `stop` or `length`.")
+
 RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")
 RPC_SERVICE = AttributeName("rpc.service", "Full name of the service, for example `shoal.v1.RewardService`.")
 RPC_METHOD = AttributeName("rpc.method", "Name of the method.")
@@ -83,6 +85,31 @@ LOOP_LAG = MetricName(
     "s",
     "Time that a process's event loop was late, as a probe sees it twice a second.",
     _SECONDS,
+)
+GENERATOR_TOKENS = MetricName(
+    "shoal.generator.tokens", Instrument.COUNTER, "{token}", "Tokens of finished completions."
+)
+GENERATOR_COMPLETIONS = MetricName(
+    "shoal.generator.completions", Instrument.COUNTER, "{completion}", "Finished completions, by finish reason."
+)
+GENERATOR_RUNNING = MetricName(
+    "shoal.generator.running", Instrument.GAUGE, "{completion}", "Completions that a generator samples."
+)
+GENERATOR_WAITING = MetricName(
+    "shoal.generator.waiting", Instrument.GAUGE, "{completion}", "Completions that wait for a place in a generator."
+)
+WEIGHTS_PAUSE = MetricName(
+    "shoal.weights.pause", Instrument.HISTOGRAM, "s", "Time that a load of weights kept a generator paused.", _SECONDS
+)
+WEIGHTS_RECEIVE = MetricName(
+    "shoal.weights.receive",
+    Instrument.HISTOGRAM,
+    "s",
+    "Part of a load that a generator spent receiving and hashing.",
+    _SECONDS,
+)
+WEIGHTS_LOAD = MetricName(
+    "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that the engine spent loading.", _SECONDS
 )
 
 

@@ -1,0 +1,39 @@
+"""`python -m services.generator`: one generator process."""
+
+import argparse
+import asyncio
+import importlib.util
+import sys
+import threading
+
+from services.generator.service import GeneratorServicer
+from services.generator.vllm_engine import VllmEngine, import_vllm
+from shoal.config.run import RunConfig
+from shoal.worker.arguments import add_worker_options, worker_arguments
+from shoal.worker.process import run_worker
+
+
+def main() -> int:
+    """Serves until SIGTERM; the exit code of the process."""
+    parser = argparse.ArgumentParser(prog="python -m services.generator", description="Samples completions with vLLM.")
+    add_worker_options(parser)
+    arguments = worker_arguments(parser.parse_args())
+    if importlib.util.find_spec("vllm") is None:
+        print(
+            "The generator needs vLLM, which is not installed: pip install 'shoal[generator]', or "
+            "'shoal[generator-cpu]' on a machine without a GPU.",
+            file=sys.stderr,
+        )
+        return 3
+    hostname = arguments.advertise.partition(":")[0] if arguments.advertise else None
+
+    async def start_engine(config: RunConfig) -> VllmEngine:
+        return await VllmEngine.start(config, hostname=hostname)
+
+    # Takes seconds, in which the process can already register and be configured.
+    threading.Thread(target=import_vllm, daemon=True).start()
+    return asyncio.run(run_worker(GeneratorServicer(start_engine), arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

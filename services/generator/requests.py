@@ -1,0 +1,183 @@
+"""Groups being sampled, by request id: repeats join, the finished are kept for a while, nothing is sampled twice."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from services.generator.engine import Engine
+from shoal.errors import ResourceExhausted, ShoalError
+from shoal.rollout import Completion, Int32Array, SamplingParams
+from shoal.telemetry import metrics, names
+from shoal.wire import invalid
+
+_RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """What was asked: one completion of the prompt for each seed."""
+
+    request_id: str
+    prompt_token_ids: Int32Array
+    """[P]"""
+    sampling: SamplingParams
+    seeds: tuple[int, ...]
+
+    def asks_the_same_as(self, other: "GroupRequest") -> bool:
+        return (
+            self.seeds == other.seeds
+            and self.sampling == other.sampling
+            and self.prompt_token_ids.tobytes() == other.prompt_token_ids.tobytes()
+        )
+
+
+@dataclass
+class _Group:
+    """One request, and how far it has come."""
+
+    request: GroupRequest
+    finished: list[Completion] = field(default_factory=list)
+    """In the order in which they finished."""
+    running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    """By place of the seed."""
+    error: ShoalError | None = None
+    num_readers: int = 0
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.finished) == len(self.request.seeds)
+
+    @property
+    def missing(self) -> list[int]:
+        """Places of seeds that are neither finished nor being sampled."""
+        done = {completion.sample_index for completion in self.finished}
+        return [index for index in range(len(self.request.seeds)) if index not in done and index not in self.running]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(8 * completion.num_tokens for completion in self.finished)
+
+    def wake_readers(self) -> None:
+        self.progress.set()
+        self.progress = asyncio.Event()
+
+
+class Requests:
+    """The groups that one engine samples."""
+
+    def __init__(self, engine: Engine, *, capacity: int, max_kept_bytes: int = 64 << 20) -> None:
+        """`capacity` is the most completions in flight; beyond `max_kept_bytes` the oldest finished groups go."""
+        self._engine = engine
+        self._capacity = capacity
+        self._max_kept_bytes = max_kept_bytes
+        self._groups: OrderedDict[str, _Group] = OrderedDict()
+        self.num_sampled_tokens = 0
+
+    @property
+    def num_in_flight(self) -> int:
+        """Completions that the engine samples or that wait in it."""
+        return sum(len(group.running) for group in self._groups.values())
+
+    async def stream(self, request: GroupRequest) -> AsyncIterator[Completion]:
+        """Yields each completion of a group as it finishes; those that are finished at once.
+
+        When the last reader goes away, what is not finished is aborted. Raises `ResourceExhausted` when the queue
+        is full, `InvalidArgument` when the id was used for another group, and what the engine raises.
+        """
+        group = self._groups.setdefault(request.request_id, _Group(request))
+        if not group.request.asks_the_same_as(request):
+            raise invalid("request_id", f"{request.request_id!r} was used for another prompt, sampling or seeds")
+        self._groups.move_to_end(request.request_id)
+        group.num_readers += 1
+        try:
+            self._start_missing(group)
+            num_sent = 0
+            while True:
+                for completion in group.finished[num_sent:]:
+                    num_sent += 1
+                    yield completion
+                if group.error is not None:
+                    raise group.error
+                if group.is_complete:
+                    return
+                if num_sent == len(group.finished):
+                    await group.progress.wait()
+        finally:
+            group.num_readers -= 1
+            if not group.num_readers:
+                self._leave(group)
+
+    def drop_all(self, error: ShoalError) -> None:
+        """Ends every group in flight with an error, and forgets the finished ones."""
+        for group in list(self._groups.values()):
+            self._fail(group, error)
+        self._groups.clear()
+
+    def _start_missing(self, group: _Group) -> None:
+        missing = group.missing
+        busy = self.num_in_flight
+        if busy + len(missing) > self._capacity:
+            raise ResourceExhausted(
+                f"{busy} completions are in flight; with {len(missing)} more there would be over {self._capacity} "
+                "(generator.max_num_seqs + generator.max_queued_requests)",
+                reason="QUEUE_FULL",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        # In the order of the seeds, which is the order in which the engine admits them.
+        for index in missing:
+            group.running[index] = asyncio.create_task(self._sample(group, index))
+
+    async def _sample(self, group: _Group, index: int) -> None:
+        request = group.request
+        try:
+            sample = await self._engine.sample(
+                request.prompt_token_ids.tolist(), request.sampling, request.seeds[index]
+            )
+        except ShoalError as error:
+            self._fail(group, error)
+            return
+        finally:
+            group.running.pop(index, None)
+        completion = Completion(
+            sample_index=index,
+            token_ids=sample.token_ids,
+            behavior_logprobs=sample.logprobs,
+            finish_reason=sample.finish_reason,
+            version_spans=sample.version_spans,
+            seed=request.seeds[index],
+        )
+        group.finished.append(completion)
+        self.num_sampled_tokens += completion.num_tokens
+        metrics.counter(names.GENERATOR_TOKENS).add(completion.num_tokens)
+        metrics.counter(names.GENERATOR_COMPLETIONS).add(1, {names.FINISH_REASON: completion.finish_reason.value})
+        group.wake_readers()
+
+    def _fail(self, group: _Group, error: ShoalError) -> None:
+        """Ends a group; a repeat of the request begins anew."""
+        group.error = group.error or error
+        self._groups.pop(group.request.request_id, None)
+        self._cancel(group)
+        group.wake_readers()
+
+    def _leave(self, group: _Group) -> None:
+        self._cancel(group)
+        if not group.finished:
+            self._groups.pop(group.request.request_id, None)
+        self._evict()
+
+    def _cancel(self, group: _Group) -> None:
+        for task in group.running.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+        group.running.clear()
+
+    def _evict(self) -> None:
+        kept = sum(group.num_bytes for group in self._groups.values())
+        for request_id, group in list(self._groups.items()):
+            if kept <= self._max_kept_bytes:
+                return
+            if not group.num_readers:
+                kept -= group.num_bytes
+                del self._groups[request_id]

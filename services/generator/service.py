@@ -1,0 +1,194 @@
+"""GeneratorService: messages in, calls of the engine, messages out."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from services.generator.lifecycle import Lifecycle, Running, StartEngine
+from services.generator.requests import GroupRequest
+from shoal.config.load import parse_config
+from shoal.errors import FailedPrecondition
+from shoal.rollout import Int32Array
+from shoal.telemetry import names, trace
+from shoal.v1 import generator_pb2 as pb
+from shoal.v1 import weights_pb2, worker_pb2
+from shoal.v1.generator_pb2_grpc import GeneratorServiceServicer, add_GeneratorServiceServicer_to_server
+from shoal.weights.manifest import Manifest, hashes_to_wire
+from shoal.weights.rendezvous import Rendezvous
+from shoal.wire import (
+    completion_to_wire,
+    float32_to_wire,
+    int32_from_wire,
+    invalid,
+    sampling_from_wire,
+    version_from_wire,
+    version_to_wire,
+)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_MAX_SEED = 2**53
+
+
+class GeneratorServicer(GeneratorServiceServicer):
+    """The service, and what the process that runs it asks of it (`shoal.worker.service.WorkerService`)."""
+
+    def __init__(self, start_engine: StartEngine) -> None:
+        """`start_engine` is called with each configuration, and may take long."""
+        self._lifecycle = Lifecycle(start_engine)
+
+    @property
+    def kind(self) -> worker_pb2.WorkerKind.ValueType:
+        return worker_pb2.WORKER_KIND_GENERATOR
+
+    @property
+    def full_name(self) -> str:
+        return pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
+
+    @property
+    def add_to_server(self) -> Callable[[Any, grpc.aio.Server], None]:
+        return add_GeneratorServiceServicer_to_server
+
+    @property
+    def num_weight_ranks(self) -> int:
+        return self._lifecycle.num_weight_ranks
+
+    def status(self) -> worker_pb2.WorkerStatus:
+        return self._lifecycle.status()
+
+    async def close(self) -> None:
+        await self._lifecycle.close()
+
+    async def Configure(
+        self, request: pb.GeneratorServiceConfigureRequest, context: Context
+    ) -> pb.GeneratorServiceConfigureResponse:
+        if not request.run_id:
+            raise invalid("run_id", "is required")
+        self._lifecycle.configure(request.run_id, parse_config(request.config))
+        return pb.GeneratorServiceConfigureResponse(status=self.status())
+
+    async def GenerateGroup(
+        self, request: pb.GenerateGroupRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateGroupResponse]:
+        running = self._lifecycle.running
+        group = _group_request(request, running)
+        if running.weights.is_stale:
+            raise FailedPrecondition(f"the generator is STALE: {running.weights.stale_because}", reason="STALE")
+        with trace.span(names.GROUP_SAMPLE, request_id=group.request_id, num_completions=len(group.seeds)) as span:
+            num_tokens = 0
+            async for completion in running.requests.stream(group):
+                num_tokens += completion.num_tokens
+                yield pb.GenerateGroupResponse(completion=completion_to_wire(completion))
+            span.set_attribute("shoal.num_tokens", num_tokens)
+
+    async def JoinWeightGroup(self, request: pb.JoinWeightGroupRequest, context: Context) -> pb.JoinWeightGroupResponse:
+        running = self._lifecycle.running
+        rendezvous = Rendezvous.from_wire(request.rendezvous)
+        highest = rendezvous.world_size - running.engine.num_weight_ranks
+        if not 1 <= request.rank_offset <= highest:
+            raise invalid(
+                "rank_offset",
+                f"must be from 1 to {highest}: the generator takes {running.engine.num_weight_ranks} of "
+                f"{rendezvous.world_size} ranks (given: {request.rank_offset})",
+            )
+        await running.weights.join(rendezvous, request.rank_offset, Manifest.from_wire(request.manifest))
+        return pb.JoinWeightGroupResponse()
+
+    async def LoadWeights(
+        self, request: pb.LoadWeightsRequest, context: Context
+    ) -> AsyncIterator[pb.LoadWeightsResponse]:
+        running = self._lifecycle.running
+        if not request.HasField("version"):
+            raise invalid("version", "is required")
+        canary = None
+        if request.HasField("canary"):
+            canary = _scorable(request.canary.token_ids, "canary.token_ids", running)
+        async for loaded in running.weights.load(request.epoch, version_from_wire(request.version), canary):
+            if loaded is None:
+                yield pb.LoadWeightsResponse(stage=pb.LOAD_STAGE_READY)
+                continue
+            response = pb.LoadWeightsResponse(
+                stage=pb.LOAD_STAGE_DONE,
+                hashes=hashes_to_wire(loaded.report.hashes),
+                pause_s=loaded.pause_s,
+                receive_s=loaded.report.receive_s,
+                load_s=loaded.report.load_s,
+            )
+            if loaded.canary_logprobs is not None:
+                response.canary.CopyFrom(
+                    weights_pb2.Canary(
+                        token_ids=request.canary.token_ids, logprobs=float32_to_wire(loaded.canary_logprobs)
+                    )
+                )
+            yield response
+
+    async def LeaveWeightGroup(
+        self, request: pb.LeaveWeightGroupRequest, context: Context
+    ) -> pb.LeaveWeightGroupResponse:
+        running = self._lifecycle.current
+        if running is not None:
+            await running.weights.leave()
+        return pb.LeaveWeightGroupResponse()
+
+    async def PauseGeneration(self, request: pb.PauseGenerationRequest, context: Context) -> pb.PauseGenerationResponse:
+        await self._lifecycle.running.weights.hold()
+        return pb.PauseGenerationResponse()
+
+    async def ResumeGeneration(
+        self, request: pb.ResumeGenerationRequest, context: Context
+    ) -> pb.ResumeGenerationResponse:
+        await self._lifecycle.running.weights.release()
+        return pb.ResumeGenerationResponse()
+
+    async def ScoreTokens(self, request: pb.ScoreTokensRequest, context: Context) -> pb.ScoreTokensResponse:
+        running = self._lifecycle.running
+        version = running.weights.version
+        logprobs = await running.weights.score(_scorable(request.token_ids, "token_ids", running))
+        return pb.ScoreTokensResponse(
+            logprobs=float32_to_wire(logprobs), version=None if version is None else version_to_wire(version)
+        )
+
+    async def GetStatus(
+        self, request: pb.GeneratorServiceGetStatusRequest, context: Context
+    ) -> pb.GeneratorServiceGetStatusResponse:
+        response = pb.GeneratorServiceGetStatusResponse(status=self.status(), num_weight_ranks=self.num_weight_ranks)
+        running = self._lifecycle.current
+        if running is not None:
+            response.num_sampled_tokens = running.requests.num_sampled_tokens
+            if running.weights.version is not None:
+                response.version.CopyFrom(version_to_wire(running.weights.version))
+            if running.weights.epoch is not None:
+                response.epoch = running.weights.epoch
+        return response
+
+
+def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupRequest:
+    """Reads and checks what is asked."""
+    if not request.request_id:
+        raise invalid("request_id", "is required")
+    prompt = int32_from_wire(request.prompt_token_ids, "prompt_token_ids")
+    if not len(prompt):
+        raise invalid("prompt_token_ids", "is empty")
+    if not request.seeds:
+        raise invalid("seeds", "is empty; one completion is drawn for each")
+    bad = next((seed for seed in request.seeds if not 0 <= seed < _MAX_SEED), None)
+    if bad is not None:
+        raise invalid("seeds", f"must be from 0 to 2^53 - 1 (given: {bad})")
+    sampling = sampling_from_wire(request.sampling)
+    longest = running.engine.max_model_len
+    if len(prompt) + sampling.max_completion_tokens > longest:
+        raise invalid(
+            "sampling.max_completion_tokens",
+            f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} more exceed the context of {longest}",
+        )
+    return GroupRequest(request.request_id, prompt, sampling, tuple(request.seeds))
+
+
+def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
+    """Reads and checks tokens to score."""
+    token_ids = int32_from_wire(data, field)
+    longest = running.engine.max_model_len
+    if not 2 <= len(token_ids) <= longest:
+        raise invalid(field, f"must be 2 to {longest} tokens (given: {len(token_ids)})")
+    return token_ids
