@@ -61,7 +61,8 @@ class VerifierPool:
         self._waiting: deque[_Job] = deque()
         self._replacements: set[asyncio.Task[None]] = set()
         self._failed_starts = 0
-        self._closed: asyncio.Future[None] | None = None
+        self._closing = False
+        self._all_gone = asyncio.Event()
         self.num_restarts = 0
         """Processes replaced because they died or hung."""
 
@@ -98,8 +99,7 @@ class VerifierPool:
 
     def kill(self) -> None:
         """Ends all processes at once. What waits is FAILED."""
-        if self._closed is None:
-            self._closed = asyncio.get_running_loop().create_future()
+        self._closing = True
         for task in self._replacements:
             task.cancel()
         for seat in list(self._seats.values()):
@@ -107,14 +107,13 @@ class VerifierPool:
             seat.process.kill()
         while self._waiting:
             _fail(self._waiting.popleft(), "the pool was closed")
-        if not self._seats and not self._closed.done():
-            self._closed.set_result(None)
+        if not self._seats:
+            self._all_gone.set()
 
     async def close(self) -> None:
         """Ends all processes and waits until they are gone."""
         self.kill()
-        assert self._closed is not None
-        await self._closed
+        await self._all_gone.wait()
 
     async def _add_process(self) -> _Seat:
         process = PoolProcess(self._on_message, self._on_exit)
@@ -122,9 +121,12 @@ class VerifierPool:
         self._seats[process] = seat
         try:
             await process.start()
-        except OSError as error:
-            del self._seats[process]
-            raise Unavailable(f"no verifier process can be started: {error}") from error
+        except BaseException as error:
+            if not process.pid:
+                del self._seats[process]
+            if isinstance(error, OSError):
+                raise Unavailable(f"no verifier process can be started: {error}") from error
+            raise
         self._set_deadline(seat, _LOAD_TIMEOUT_S, "it did not start")
         return seat
 
@@ -200,9 +202,9 @@ class VerifierPool:
         seat.ready.set()
         if seat.job is not None and not seat.job.done.done():
             self._retry(seat.job, seat.why_killed or f"the verifier's process died ({how})")
-        if self._closed is not None:
-            if not self._seats and not self._closed.done():
-                self._closed.set_result(None)
+        if self._closing:
+            if not self._seats:
+                self._all_gone.set()
             return
         why = seat.why_killed or f"it died ({how})"
         _log.warning("verifier process replaced", extra={"pid": process.pid, "why": why})
@@ -213,7 +215,7 @@ class VerifierPool:
         task.add_done_callback(self._replacements.discard)
 
     def _retry(self, job: _Job, why: str) -> None:
-        if job.attempts < _MOST_ATTEMPTS and self._closed is None:
+        if job.attempts < _MOST_ATTEMPTS and not self._closing:
             self._waiting.appendleft(job)
             self._dispatch()
         else:

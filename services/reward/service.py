@@ -73,8 +73,7 @@ class RewardService(RewardServiceServicer):
 
     async def close(self) -> None:
         """Ends the pool."""
-        if self._starting is not None:
-            self._starting.cancel()
+        await _end(self._starting)
         if self._pool is not None:
             await self._pool.close()
 
@@ -95,17 +94,15 @@ class RewardService(RewardServiceServicer):
                 )
             self._run_id, self._digest, self._config = request.run_id, digest, config.reward
             self._state, self._message = _LOADING, "starting verifier processes"
-            if self._starting is not None:
-                self._starting.cancel()
-            self._starting = asyncio.create_task(self._replace_pool(config.reward))
+            self._starting = asyncio.create_task(self._replace_pool(config.reward, self._starting))
         return reward_pb2.RewardServiceConfigureResponse(status=self.status())
 
-    async def _replace_pool(self, config: RewardConfig) -> None:
+    async def _replace_pool(self, config: RewardConfig, replaced_before: asyncio.Task[None] | None) -> None:
+        await _end(replaced_before)
         await self._nothing_open.wait()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            self._num_restarts_before += pool.num_restarts
-            await pool.close()
+        if self._pool is not None:
+            await self._pool.close()
+            self._num_restarts_before += self._pool.num_restarts
         self._pool = VerifierPool(num_processes=config.num_processes, timeout_s=config.timeout_s)
         try:
             await self._pool.start()
@@ -225,6 +222,13 @@ class RewardService(RewardServiceServicer):
             num_scored={outcome.value: self._num_scored[outcome.value] for outcome in ScoreOutcome},
             num_pool_restarts=self._num_restarts_before + (self._pool.num_restarts if self._pool else 0),
         )
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    """Cancels a task, if it still runs, and waits until it has cleaned up."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _check_verifiers(prompt: Prompt) -> None:

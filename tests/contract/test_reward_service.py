@@ -1,0 +1,290 @@
+"""The reward service over real gRPC, with its real pool of processes."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import numpy as np
+import psutil
+import pytest
+from google.protobuf.struct_pb2 import Struct
+
+from services.reward.registry import VERIFIERS
+from services.reward.service import RewardService
+from shoal.config.load import config_struct, parse_config
+from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rpc.channel import connect
+from shoal.rpc.server import RpcServer
+from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
+from shoal.v1.reward_pb2_grpc import RewardServiceStub
+from shoal.wire import prompt_to_wire, score_from_wire
+
+# Working this out takes longer than anybody waits.
+ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+TIMEOUT_S = 60.0
+
+
+class Client:
+    """A reward service and a stub that talks to it."""
+
+    def __init__(self, service: RewardService, stub: RewardServiceStub) -> None:
+        self.service = service
+        self.stub = stub
+
+    async def configure(self, run_id: str = "run-1", **reward: float) -> worker_pb2.WorkerStatus:
+        request = reward_pb2.RewardServiceConfigureRequest(run_id=run_id, config=config(**reward))
+        return (await self.stub.Configure(request, timeout=TIMEOUT_S)).status
+
+    async def configured(self, **reward: float) -> "Client":
+        await self.configure(**reward)
+        await self.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
+        return self
+
+    async def status(self) -> reward_pb2.RewardServiceGetStatusResponse:
+        return await self.stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=5)
+
+    async def until(self, holds: Callable[[reward_pb2.RewardServiceGetStatusResponse], bool]) -> None:
+        """Asks for the status until it is as wanted, as any client must."""
+        async with asyncio.timeout(TIMEOUT_S):
+            status = await self.status()
+            while not holds(status):
+                await asyncio.sleep(0.02)
+                status = await self.status()
+
+    async def until_running(self, number: int) -> None:
+        await self.until(lambda status: status.status.load.num_running >= number)
+
+    async def score(self, truths: Sequence[GroundTruth], texts: Sequence[str]) -> list[Score]:
+        """Scores in the order in which they come."""
+        requests = [prompt_request(truths), *(completion_request(*pair) for pair in enumerate(texts))]
+        return await self.send(requests)
+
+    async def send(self, requests: Sequence[reward_pb2.ScoreGroupRequest]) -> list[Score]:
+        async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
+            for request in requests:
+                yield request
+
+        call = self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S)
+        return [score_from_wire(response.score) async for response in call]
+
+
+def config(**reward: float) -> Struct:
+    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "reward": reward}
+    return config_struct(parse_config(values))
+
+
+def prompt_request(truths: Sequence[GroundTruth]) -> reward_pb2.ScoreGroupRequest:
+    prompt = Prompt("test:0", np.zeros(0, np.int32), "a question", tuple(truths))
+    return reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
+
+
+def completion_request(index: int, text: str) -> reward_pb2.ScoreGroupRequest:
+    return reward_pb2.ScoreGroupRequest(
+        completion=rollout_pb2.Completion(sample_index=index, text=text, finish_reason=rollout_pb2.FINISH_REASON_STOP)
+    )
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    service = RewardService()
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(service.add_to_server, service, service.full_name)
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}", service.full_name) as channel:
+        yield Client(service, RewardServiceStub(channel))
+    await server.stop(0)
+    await service.close()
+
+
+FIVE = GroundTruth("gsm8k", "5")
+
+
+async def test_a_thousand_streamed_completions_are_each_scored_once(client: Client) -> None:
+    await client.configured(num_processes=2)
+    scores = await client.score([FIVE], [f"it is {number % 10}" for number in range(1000)])
+    assert sorted(score.sample_index for score in scores) == list(range(1000))
+    wrong = [score for score in scores if score.reward != float(score.sample_index % 10 == 5)]
+    assert not wrong, f"{len(wrong)} of 1000 scores are wrong, first: {wrong[0]}"
+    assert (await client.status()).num_scored == {"scored": 1000, "unscorable": 0, "failed": 0}
+
+
+async def test_a_completion_is_scored_before_the_next_one_arrives(client: Client) -> None:
+    await client.configured(num_processes=1)
+    first_scored = asyncio.Event()
+
+    async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
+        yield prompt_request([FIVE])
+        yield completion_request(0, "5")
+        await first_scored.wait()
+        yield completion_request(1, "6")
+
+    rewards = []
+    async for response in client.stub.ScoreGroup(stream(), timeout=TIMEOUT_S):
+        rewards.append(response.score.reward)
+        first_scored.set()
+    assert rewards == [1.0, 0.0]
+
+
+async def test_verifiers_are_summed_by_weight_and_keep_their_parts(client: Client) -> None:
+    await client.configured()
+    [score] = await client.score([GroundTruth("gsm8k", 5, 10.0), GroundTruth("exact_string", "5", 0.5)], ["5"])
+    assert score.reward == 10.5
+    assert [part.value for part in score.verifier_scores] == [1.0, 1.0]
+    assert [part.verifier for part in score.verifier_scores] == ["gsm8k", "exact_string"]
+
+
+async def test_a_label_that_cannot_be_judged_by_is_unscorable_not_zero(client: Client) -> None:
+    await client.configured()
+    [score] = await client.score([FIVE, GroundTruth("gsm8k", "many")], ["5"])
+    assert score.outcome is ScoreOutcome.UNSCORABLE
+    assert "many" in score.verifier_scores[1].detail
+
+
+async def test_scores_come_in_the_order_in_which_they_are_ready(client: Client) -> None:
+    await client.configured(num_processes=2, timeout_s=2.0)
+    scores = await client.score([GroundTruth("math", "5")], [ENDLESS, "$5$", "$6$"])
+    assert [score.sample_index for score in scores] == [1, 2, 0]
+
+
+async def test_a_hang_is_failed_within_the_deadline_and_its_process_replaced(client: Client) -> None:
+    await client.configured(num_processes=1, timeout_s=1.0)
+    before = (await client.status()).pool_pids
+    scores = await client.score([GroundTruth("math", "5")], [ENDLESS, "$5$"])
+    by_index = {score.sample_index: score for score in scores}
+    assert by_index[0].outcome is ScoreOutcome.FAILED
+    assert 1.0 <= by_index[0].verifier_scores[0].duration_s < 30.0 + 1.0, "loading may come before, but not much more"
+    assert "timeout_s (1 s)" in by_index[0].verifier_scores[0].detail
+    assert (by_index[1].outcome, by_index[1].reward) == (ScoreOutcome.SCORED, 1.0)
+    status = await client.status()
+    assert status.num_pool_restarts == 1
+    assert len(status.pool_pids) == 1 and status.pool_pids != before
+    assert not psutil.pid_exists(before[0]), "the process that hung is still there"
+
+
+async def test_killing_a_process_under_a_completion_loses_no_item_and_scores_none_zero(client: Client) -> None:
+    await client.configured(num_processes=2, timeout_s=60.0)
+    victim, other = (await client.status()).pool_pids
+    os.kill(victim, signal.SIGSTOP)  # so that it is in the middle of a completion when it is killed
+    scoring = asyncio.create_task(client.score([FIVE], ["5"] * 200))
+    await client.until(lambda status: status.num_scored["scored"] == 199)
+    os.kill(victim, signal.SIGKILL)
+    scores = await scoring
+    assert Counter((score.outcome, score.reward) for score in scores) == {(ScoreOutcome.SCORED, 1.0): 200}
+    await client.until(lambda status: len(status.pool_pids) == 2)
+    status = await client.status()
+    assert victim not in status.pool_pids and other in status.pool_pids
+    assert status.num_pool_restarts == 1
+
+
+async def test_pool_processes_end_with_the_service(client: Client) -> None:
+    await client.configured(num_processes=2)
+    pids = (await client.status()).pool_pids
+    await client.service.close()
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_a_cancelled_call_leaves_nothing_behind(client: Client) -> None:
+    await client.configured(num_processes=1, timeout_s=2.0)
+    scoring = asyncio.create_task(client.score([GroundTruth("math", "5")], [ENDLESS] * 50))
+    await client.until_running(1)
+    scoring.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await scoring
+    [score] = await client.score([FIVE], ["5"])
+    assert score.reward == 1.0
+    load = (await client.status()).status.load
+    assert (load.num_running, load.num_waiting) == (0, 0)
+
+
+async def test_the_same_configuration_again_changes_nothing(client: Client) -> None:
+    await client.configured(num_processes=1)
+    before = (await client.status()).pool_pids
+    assert (await client.configure(num_processes=1)).state == worker_pb2.WORKER_STATE_READY
+    assert (await client.status()).pool_pids == before
+
+
+async def test_another_configuration_replaces_the_pool(client: Client) -> None:
+    await client.configured(num_processes=1)
+    before = (await client.status()).pool_pids
+    await client.configured(num_processes=2)
+    after = (await client.status()).pool_pids
+    assert len(after) == 2 and not set(before) & set(after)
+
+
+async def test_a_configuration_that_does_not_validate_is_an_invalid_argument(client: Client) -> None:
+    request = reward_pb2.RewardServiceConfigureRequest(run_id="r", config=config())
+    request.config.fields["reward"].struct_value.fields["num_processes"].number_value = 0
+    with pytest.raises(InvalidArgument, match=r"reward\.num_processes"):
+        await client.stub.Configure(request, timeout=5)
+
+
+async def test_another_run_is_refused_while_completions_are_being_scored(client: Client) -> None:
+    await client.configured(num_processes=1, timeout_s=3.0)
+    scoring = asyncio.create_task(client.score([GroundTruth("math", "5")], [ENDLESS]))
+    await client.until_running(1)
+    with pytest.raises(FailedPrecondition, match="run-1"):
+        await client.configure("run-2")
+    await scoring
+    assert (await client.configure("run-2")).run_id == "run-2"
+
+
+async def test_scoring_before_configuring_is_a_failed_precondition(client: Client) -> None:
+    with pytest.raises(FailedPrecondition, match="IDLE"):
+        await client.score([FIVE], ["5"])
+
+
+async def test_an_unknown_verifier_is_an_invalid_argument_that_lists_the_known(client: Client) -> None:
+    await client.configured(num_processes=1)
+    with pytest.raises(InvalidArgument, match=r"'gsm9k'.*gsm8k") as error:
+        await client.score([FIVE, GroundTruth("gsm9k", "5")], ["5"])
+    assert error.value.violations[0].field == "prompt.ground_truths[1].verifier"
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ([], "prompt"),
+        ([completion_request(0, "5")], "prompt"),
+        ([prompt_request([])], "no verifier"),
+        ([prompt_request([FIVE]), prompt_request([FIVE])], "completion"),
+    ],
+    ids=["nothing", "a completion first", "no verifier", "two prompts"],
+)
+async def test_a_stream_in_the_wrong_order_is_an_invalid_argument(
+    client: Client, requests: list[reward_pb2.ScoreGroupRequest], message: str
+) -> None:
+    await client.configured(num_processes=1)
+    with pytest.raises(InvalidArgument, match=message):
+        await client.send(requests)
+
+
+async def test_too_much_waiting_is_resource_exhausted_with_a_delay(client: Client) -> None:
+    await client.configured(num_processes=1, max_queued=3, timeout_s=2.0)
+    with pytest.raises(ResourceExhausted, match="max_queued: 3") as error:
+        await client.score([GroundTruth("math", "5")], [ENDLESS] * 20)
+    assert error.value.retry_after_s is not None and 0 < error.value.retry_after_s <= 10
+
+
+async def test_every_verifier_is_listed_with_what_it_reads_and_returns(client: Client) -> None:
+    listed = (await client.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=5)).verifiers
+    assert {info.name for info in listed} == set(VERIFIERS)
+    for info in listed:
+        assert "Label:" in info.description and "Value:" in info.description, info
+
+
+async def test_status_answers_while_the_pool_hangs(client: Client) -> None:
+    await client.configured(num_processes=1, timeout_s=3.0)
+    scoring = asyncio.create_task(client.score([GroundTruth("math", "5")], [ENDLESS, ENDLESS]))
+    await client.until_running(1)
+    started = asyncio.get_running_loop().time()
+    load = (await client.status()).status.load
+    took_s = asyncio.get_running_loop().time() - started
+    assert took_s < 1.0, f"GetStatus took {took_s:.2f} s"
+    assert (load.num_running, load.num_waiting, load.capacity) == (1, 1, 1)
+    scoring.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Unavailable):
+        await scoring
