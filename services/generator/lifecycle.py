@@ -13,7 +13,7 @@ from services.generator.loading import WeightLoader
 from services.generator.requests import Requests
 from shoal.config.load import config_digest
 from shoal.config.run import RunConfig
-from shoal.errors import Aborted, FailedPrecondition, ShoalError, Unavailable
+from shoal.errors import Aborted, FailedPrecondition, ShoalError
 from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names
 from shoal.v1 import worker_pb2
@@ -105,7 +105,7 @@ class Lifecycle:
         self._failure = f"the engine has died: {cause}"
         log.critical("engine died; the generator ends", extra={"cause": cause, "run_id": self._run_id})
         if self._running is not None:
-            self._running.requests.drop_all(Unavailable("the generator's engine has died", reason="ENGINE_DEAD"))
+            self._running.requests.drop_all(Aborted("the generator's engine has died", reason="ENGINE_DEAD"))
         # In case that something of the engine blocks the orderly end.
         last = threading.Timer(_LAST_GRACE_S, os._exit, (1,))
         last.daemon = True
@@ -170,7 +170,7 @@ class Lifecycle:
             if task is not None:
                 task.cancel()
         if self._running is not None:
-            self._running.requests.drop_all(Unavailable("the generator is shutting down", reason="SHUTTING_DOWN"))
+            self._running.requests.drop_all(Aborted("the generator is shutting down", reason="SHUTTING_DOWN"))
             await self._running.engine.close()
 
 

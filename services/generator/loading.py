@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from services.generator.engine import Engine, LoadReport
-from shoal.errors import FailedPrecondition, ShoalError
+from shoal.errors import Aborted, FailedPrecondition, ShoalError, Unavailable
 from shoal.rollout import Float32Array, Int32Array, WeightVersion
 from shoal.telemetry import metrics, names
 from shoal.weights.manifest import Manifest
@@ -69,7 +69,8 @@ class WeightLoader:
     async def join(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
         """Takes its places in a group, giving up an earlier one and whatever waits in it.
 
-        Raises `InvalidArgument`, `FailedPrecondition` for an old epoch, `DeadlineExceeded` and `Unavailable`.
+        Raises `InvalidArgument`, `FailedPrecondition` for an old epoch, `DeadlineExceeded`, and `Aborted` when the
+        group is given up.
         """
         await self._engine.check_manifest(manifest)
         if rendezvous.epoch < self._newest_epoch:
@@ -95,6 +96,11 @@ class WeightLoader:
             except asyncio.CancelledError:
                 await self._engine.abort_group("a generator's join was cancelled")
                 raise
+            except Unavailable as error:
+                if error.reason == "ENGINE_DEAD":
+                    raise
+                # Not for the same call to be repeated: the group of this epoch will not come about.
+                raise Aborted(error.message, reason=error.reason, metadata=error.metadata) from error
             self._has_joined = True
 
     async def leave(self) -> None:

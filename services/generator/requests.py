@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from services.generator.engine import Engine
-from shoal.errors import ResourceExhausted, ShoalError
+from shoal.errors import Aborted, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import Completion, Int32Array, SamplingParams
 from shoal.telemetry import metrics, names
 from shoal.wire import invalid
@@ -135,6 +135,10 @@ class Requests:
             sample = await self._engine.sample(
                 request.prompt_token_ids.tolist(), request.sampling, request.seeds[index]
             )
+        except Unavailable as error:
+            # Not for the same call to be repeated here: the engine is gone.
+            self._fail(group, Aborted(error.message, reason=error.reason))
+            return
         except ShoalError as error:
             self._fail(group, error)
             return

@@ -110,8 +110,9 @@ class GeneratorServiceServicer:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
         name each field.
-        * `FAILED_PRECONDITION`: it already holds another configuration with the
-        engine running; restart the process to change it.
+        * `FAILED_PRECONDITION`: the engine is running with other `model` or
+        `generator` settings; restart the process to change them. Another run
+        with the same settings takes the engine over, without its weights.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,6 +150,8 @@ class GeneratorServiceServicer:
         * `INVALID_ARGUMENT`: the manifest does not fit the model.
         * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
         * `DEADLINE_EXCEEDED`: not all members met in time.
+        * `ABORTED`: the group was given up, because a member went away or a newer
+        epoch began; join the next epoch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,7 +215,7 @@ class GeneratorServiceServicer:
         Errors:
 
         * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-        * `FAILED_PRECONDITION`: not configured.
+        * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,8 +51,9 @@ class GeneratorServiceStub:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `FAILED_PRECONDITION`: it already holds another configuration with the
-      engine running; restart the process to change it.
+    * `FAILED_PRECONDITION`: the engine is running with other `model` or
+      `generator` settings; restart the process to change them. Another run
+      with the same settings takes the engine over, without its weights.
     """
     GenerateGroup: _grpc.UnaryStreamMultiCallable[_generator_pb2.GenerateGroupRequest, _generator_pb2.GenerateGroupResponse]
     """Samples the completions of one prompt, each sent as it finishes.
@@ -82,6 +83,8 @@ class GeneratorServiceStub:
     * `INVALID_ARGUMENT`: the manifest does not fit the model.
     * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
     * `DEADLINE_EXCEEDED`: not all members met in time.
+    * `ABORTED`: the group was given up, because a member went away or a newer
+      epoch began; join the next epoch.
     """
     LoadWeights: _grpc.UnaryStreamMultiCallable[_generator_pb2.LoadWeightsRequest, _generator_pb2.LoadWeightsResponse]
     """Receives one version of the weights over the group of the epoch.
@@ -124,7 +127,7 @@ class GeneratorServiceStub:
     Errors:
 
     * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-    * `FAILED_PRECONDITION`: not configured.
+    * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_generator_pb2.GeneratorServiceGetStatusRequest, _generator_pb2.GeneratorServiceGetStatusResponse]
     """Says how the generator is. Answers within a second at all times. Safe to
@@ -154,8 +157,9 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `FAILED_PRECONDITION`: it already holds another configuration with the
-      engine running; restart the process to change it.
+    * `FAILED_PRECONDITION`: the engine is running with other `model` or
+      `generator` settings; restart the process to change them. Another run
+      with the same settings takes the engine over, without its weights.
     """
     GenerateGroup: _aio.UnaryStreamMultiCallable[_generator_pb2.GenerateGroupRequest, _generator_pb2.GenerateGroupResponse]  # type: ignore[assignment]
     """Samples the completions of one prompt, each sent as it finishes.
@@ -185,6 +189,8 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     * `INVALID_ARGUMENT`: the manifest does not fit the model.
     * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
     * `DEADLINE_EXCEEDED`: not all members met in time.
+    * `ABORTED`: the group was given up, because a member went away or a newer
+      epoch began; join the next epoch.
     """
     LoadWeights: _aio.UnaryStreamMultiCallable[_generator_pb2.LoadWeightsRequest, _generator_pb2.LoadWeightsResponse]  # type: ignore[assignment]
     """Receives one version of the weights over the group of the epoch.
@@ -227,7 +233,7 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     Errors:
 
     * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-    * `FAILED_PRECONDITION`: not configured.
+    * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_generator_pb2.GeneratorServiceGetStatusRequest, _generator_pb2.GeneratorServiceGetStatusResponse]  # type: ignore[assignment]
     """Says how the generator is. Answers within a second at all times. Safe to
@@ -260,8 +266,9 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
           name each field.
-        * `FAILED_PRECONDITION`: it already holds another configuration with the
-          engine running; restart the process to change it.
+        * `FAILED_PRECONDITION`: the engine is running with other `model` or
+          `generator` settings; restart the process to change them. Another run
+          with the same settings takes the engine over, without its weights.
         """
 
     @_abc_1.abstractmethod
@@ -303,6 +310,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: the manifest does not fit the model.
         * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
         * `DEADLINE_EXCEEDED`: not all members met in time.
+        * `ABORTED`: the group was given up, because a member went away or a newer
+          epoch began; join the next epoch.
         """
 
     @_abc_1.abstractmethod
@@ -375,7 +384,7 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-        * `FAILED_PRECONDITION`: not configured.
+        * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
         """
 
     @_abc_1.abstractmethod

@@ -36,7 +36,8 @@ class Membership:
         self._worker_id = worker_id
         self._coordinator = coordinator
         self._find_address = find_address
-        self._is_registered = False
+        self._registered_ranks: int | None = None
+        """Weight ranks that the coordinator knows of; None while it does not know the worker."""
         self._trouble = ""
 
     async def keep(self) -> None:
@@ -46,7 +47,8 @@ class Membership:
             while True:
                 status = self._service.status()
                 try:
-                    if not self._is_registered:
+                    # A generator learns from its configuration how many ranks it has.
+                    if self._registered_ranks != self._service.num_weight_ranks:
                         await self._register(coordinator)
                     await self._beat(coordinator, status)
                 except InvalidArgument:
@@ -58,16 +60,17 @@ class Membership:
     async def _register(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
         # The name of a coordinator that is not up may not resolve, so the address is found anew each time.
         address = await asyncio.to_thread(self._find_address)
+        num_weight_ranks = self._service.num_weight_ranks
         await coordinator.RegisterWorker(
             coordinator_pb2.RegisterWorkerRequest(
                 worker_id=self._worker_id,
                 kind=self._service.kind,
                 address=address,
-                num_weight_ranks=self._service.num_weight_ranks,
+                num_weight_ranks=num_weight_ranks,
             ),
             timeout=_CALL_TIMEOUT_S,
         )
-        self._is_registered = True
+        self._registered_ranks = num_weight_ranks
         self._trouble = ""
         _log.info("registered", extra={"coordinator": self._coordinator, "address": address})
 
@@ -76,7 +79,7 @@ class Membership:
         try:
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         except NotFound:
-            self._is_registered = False
+            self._registered_ranks = None
             await self._register(coordinator)
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         self._trouble = ""
