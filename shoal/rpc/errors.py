@@ -5,6 +5,7 @@ Reason and metadata cross as `google.rpc.ErrorInfo` in the domain "shoal", viola
 timed out), becomes the fitting error with a message that names the method and the address.
 """
 
+from itertools import islice
 from typing import NamedTuple
 
 import grpc
@@ -57,8 +58,9 @@ _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
 # Bounds on what goes into the trailers, which hold the message twice, so that they stay below MAX_METADATA_BYTES.
 _MAX_MESSAGE_CHARS = 2000
-_MAX_DETAIL_CHARS = 300
 _MAX_DETAILS = 32
+_MAX_KEY_CHARS = 100
+_MAX_VALUE_CHARS = 300
 
 
 class Abort(NamedTuple):
@@ -74,7 +76,10 @@ def to_status(error: ShoalError) -> Abort:
     code = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), grpc.StatusCode.INTERNAL)
     message = _cut(error.message, _MAX_MESSAGE_CHARS)
     status = status_pb2.Status(code=code.value[0], message=message)
-    metadata = {key: _cut(value, _MAX_DETAIL_CHARS) for key, value in list(error.metadata.items())[:_MAX_DETAILS]}
+    metadata = {
+        _cut(key, _MAX_KEY_CHARS): _cut(value, _MAX_VALUE_CHARS)
+        for key, value in islice(error.metadata.items(), _MAX_DETAILS)
+    }
     _pack(status, error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
     trailers: list[tuple[str, str | bytes]] = []
     if isinstance(error, InvalidArgument) and error.violations:
@@ -153,7 +158,7 @@ def _bad_request(error: InvalidArgument) -> error_details_pb2.BadRequest:
     bad_request = error_details_pb2.BadRequest()
     for violation in error.violations[:_MAX_DETAILS]:
         bad_request.field_violations.add(
-            field=violation.field, description=_cut(violation.description, _MAX_DETAIL_CHARS)
+            field=_cut(violation.field, _MAX_KEY_CHARS), description=_cut(violation.description, _MAX_VALUE_CHARS)
         )
     return bad_request
 

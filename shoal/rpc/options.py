@@ -3,7 +3,7 @@
 MAX_MESSAGE_BYTES = 4 << 20
 """Largest message: gRPC's own default, so that any client can talk to the services. Bigger things are streamed."""
 
-MAX_METADATA_BYTES = 128 << 10
+MAX_METADATA_BYTES = 256 << 10
 """Largest headers or trailers. An error with its details travels in the trailers; gRPC's default of 8 KiB would
 replace a long one by a complaint about its size."""
 

@@ -13,7 +13,7 @@ from shoal.telemetry import names
 from shoal.telemetry.trace import tracer
 
 # Repeated by a clock, so that their spans would bury all others.
-_UNTRACED = frozenset({"Heartbeat", "GetStatus"})
+_UNTRACED = frozenset({"RegisterWorker", "Heartbeat", "GetStatus"})
 
 
 def split(method: str) -> tuple[str, str]:

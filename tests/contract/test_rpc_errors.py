@@ -1,0 +1,241 @@
+"""What a servicer raises is what the caller catches, for every shape of call."""
+
+import asyncio
+import base64
+import json
+import logging
+import shutil
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from shoal import errors
+from shoal.rpc.channel import connect
+from shoal.rpc.errors import TABLE
+from shoal.v1 import generator_pb2, generator_pb2_grpc, learner_pb2, learner_pb2_grpc, reward_pb2, reward_pb2_grpc
+from tests.serving import GENERATOR, LEARNER, REWARD, serving
+
+TIMEOUT_S = 20
+
+
+class Failing(
+    reward_pb2_grpc.RewardServiceServicer,
+    generator_pb2_grpc.GeneratorServiceServicer,
+    learner_pb2_grpc.LearnerServiceServicer,
+):
+    """Answers one message where it streams, then raises `error`."""
+
+    error: BaseException
+
+    async def ListVerifiers(self, request, context):
+        raise self.error
+
+    async def GenerateGroup(self, request, context):
+        yield generator_pb2.GenerateGroupResponse()
+        raise self.error
+
+    async def TrainStep(self, request_iterator, context):
+        async for _ in request_iterator:
+            pass
+        raise self.error
+
+    async def ScoreGroup(self, request_iterator, context):
+        async for _ in request_iterator:
+            yield reward_pb2.ScoreGroupResponse()
+        raise self.error
+
+
+async def unary_unary(address):
+    async with connect(address, REWARD) as channel:
+        stub = reward_pb2_grpc.RewardServiceStub(channel)
+        await stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S)
+
+
+async def unary_stream(address):
+    async with connect(address, GENERATOR) as channel:
+        stub = generator_pb2_grpc.GeneratorServiceStub(channel)
+        async for _ in stub.GenerateGroup(generator_pb2.GenerateGroupRequest(), timeout=TIMEOUT_S):
+            pass
+
+
+async def stream_unary(address):
+    async with connect(address, LEARNER) as channel:
+        stub = learner_pb2_grpc.LearnerServiceStub(channel)
+        await stub.TrainStep(requests(learner_pb2.TrainStepRequest), timeout=TIMEOUT_S)
+
+
+async def stream_stream(address):
+    async with connect(address, REWARD) as channel:
+        stub = reward_pb2_grpc.RewardServiceStub(channel)
+        async for _ in stub.ScoreGroup(requests(reward_pb2.ScoreGroupRequest), timeout=TIMEOUT_S):
+            pass
+
+
+async def requests(message):
+    for _ in range(3):
+        yield message()
+
+
+SHAPES = [unary_unary, unary_stream, stream_unary, stream_stream]
+
+
+@pytest.mark.parametrize("call", SHAPES)
+@pytest.mark.parametrize("kind", TABLE)
+async def test_every_error_crosses_every_shape_of_call(kind, call):
+    servicer = Failing()
+    servicer.error = kind("größer als erlaubt\nzweite Zeile", reason="SOME_REASON", metadata={"run_id": "ü7"})
+    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
+        with pytest.raises(errors.ShoalError) as raised:
+            await call(address)
+    assert type(raised.value) is kind
+    assert raised.value.message == str(raised.value) == "größer als erlaubt\nzweite Zeile"
+    assert raised.value.reason == "SOME_REASON"
+    assert raised.value.metadata == {"run_id": "ü7"}
+    assert address in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("call", SHAPES)
+async def test_violations_cross(call):
+    servicer = Failing()
+    violations = (errors.FieldViolation("grpo.group_size", "must be at least 2 (given: 1)"),)
+    servicer.error = errors.InvalidArgument("1 field is wrong", violations=violations)
+    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
+        with pytest.raises(errors.InvalidArgument) as raised:
+            await call(address)
+    assert raised.value.violations == violations
+
+
+@pytest.mark.parametrize("retry_after_s", [None, 0.0, 2.5])
+async def test_a_delay_crosses_and_so_does_its_absence(retry_after_s):
+    servicer = Failing()
+    servicer.error = errors.ResourceExhausted("full", retry_after_s=retry_after_s)
+    async with serving(servicer, REWARD) as address:
+        with pytest.raises(errors.ResourceExhausted) as raised:
+            await unary_unary(address)
+    assert raised.value.retry_after_s == retry_after_s
+
+
+@pytest.mark.parametrize("call", SHAPES)
+async def test_a_defect_is_bland_on_the_wire_and_whole_in_the_log(call, caplog):
+    servicer = Failing()
+    servicer.error = KeyError("the password is swordfish")
+    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
+        with pytest.raises(errors.Internal) as raised:
+            await call(address)
+    assert "swordfish" not in str(raised.value)
+    assert "swordfish" in caplog.text
+
+
+async def test_a_handler_whose_work_is_cancelled_answers_at_once():
+    servicer = Failing()
+    servicer.error = asyncio.CancelledError()
+    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
+        for call in SHAPES:
+            with pytest.raises(errors.Aborted, match="was cancelled"):
+                async with asyncio.timeout(TIMEOUT_S / 2):
+                    await call(address)
+
+
+async def test_the_longest_error_fits_into_the_trailers():
+    servicer = Failing()
+    servicer.error = errors.InvalidArgument(
+        "長" * 10_000,
+        metadata={f"key{i}": "長" * 1000 for i in range(100)},
+        violations=[errors.FieldViolation(f"field{i}", "長" * 1000) for i in range(500)],
+    )
+    async with serving(servicer, REWARD) as address:
+        with pytest.raises(errors.InvalidArgument) as raised:
+            await unary_unary(address)
+    assert raised.value.message.endswith("長…"), raised.value.message[-10:]
+    assert len(raised.value.violations) == 32
+
+
+async def test_any_grpc_client_reads_the_details():
+    servicer = Failing()
+    servicer.error = errors.ResourceExhausted("full", metadata={"queue": "7"}, retry_after_s=2.5)
+    async with serving(servicer, REWARD) as address, grpc.aio.insecure_channel(address) as channel:
+        stub = reward_pb2_grpc.RewardServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S)
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert raised.value.details() == "full"
+    assert ("grpc-retry-pushback-ms", "2500") in tuple(raised.value.trailing_metadata())
+    status = rpc_status.from_call(raised.value)
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(info) and status.details[1].Unpack(retry)
+    assert (info.domain, info.reason, dict(info.metadata)) == ("shoal", "RESOURCE_EXHAUSTED", {"queue": "7"})
+    assert retry.retry_delay.ToMilliseconds() == 2500
+
+
+async def test_buf_curl_finds_the_service_by_reflection_and_prints_the_details():
+    buf = shutil.which("buf", path=Path(sys.executable).parent)
+    assert buf, "buf-bin is part of the dev extra"
+    servicer = Failing()
+    servicer.error = errors.FailedPrecondition("not now", reason="NOT_YET")
+    async with serving(servicer, REWARD) as address:
+        options = ["--protocol", "grpc", "--http2-prior-knowledge"]
+        listed = await run(buf, "curl", *options, "--list-methods", f"http://{address}")
+        failed = await run(buf, "curl", *options, f"http://{address}/{REWARD}/ListVerifiers")
+        health = await run(buf, "curl", *options, f"http://{address}/grpc.health.v1.Health/Check")
+    assert f"{REWARD}/ScoreGroup" in listed.out
+    assert failed.code == 8 * grpc.StatusCode.FAILED_PRECONDITION.value[0], failed
+    error = json.loads(failed.err)
+    assert error["message"] == "not now"
+    (detail,) = error["details"]
+    assert detail["type"] == "google.rpc.ErrorInfo"
+    padded = detail["value"] + "=" * (-len(detail["value"]) % 4)
+    assert error_details_pb2.ErrorInfo.FromString(base64.b64decode(padded)).reason == "NOT_YET"
+    assert json.loads(health.out) == {"status": "SERVING"}
+
+
+class Ran:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def __repr__(self):
+        return f"exit code {self.code}\n{self.out}\n{self.err}"
+
+
+async def run(*command):
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+async def test_a_peer_that_is_not_there_is_unavailable_and_named():
+    with pytest.raises(errors.Unavailable, match=r"/shoal\.v1\.RewardService/ListVerifiers: 127\.0\.0\.1:1 "):
+        await unary_unary("127.0.0.1:1")
+    for call in (unary_stream, stream_unary, stream_stream):
+        with pytest.raises(errors.Unavailable, match=r"127\.0\.0\.1:1 "):
+            await call("127.0.0.1:1")
+
+
+async def test_another_service_behind_the_address_is_said_so():
+    async with serving(Failing(), GENERATOR) as address:
+        with pytest.raises(errors.FailedPrecondition, match="does not offer") as raised:
+            await unary_unary(address)
+    assert raised.value.reason == "UNIMPLEMENTED"
+
+
+async def test_too_large_a_message_is_refused_with_both_sizes():
+    async with serving(Failing(), REWARD) as address, connect(address, REWARD) as channel:
+        stub = reward_pb2_grpc.RewardServiceStub(channel)
+        with pytest.raises(errors.ResourceExhausted, match=r"5000005 vs\. 4194304"):
+            await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="x" * 5_000_000), timeout=TIMEOUT_S)
+
+
+async def test_expected_errors_are_no_alarm_in_the_log(caplog):
+    servicer = Failing()
+    async with serving(servicer, REWARD) as address:
+        with caplog.at_level(logging.INFO, logger="shoal.rpc"):
+            for servicer.error in (errors.NotFound("no such run"), errors.DataLoss("hash differs")):
+                with pytest.raises(errors.ShoalError):
+                    await unary_unary(address)
+    levels = {record.error: record.levelname for record in caplog.records if record.getMessage() == "call refused"}
+    assert levels == {"no such run": "INFO", "hash differs": "ERROR"}

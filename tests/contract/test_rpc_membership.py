@@ -1,0 +1,157 @@
+"""A worker and its coordinator find each other, in any order and after any restart."""
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shoal import errors
+from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2
+from shoal.worker import membership
+from shoal.worker.membership import Membership
+from tests.scripted_worker import ScriptedWorker
+from tests.serving import COORDINATOR, REWARD, serving
+
+TIMEOUT_S = 30
+
+
+class Registry(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """Knows who has registered since it started."""
+
+    def __init__(self, refusal=None):
+        self.refusal = refusal
+        self.workers = {}
+        self.registrations = asyncio.Queue()
+        self.heartbeats = asyncio.Queue()
+
+    async def RegisterWorker(self, request, context):
+        if self.refusal is not None:
+            raise self.refusal
+        self.workers[request.worker_id] = request
+        self.registrations.put_nowait(request)
+        return coordinator_pb2.RegisterWorkerResponse(lease={"seconds": 15})
+
+    async def Heartbeat(self, request, context):
+        if request.worker_id not in self.workers:
+            raise errors.NotFound(f"no worker {request.worker_id}")
+        self.heartbeats.put_nowait(request)
+        return coordinator_pb2.HeartbeatResponse()
+
+
+async def next_of(queue):
+    async with asyncio.timeout(TIMEOUT_S):
+        return await queue.get()
+
+
+class Hearing(logging.Handler):
+    """Listens to the worker's log."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+        self._news = asyncio.Event()
+
+    def emit(self, record):
+        self.records.append(record)
+        self._news.set()
+
+    async def hear(self, error):
+        async with asyncio.timeout(TIMEOUT_S):
+            while not any(error in vars(record).get("error", "") for record in self.records):
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.fixture
+async def hearing():
+    handler = Hearing()
+    log = logging.getLogger(membership.__name__)
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+
+
+@asynccontextmanager
+async def kept(service, coordinator):
+    task = asyncio.create_task(
+        Membership(service, worker_id="reward-1", coordinator=coordinator, find_address=lambda: "10.0.0.7:7001").keep()
+    )
+    yield task
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_worker_says_who_it_is_and_how_it_is():
+    registry = Registry()
+    async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
+        registration = await next_of(registry.registrations)
+        heartbeat = await next_of(registry.heartbeats)
+    assert registration == coordinator_pb2.RegisterWorkerRequest(
+        worker_id="reward-1", kind=worker_pb2.WORKER_KIND_REWARD, address="10.0.0.7:7001"
+    )
+    assert heartbeat.worker_id == "reward-1"
+    assert heartbeat.status == ScriptedWorker().status()
+
+
+async def test_heartbeats_come_several_times_in_a_lease(monkeypatch):
+    assert membership.HEARTBEAT_S * 5 <= 15
+    monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
+    registry = Registry()
+    async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
+        for _ in range(4):
+            await next_of(registry.heartbeats)
+    assert registry.registrations.qsize() == 1, "a known worker registers once"
+
+
+async def test_a_change_of_state_is_told_at_once():
+    registry, worker = Registry(), ScriptedWorker()
+    async with serving(registry, COORDINATOR) as address, kept(worker, address):
+        await next_of(registry.heartbeats)
+        worker.state = worker_pb2.WORKER_STATE_LOADING
+        async with asyncio.timeout(membership.HEARTBEAT_S / 2):
+            heartbeat = await registry.heartbeats.get()
+    assert heartbeat.status.state == worker_pb2.WORKER_STATE_LOADING
+
+
+async def test_a_worker_outlives_its_coordinator_and_registers_with_the_next(monkeypatch, hearing):
+    monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
+    async with serving(Registry(), COORDINATOR) as address:
+        pass  # The port is free again: at first nobody is there.
+    port = int(address.rpartition(":")[2])
+    async with kept(ScriptedWorker(), address):
+        await hearing.hear(f"{address} cannot be reached")
+        for _ in range(2):
+            registry = Registry()
+            async with serving(registry, COORDINATOR, port=port):
+                await next_of(registry.registrations)
+                await next_of(registry.heartbeats)
+    warnings = [record for record in hearing.records if record.levelname == "WARNING"]
+    assert 1 <= len(warnings) <= 3, f"{len(warnings)} warnings: one for each absence, not for each heartbeat"
+
+
+async def test_a_worker_that_was_forgotten_registers_again(monkeypatch):
+    monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
+    registry = Registry()
+    async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
+        await next_of(registry.registrations)
+        await next_of(registry.heartbeats)
+        registry.workers.clear()
+        await next_of(registry.registrations)
+        await next_of(registry.heartbeats)
+
+
+async def test_a_worker_that_is_refused_gives_up():
+    registry = Registry(refusal=errors.InvalidArgument("address: 10.0.0.7:7001 is taken"))
+    async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address) as task:
+        with pytest.raises(errors.InvalidArgument, match="is taken"):
+            async with asyncio.timeout(TIMEOUT_S):
+                await task
+
+
+async def test_a_wrong_address_is_told_and_tried_on(monkeypatch, hearing):
+    """Another service may answer there until the right one starts."""
+    monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
+    async with serving(ScriptedWorker(), REWARD) as address, kept(ScriptedWorker(), address) as task:
+        await hearing.hear(f"{address} does not offer")
+        assert not task.done()

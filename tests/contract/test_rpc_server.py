@@ -1,0 +1,179 @@
+"""The server around the servicers: ports, health, limits, the end."""
+
+import asyncio
+import time
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from shoal import errors
+from shoal.rpc.channel import connect
+from shoal.rpc.options import CLIENT, SERVER
+from shoal.rpc.server import RpcServer
+from shoal.v1 import generator_pb2, generator_pb2_grpc
+from tests.serving import GENERATOR, serving
+
+TIMEOUT_S = 20
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Gated(generator_pb2_grpc.GeneratorServiceServicer):
+    """Finishes `GenerateGroup` when the gate opens."""
+
+    def __init__(self):
+        self.begun = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def GenerateGroup(self, request, context):
+        yield generator_pb2.GenerateGroupResponse()
+        self.begun.set()
+        await self.gate.wait()
+        yield generator_pb2.GenerateGroupResponse()
+
+    async def GetStatus(self, request, context):
+        return generator_pb2.GeneratorServiceGetStatusResponse()
+
+
+def generate(stub):
+    return stub.GenerateGroup(generator_pb2.GenerateGroupRequest(), timeout=TIMEOUT_S)
+
+
+async def count(call):
+    return len([response async for response in call])
+
+
+async def health_of(channel, service):
+    stub = health_pb2_grpc.HealthStub(channel)
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)).status
+
+
+async def test_a_second_server_on_the_same_port_is_refused():
+    async with serving(Gated(), GENERATOR) as address:
+        port = address.rpartition(":")[2]
+        for listen in (address, f"0.0.0.0:{port}"):
+            with pytest.raises(errors.FailedPrecondition, match=f"port {port} is in use") as raised:
+                await RpcServer(listen=listen).start()
+            assert raised.value.reason == "PORT_IN_USE"
+
+
+@pytest.mark.parametrize("listen", ["192.0.2.1:0", "no-such-host.invalid:0"])
+async def test_an_address_of_another_machine_is_refused(listen):
+    with pytest.raises(errors.InvalidArgument, match="give host:port of an address of this machine"):
+        await RpcServer(listen=listen).start()
+
+
+async def test_health_tells_alive_from_ready():
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, Gated(), GENERATOR)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        assert (await health_of(channel, ""), await health_of(channel, GENERATOR)) == (SERVING, NOT_SERVING)
+        await server.set_serving(GENERATOR, True)
+        assert (await health_of(channel, ""), await health_of(channel, GENERATOR)) == (SERVING, SERVING)
+        await server.set_serving(GENERATOR, False)
+        assert (await health_of(channel, ""), await health_of(channel, GENERATOR)) == (SERVING, NOT_SERVING)
+    await server.stop(grace_s=0)
+
+
+async def test_health_can_be_watched():
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, Gated(), GENERATOR)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(service=GENERATOR), timeout=TIMEOUT_S
+        )
+        assert (await watch.read()).status == NOT_SERVING
+        await server.set_serving(GENERATOR, True)
+        assert (await watch.read()).status == SERVING
+        watch.cancel()
+    await server.stop(grace_s=0)
+
+
+async def test_a_drain_lets_calls_in_flight_finish_and_takes_no_more():
+    servicer = Gated()
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, servicer, GENERATOR)
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}", GENERATOR) as channel:
+        stub = generator_pb2_grpc.GeneratorServiceStub(channel)
+        in_flight = asyncio.create_task(count(generate(stub)))
+        await servicer.begun.wait()
+        stopping = asyncio.create_task(server.stop(grace_s=TIMEOUT_S))
+        with pytest.raises(errors.Unavailable):
+            await count(generate(stub))
+        assert not stopping.done()
+        servicer.gate.set()
+        assert await in_flight == 2
+        await stopping
+
+
+async def test_a_drain_gives_up_after_its_grace():
+    servicer = Gated()
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, servicer, GENERATOR)
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}", GENERATOR) as channel:
+        in_flight = asyncio.create_task(count(generate(generator_pb2_grpc.GeneratorServiceStub(channel))))
+        await servicer.begun.wait()
+        await server.stop(grace_s=0.1)
+        with pytest.raises(errors.Unavailable):
+            await in_flight
+
+
+async def test_above_the_limit_work_is_refused_and_status_is_answered():
+    servicer = Gated()
+    async with serving(servicer, GENERATOR, max_concurrent_rpcs=1) as address, connect(address, GENERATOR) as channel:
+        stub = generator_pb2_grpc.GeneratorServiceStub(channel)
+        first = asyncio.create_task(count(generate(stub)))
+        await servicer.begun.wait()
+        with pytest.raises(errors.ResourceExhausted, match="works on 1 such calls already") as raised:
+            await count(generate(stub))
+        assert raised.value.reason == "TOO_MANY_CALLS"
+        assert raised.value.retry_after_s == 1.0
+        await stub.GetStatus(generator_pb2.GeneratorServiceGetStatusRequest(), timeout=TIMEOUT_S)
+        servicer.gate.set()
+        assert await first == 2
+        assert await count(generate(stub)) == 2
+
+
+async def test_a_blocked_event_loop_is_said_so(monkeypatch):
+    warned = asyncio.Event()
+    lags = []
+
+    def warning(event, extra):
+        lags.append(extra["lag_s"])
+        warned.set()
+
+    monkeypatch.setattr("shoal.rpc.loop._log.warning", warning)
+    async with serving(Gated(), GENERATOR):
+        await asyncio.sleep(0)  # Lets the watch begin.
+        time.sleep(2)  # noqa: ASYNC251 - this is the offense that the watch is there for
+        async with asyncio.timeout(TIMEOUT_S):
+            await warned.wait()
+    assert lags[0] > 1, lags
+
+
+async def test_a_client_that_pings_often_is_not_thrown_out():
+    """The server must allow what the client's keepalive does, or it ends long calls with "too_many_pings"."""
+    settings = dict(CLIENT)
+    settings["grpc.keepalive_time_ms"] = 200
+    servicer = Gated()
+    async with (
+        serving(servicer, GENERATOR) as address,
+        grpc.aio.insecure_channel(address, options=list(settings.items())) as channel,
+    ):
+        in_flight = asyncio.create_task(count(generate(generator_pb2_grpc.GeneratorServiceStub(channel))))
+        await servicer.begun.wait()
+        await asyncio.sleep(6)  # gRPC pings once a second at most; a server that minds gives up at the fourth.
+        servicer.gate.set()
+        assert await in_flight == 2
+
+
+def test_keepalive_is_matched_on_both_ends():
+    client, server = dict(CLIENT), dict(SERVER)
+    assert client["grpc.keepalive_permit_without_calls"] == server["grpc.keepalive_permit_without_calls"] == 1
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
+    assert server["grpc.http2.max_ping_strikes"] == 0

@@ -1,0 +1,86 @@
+"""A trace goes on where a call arrives, and its spans end however the call does."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+from tests.collector import collecting
+from tests.serving import REWARD
+
+TIMEOUT_S = 60
+
+CALLER = f"""
+import asyncio, contextlib, sys
+from shoal.errors import DeadlineExceeded
+from shoal.rpc.channel import connect
+from shoal.telemetry import names, setup, trace
+from shoal.v1 import reward_pb2 as pb, reward_pb2_grpc
+
+async def one_and_no_end():
+    yield pb.ScoreGroupRequest()
+    await asyncio.Event().wait()
+
+async def main(address):
+    with trace.span(names.GROUP_ISSUE, parent="", group_id="g7") as span:
+        traceparent = trace.traceparent_of(span)
+    async with connect(address, "{REWARD}") as channel:
+        reward = reward_pb2_grpc.RewardServiceStub(channel)
+        with trace.span(names.GROUP_SCORE, parent=traceparent):
+            scores = [s async for s in reward.ScoreGroup([pb.ScoreGroupRequest()] * 3, timeout=30)]
+            assert len(scores) == 3
+        with trace.span(names.TRAIN_STEP, parent=traceparent), contextlib.suppress(DeadlineExceeded):
+            await reward.ListVerifiers(pb.ListVerifiersRequest(), timeout=0.5)
+        with trace.span(names.WEIGHTS_PUBLISH, parent=traceparent):
+            await reward.GetStatus(pb.RewardServiceGetStatusRequest(), timeout=30)
+            async for _ in reward.ScoreGroup(one_and_no_end(), timeout=30):
+                break
+        await asyncio.sleep(0.2)  # Lets the given-up call end on both sides.
+
+setup.setup("shoal-caller")
+asyncio.run(main(sys.argv[1]))
+setup.shutdown()
+"""
+
+
+async def test_one_trace_spans_caller_and_service():
+    async with collecting() as collector:
+        environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+        pipe = asyncio.subprocess.PIPE
+        options = ("--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0")
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.scripted_worker", *options), stdin=pipe, stdout=pipe, env=environment
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            address = json.loads(await worker.stdout.readline())["address"]
+            caller = await asyncio.create_subprocess_exec(sys.executable, "-c", CALLER, address, env=environment)
+            assert await caller.wait() == 0
+            worker.stdin.write(b"go on\n")
+            worker.send_signal(signal.SIGTERM)
+            await worker.communicate()
+
+    issue = collector.one("group.issue")
+    score, step, publish = (collector.one(name) for name in ("group.score", "train.step", "weights.publish"))
+    assert issue.parent_id == ""
+    assert issue.attributes["shoal.group_id"] == "g7"
+    assert {span.parent_id for span in (score, step, publish)} == {issue.span_id}
+    calls = [span for span in collector.spans if span.name.startswith("shoal.v1.RewardService/")]
+    assert {span.trace_id for span in (issue, score, step, publish, *calls)} == {issue.trace_id}
+
+    for around, method, status in (
+        (score, "ScoreGroup", {"0"}),
+        # The caller says DEADLINE_EXCEEDED or CANCELLED; the service only learns that the call was given up.
+        (step, "ListVerifiers", {"1", "4"}),
+        (publish, "ScoreGroup", {"1"}),
+    ):
+        (client,) = (span for span in calls if span.parent_id == around.span_id)
+        (server,) = (span for span in calls if span.parent_id == client.span_id)
+        assert (client.service, server.service) == ("shoal-caller", "shoal-reward")
+        assert client.attributes["rpc.method"] == server.attributes["rpc.method"] == method
+        assert {client.attributes["rpc.grpc.status_code"], server.attributes["rpc.grpc.status_code"]} == status
+        assert client.is_error == server.is_error == (status != {"0"})
+
+    methods = {span.attributes["rpc.method"] for span in calls}
+    assert methods == {"ScoreGroup", "ListVerifiers"}, "calls repeated by a clock are not traced"
+    assert ("shoal-reward", "rpc.server.call.duration") in collector.metrics

@@ -1,0 +1,75 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+
+VARIABLES = ("COORDINATOR", "LISTEN", "ADVERTISE", "DATA_DIR", "METRICS_PORT")
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(f"SHOAL_{name}", raising=False)
+
+
+def parse(*words):
+    parser = argparse.ArgumentParser(prog="worker")
+    add_worker_options(parser)
+    return worker_arguments(parser.parse_args(words))
+
+
+def test_only_the_coordinator_has_to_be_named(capsys):
+    assert parse("--coordinator", "coordinator:7000") == WorkerArguments(
+        coordinator="coordinator:7000",
+        listen="0.0.0.0:0",
+        advertise=None,
+        data_dir=Path("runs"),
+        metrics_port=None,
+        log_file=None,
+    )
+    with pytest.raises(SystemExit):
+        parse()
+    assert "--coordinator" in capsys.readouterr().err
+
+
+def test_the_environment_is_as_good_as_the_command_line(monkeypatch):
+    for name, value in zip(VARIABLES, ("c:7000", "[::]:7001", "gen-0", "/data", "9100"), strict=True):
+        monkeypatch.setenv(f"SHOAL_{name}", value)
+    by_environment = parse()
+    assert by_environment == parse(
+        *("--coordinator", "c:7000", "--listen", "[::]:7001", "--advertise", "gen-0"),
+        *("--data-dir", "/data", "--metrics-port", "9100"),
+    )
+    assert by_environment.metrics_port == 9100
+    assert by_environment.data_dir == Path("/data")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--coordinator", "coordinator"),
+        ("--coordinator", ":7000"),
+        ("--coordinator", "coordinator:http"),
+        ("--coordinator", "coordinator:70000"),
+        ("--coordinator", "fd00::7:7000"),
+        ("--listen", "7001"),
+        ("--advertise", ":7001"),
+        ("--advertise", "gen-0:x"),
+        ("--metrics-port", "-1"),
+    ],
+)
+def test_a_malformed_address_is_refused_with_its_option_and_value(capsys, option, value):
+    with pytest.raises(SystemExit) as raised:
+        parse("--coordinator", "c:7000", f"{option}={value}")
+    assert raised.value.code == 2
+    message = capsys.readouterr().err
+    assert option in message and (value in message or value.rpartition(":")[2] in message), message
+
+
+def test_a_malformed_variable_is_refused_like_an_option(monkeypatch, capsys):
+    monkeypatch.setenv("SHOAL_COORDINATOR", "coordinator")
+    with pytest.raises(SystemExit):
+        parse()
+    assert "'coordinator' is not host:port" in capsys.readouterr().err
