@@ -5,6 +5,8 @@ from collections.abc import Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from services.coordinator.tasks import Signal
+
 ResultT = TypeVar("ResultT")
 
 
@@ -26,7 +28,7 @@ class RunControls:
         """Each gets the name of the checkpoint that was written for it."""
         self._unpaused = asyncio.Event()
         self._unpaused.set()
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     @property
     def is_paused(self) -> bool:
@@ -34,11 +36,11 @@ class RunControls:
 
     def pause(self) -> None:
         self._unpaused.clear()
-        self._notify()
+        self._changed.notify()
 
     def resume(self) -> None:
         self._unpaused.set()
-        self._notify()
+        self._changed.notify()
 
     def ask_to_stop(self, mode: StopMode) -> None:
         """NOW overrides DRAIN, not the other way round. A run that drains has to run."""
@@ -49,18 +51,19 @@ class RunControls:
     def ask_for_checkpoint(self) -> asyncio.Future[str]:
         request: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.checkpoint_requests.append(request)
-        self._notify()
+        self._changed.notify()
         return request
 
     async def unpaused(self) -> None:
         """Returns when the run is not paused."""
         await self._unpaused.wait()
 
+    async def wait_for_change(self) -> None:
+        """Returns when something is asked for."""
+        await self._changed.wait()
+
     async def wait_for_change_or(self, work: "asyncio.Task[Any]") -> None:
-        """Returns when something is asked for, or when the work is done if it is not done yet."""
-        if work.done():
-            await self._changed.wait()
-            return
+        """Returns when something is asked for, or when the work is done."""
         changed = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait([changed, work], return_when=asyncio.FIRST_COMPLETED)
@@ -78,7 +81,3 @@ class RunControls:
             return task.result()
         finally:
             task.cancel()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

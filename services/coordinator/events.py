@@ -1,6 +1,5 @@
 """The event log of a run: what happened, for people and programs that watch."""
 
-import asyncio
 import json
 import logging
 import time
@@ -8,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from services.coordinator.tasks import Signal
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class EventLog:
         self._path = path
         self._events = _read(path)
         self._file = path.open("a", encoding="utf-8")
-        self._changed = asyncio.Event()
+        self._changed = Signal()
         self._closed = False
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
@@ -53,13 +54,13 @@ class EventLog:
         except OSError as error:
             # Watchers still get it; a run does not end because its log cannot be written.
             _log.error("the event could not be written to %s: %s", self._path, error)
-        self._notify()
+        self._changed.notify()
 
     async def watch(self, after_sequence: int = 0) -> AsyncIterator[Event]:
         """Yields the events after one, those to come included, until the log is closed."""
         position = max(after_sequence, 0)
         while True:
-            changed = self._changed
+            changed = self._changed.next
             while position < len(self._events):
                 yield self._events[position]
                 position += 1
@@ -71,11 +72,7 @@ class EventLog:
         """Ends the log: watchers get what is left, then the end."""
         self._closed = True
         self._file.close()
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.notify()
 
 
 def read_events(path: Path) -> "EventLog":

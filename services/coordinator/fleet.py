@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 
 from services.coordinator.events import EventLog
+from services.coordinator.tasks import Signal
 from services.coordinator.workers import WorkerRecord, WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
@@ -91,7 +92,7 @@ class Fleet:
         self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
         self._learner_loss = ""
         """Why the learner was lost, once it was."""
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     @property
     def generators(self) -> list[Member]:
@@ -153,7 +154,7 @@ class Fleet:
         if member.record.kind == worker_pb2.WORKER_KIND_LEARNER:
             self._learner_loss = reason
         # The channel is left to the calls that are under way on it; they end by themselves.
-        self._notify()
+        self._changed.notify()
 
     async def _load(self, record: WorkerRecord) -> None:
         """Configures one worker and waits until its models are loaded."""
@@ -192,7 +193,7 @@ class Fleet:
             )
         finally:
             del self._loading[record.worker_id]
-            self._notify()
+            self._changed.notify()
 
     async def lost(self, member: Member, error: ShoalError) -> None:
         """Tells that a call found the worker gone."""
@@ -216,7 +217,6 @@ class Fleet:
         """
         deadline = asyncio.get_running_loop().time() + self._config.coordinator.worker_timeout_s
         while True:
-            changed = self._changed
             missing = [kind for kind in _SERVICES if not self._of_kind(kind)]
             if not missing and not self._loading:
                 return
@@ -227,10 +227,7 @@ class Fleet:
                 if not missing:
                     return
                 raise FailedPrecondition(self._missing_message(missing), reason="NO_WORKER")
-            try:
-                await asyncio.wait_for(changed.wait(), min(remaining, 1.0))
-            except TimeoutError:
-                pass
+            await self._changed.wait(min(remaining, 1.0))
 
     def _raise_if_hopeless(self, kind: int) -> None:
         """Raises the failure of the kind when all its workers have failed."""
@@ -249,18 +246,11 @@ class Fleet:
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Returns when a member came or went, or after the time-out."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
-        except TimeoutError:
-            pass
+        await self._changed.wait(timeout_s)
 
     def notify(self) -> None:
         """Tells waiters that a member's `serving` changed."""
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.notify()
 
 
 def _kind(number: int) -> worker_pb2.WorkerKind.ValueType:

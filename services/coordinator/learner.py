@@ -58,9 +58,9 @@ class Learner:
             try:
                 response = await self._stub.TrainStep(messages(), timeout=self._step_timeout_s)
                 break
-            except Unavailable:
+            except Unavailable as error:
                 if attempt == NUM_STEP_TRIES - 1:
-                    raise
+                    raise Unavailable(f"the learner is lost: {error.message}", reason="LEARNER_LOST") from error
                 await asyncio.sleep(1.0)
         return StepResult(
             applied=response.applied,

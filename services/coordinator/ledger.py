@@ -151,12 +151,10 @@ class Ledger:
         return Progress(*row) if row else Progress(0, 0, 0)
 
     async def close(self) -> None:
-        def close(connection: sqlite3.Connection) -> None:
-            connection.close()
-            self._connection = None
-
-        if self._connection is not None:
-            await self._run(close)
+        """Closes the database; the ledger cannot be used any more."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown()
 
     async def issued(

@@ -14,7 +14,7 @@ broadcasts; every generator loads, checks and says DONE. Nothing in it waits wit
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,13 +51,25 @@ class PublishReport:
 class Publisher:
     """Keeps every generator on the learner's weights."""
 
-    def __init__(self, config: RunConfig, fleet: Fleet, learner: Learner, events: EventLog, canary: Int32Array) -> None:
-        """`canary`: [P] tokens of the prompt whose log-probabilities prove each load; P at least 2."""
+    def __init__(
+        self,
+        config: RunConfig,
+        fleet: Fleet,
+        learner: Learner,
+        events: EventLog,
+        next_epoch: Callable[[], int],
+        canary: Int32Array,
+    ) -> None:
+        """`next_epoch` gives epochs that were never used in this run, restores included.
+
+        `canary`: [P] tokens of the prompt whose log-probabilities prove each load; P at least 2.
+        """
         self._config = config.weights
         self._fleet = fleet
         self._learner = learner
         self._events = events
         self._canary = weights_pb2.Canary(token_ids=int32_to_wire(canary[:CANARY_TOKENS]))
+        self._next_epoch = next_epoch
         self._epoch = 0
         self._group: list[Member] = []
         """The members of the current epoch's group, in rank order."""
@@ -155,7 +167,7 @@ class Publisher:
 
     async def _form_group(self, members: list[Member]) -> dict[str, ShoalError]:
         """Makes the next epoch's group of some generators; returns who did not join, and why."""
-        self._epoch += 1
+        self._epoch = self._next_epoch()
         self._group = []
         world_size = 1 + sum(member.record.num_weight_ranks for member in members)
         rendezvous, manifest = await self._learner.create_weight_group(self._epoch, world_size)

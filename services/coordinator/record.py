@@ -45,6 +45,8 @@ class RunRecord:
     num_steps: int = 0
     create_time_s: float = field(default_factory=time.time)
     last_checkpoint_id: str = ""
+    weight_epoch: int = 0
+    """The last epoch of the broadcast group that was used."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the last step."""
 
@@ -53,6 +55,12 @@ class RunRecord:
         values = asdict(self)
         del values["folder"]
         write_atomically(self.folder / "run.json", json.dumps(values, indent=2) + "\n")
+
+    def next_weight_epoch(self) -> int:
+        """An epoch that no group of this run was named by. Written down first: workers may outlive a coordinator."""
+        self.weight_epoch += 1
+        self.save()
+        return self.weight_epoch
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":

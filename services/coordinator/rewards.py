@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet, Member
+from services.coordinator.tasks import Signal
 from shoal.errors import FailedPrecondition, Internal, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, Prompt, Score
 from shoal.v1 import reward_pb2
@@ -18,32 +19,28 @@ class GrowingGroup:
     def __init__(self) -> None:
         self.completions: list[Completion] = []
         self._complete = False
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     def add(self, completion: Completion) -> None:
         self.completions.append(completion)
-        self._notify()
+        self._changed.notify()
 
     def complete(self) -> None:
         """Says that no more completions come."""
         self._complete = True
-        self._notify()
+        self._changed.notify()
 
     async def read(self) -> AsyncIterator[Completion]:
         """Yields all completions, waiting for those to come."""
         position = 0
         while True:
-            changed = self._changed
+            changed = self._changed.next
             while position < len(self.completions):
                 yield self.completions[position]
                 position += 1
             if self._complete:
                 return
             await changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 class Rewards:

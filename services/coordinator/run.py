@@ -67,7 +67,9 @@ class ActiveRun:
         self._metrics = MetricsFile(record.folder / "metrics.jsonl")
         self._fleet = Fleet(config, record.run_id, registry, events)
         self._learner = Learner(self._fleet, config)
-        self._publisher = Publisher(config, self._fleet, self._learner, events, inputs.prompts.at(0).token_ids)
+        self._publisher = Publisher(
+            config, self._fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
+        )
         self._generators = Generators(self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s)
         self._rewards = Rewards(self._fleet, events, wait_timeout_s=config.coordinator.worker_timeout_s)
         self._sampler = Sampler(
@@ -205,25 +207,35 @@ class ActiveRun:
                 await self._save_checkpoint()
 
     async def _next_groups(self) -> Sequence[SettledGroup] | None:
-        """Waits at the boundary between two steps; None when the run is to stop.
-
-        Checkpoints that are asked for are written here, where ledger and learner agree.
-        """
+        """Waits at the boundary between two steps; None when the run is to stop."""
         count = self.config.grpo.groups_per_step
         taking = asyncio.create_task(self._buffer.take(count))
         try:
             while True:
-                requests, self.controls.checkpoint_requests = self.controls.checkpoint_requests, []
-                for request in requests:
-                    await self._answer_checkpoint_request(request)
+                goes_on = await self._hold_while_paused()
                 drained = self.controls.stop is StopMode.DRAIN and self._buffer.num_charged < count
-                if self.controls.stop is StopMode.NOW or drained:
+                if not goes_on or drained:
                     return None
-                if taking.done() and not self.controls.is_paused:
+                if taking.done():
                     return taking.result()
                 await self.controls.wait_for_change_or(taking)
         finally:
             taking.cancel()
+
+    async def _hold_while_paused(self) -> bool:
+        """Returns when the run is not paused; False when it is to stop now.
+
+        Checkpoints that are asked for are written here, where ledger and learner agree.
+        """
+        while True:
+            requests, self.controls.checkpoint_requests = self.controls.checkpoint_requests, []
+            for request in requests:
+                await self._answer_checkpoint_request(request)
+            if self.controls.stop is StopMode.NOW:
+                return False
+            if not self.controls.is_paused:
+                return True
+            await self.controls.wait_for_change()
 
     async def _step(self, groups: Sequence[SettledGroup], waited_s: float) -> None:
         """One train step and the publish of what came of it."""
@@ -249,8 +261,9 @@ class ActiveRun:
             next_order_number=order_number,
             num_episodes=self._num_episodes,
         )
-        if await self.controls.unless_stopped(self._publish_unpaused()) is None:
+        if not await self._hold_while_paused():
             return
+        await self._publish()
         published_s = time.monotonic() - began - trained_s
         for group in plan.batch.groups:
             with trace.span(
@@ -273,11 +286,6 @@ class ActiveRun:
             "time/from_scratch": time.monotonic() - self._began,
         }
         self._report(metrics)
-
-    async def _publish_unpaused(self) -> bool:
-        await self.controls.unpaused()
-        await self._publish()
-        return True
 
     async def _skip_step(self, groups: Sequence[SettledGroup], reason: str) -> None:
         """Gives up the groups of a step that was not applied. The version stays."""

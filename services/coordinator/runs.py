@@ -164,5 +164,4 @@ class Runs:
         if self._active is None or self._driving is None or self._driving.done():
             return
         await self._active.stop(StopMode.NOW)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._driving), grace_s)
+        await asyncio.wait([self._driving], timeout=grace_s)

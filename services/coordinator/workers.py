@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.coordinator.tasks import Signal
 from shoal.errors import NotFound
 from shoal.v1 import worker_pb2
 from shoal.wire import invalid
@@ -39,7 +40,7 @@ class WorkerRegistry:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._records: dict[str, WorkerRecord] = {}
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     def register(
         self, worker_id: str, kind: worker_pb2.WorkerKind.ValueType, address: str, num_weight_ranks: int
@@ -60,7 +61,7 @@ class WorkerRegistry:
         record.heartbeat_at = self._clock()
         record.lost, record.loss_reason = False, ""
         self._records[worker_id] = record
-        self._notify()
+        self._changed.notify()
         return record
 
     def heartbeat(self, worker_id: str, status: worker_pb2.WorkerStatus) -> None:
@@ -70,7 +71,7 @@ class WorkerRegistry:
             raise NotFound(f"worker {worker_id} is not known here; register again", reason="UNKNOWN_WORKER")
         record.heartbeat_at = self._clock()
         if record.status.state != status.state:
-            self._notify()
+            self._changed.notify()
         record.status.CopyFrom(status)
 
     def report_lost(self, worker_id: str, reason: str) -> None:
@@ -97,10 +98,7 @@ class WorkerRegistry:
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Returns when a worker came, went or changed its state, or after the time-out."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
-        except TimeoutError:
-            pass
+        await self._changed.wait(timeout_s)
 
     async def expire_for_ever(self) -> None:
         """Looks after the leases; runs as long as the coordinator."""
@@ -110,9 +108,4 @@ class WorkerRegistry:
 
     def _lose(self, record: WorkerRecord, reason: str) -> None:
         record.lost, record.loss_reason = True, reason
-        self._notify()
-
-    def _notify(self) -> None:
-        # Waiters hold the event that is set now; later ones wait for a new one.
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.notify()
