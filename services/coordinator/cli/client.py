@@ -42,7 +42,10 @@ def ask(address: str, call: "Callable[[CoordinatorServiceAsyncStub], Awaitable[R
         async with coordinator(address) as stub:
             return await call(stub)
 
-    return asyncio.run(asking())
+    try:
+        return asyncio.run(asking())
+    except Unavailable as error:
+        raise Unavailable(f"no coordinator answers at {address}; is it running there? ({error.message})") from None
 
 
 async def follow(
