@@ -1,0 +1,161 @@
+"""What each verifier gives for a completion and a label."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.reward.registry import VERIFIERS
+from services.reward.verdict import Unscorable
+from shoal.config.data import SourceConfig
+from shoal.data.tasks import make_task
+
+SHARED = Path(__file__).parents[4] / "shared"
+GOLDEN = SHARED / "golden" / "math_verify.json"
+GSM8K = SHARED / "data" / "gsm8k_test.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def value(verifier: str, completion: str, label: Any) -> float:
+    return VERIFIERS[verifier].verify(completion, label).value
+
+
+def golden(variant: str) -> list[dict[str, Any]]:
+    if not GOLDEN.is_file():
+        pytest.skip(f"{GOLDEN} is not here")
+    cases = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]
+    return [case for case in cases if case["variant"] == variant and case["expected"]["score"] is not None]
+
+
+def disagreements(verifier: str, variant: str) -> list[tuple[str, float, dict[str, Any]]]:
+    return [
+        (case["name"], got, case["inputs"])
+        for case in golden(variant)
+        if (got := value(verifier, case["inputs"]["response"], case["inputs"]["gold"])) != case["expected"]["score"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("#### 5", "5", 1.0),
+        ("5.0", "5", 1.0),
+        ("5.50", 5.5, 1.0),
+        ("it is $1,234.", 1234.0, 1.0),
+        ("1,234,567", "1,234,567", 1.0),
+        ("1,2,3", "3", 1.0),
+        ("She paid 12,34", "1234", 0.0),
+        ("3 + 4 = 7", "7", 1.0),
+        ("7 = 3+4", "4", 0.0),
+        ("from 5 to -3", "-3", 1.0),
+        ("2-3", "3", 0.0),
+        ("-.5", "-.5", 1.0),
+        ("1e3", "1000", 0.0),
+        ("no number", "5", 0.0),
+        ("", "5", 0.0),
+        ("５", "5", 0.0),
+        ("7", ["6", "7"], 1.0),
+        ("18", "She makes 9 * 2 = $<<9*2=18>>18.\n#### 18", 1.0),
+        ("2", "Twelve hundred.\n#### 1,200", 0.0),
+        ("1200", "Twelve hundred.\n#### 1,200", 1.0),
+    ],
+)
+def test_gsm8k_compares_the_last_number(completion: str, label: Any, expected: float) -> None:
+    assert value("gsm8k", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["five", "", None, [], True, {"answer": "5"}, "1/2", "#### "])
+def test_gsm8k_without_a_number_to_compare_with_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("gsm8k", "5", label)
+
+
+def test_gsm8k_agrees_with_every_uncontested_golden_case() -> None:
+    assert disagreements("gsm8k", "gsm8k_last_number") == []
+
+
+def test_every_gsm8k_solution_earns_its_own_answer_and_not_anothers() -> None:
+    if not GSM8K.is_file():
+        pytest.skip(f"{GSM8K} is not here")
+    solutions = [json.loads(line)["answer"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]
+    answers = [solution.rpartition("####")[2].strip() for solution in solutions]
+    assert sum(value("gsm8k", solution, answer) for solution, answer in zip(solutions, answers, strict=True)) == 1319
+    others = [next(other for other in answers if other.replace(",", "") != own.replace(",", "")) for own in answers]
+    assert sum(value("gsm8k", solution, other) for solution, other in zip(solutions, others, strict=True)) == 0
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        (r"so $\boxed{\frac{2}{4}}$", r"\frac{1}{2}", 1.0),
+        (r"$\boxed{\frac12}$", "$0.5$", 1.0),
+        (r"$\boxed{0.333}$", r"\frac{1}{3}", 0.0),
+        (r"$\boxed{[0, 1)}$", "[0,1)", 1.0),
+        (r"$\boxed{[0,1]}$", "[0,1)", 0.0),
+        (r"$\boxed{18.9}$", r"\$18.90", 1.0),
+        (r"$\boxed{4}$", r"We find $x=2$, so the answer is $\boxed{4}$.", 1.0),
+        (r"$\boxed{7}$", ["6", "7"], 1.0),
+        ("no answer at all", "4", 0.0),
+        ("", "4", 0.0),
+        (r"$\boxed{\begin{pmatrix}1&2\end{pmatrix}}$", r"\begin{pmatrix} 1 & 2 \end{pmatrix}", 1.0),
+    ],
+)
+def test_math_compares_the_answer_by_what_it_means(completion: str, label: Any, expected: float) -> None:
+    assert value("math", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["", None, [], "$$"])
+def test_math_without_an_answer_to_compare_with_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("math", "$5$", label)
+
+
+def test_math_agrees_with_every_uncontested_golden_answer() -> None:
+    assert disagreements("math", "math_answer") == []
+
+
+def test_math_agrees_with_math_verifys_own_suite_but_for_five_cases_with_other_settings() -> None:
+    # Those want LaTeX only, another rounding, relations equal to sets, or variables that do not matter.
+    wrong = disagreements("math", "math_verify_suite")
+    assert len(wrong) <= 5, wrong
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [("Paris", "Paris", 1.0), (" Paris\n", "Paris", 1.0), ("paris", "Paris", 0.0), ("42", 42.0, 1.0), ("", "x", 0.0)],
+)
+def test_exact_string_compares_letter_for_letter(completion: str, label: Any, expected: float) -> None:
+    assert value("exact_string", completion, label) == expected
+
+
+def reasoning_label(task: str, **options: Any) -> Any:
+    [row] = make_task(SourceConfig(task=task, task_size=1, task_seed=3, task_options=options)).rows
+    return row.values["ground_truth"]
+
+
+@pytest.mark.parametrize("task", ["basic_arithmetic", "arc_1d", "rearc", "countdown"])
+def test_reasoning_gym_pays_the_tasks_own_answer_in_full(task: str) -> None:
+    label = reasoning_label(task)
+    answer = json.loads(label["entry"])["answer"]
+    if task == "countdown":
+        answer = json.loads(label["entry"])["metadata"]["expression"]
+    assert (
+        value("reasoning_gym", f"<think>3</think> It is <answer>1</answer>, no, <answer>{answer}</answer>", label) == 1
+    )
+    assert value("reasoning_gym", f"<think>3</think>\n{answer}", label) == 1
+    assert value("reasoning_gym", "<answer>nonsense</answer>", label) < 0.1
+
+
+@pytest.mark.parametrize("label", ["5", None, {"task": "no_such_task", "options": "{}", "entry": "{}"}, {"task": "x"}])
+def test_reasoning_gym_without_its_own_label_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("reasoning_gym", "5", label)
