@@ -1,0 +1,94 @@
+"""Log-probabilities and entropies of chosen tokens, a chunk of logits at a time.
+
+Letters: C tokens that are scored, B of them in a block, E size of the hidden state, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+_BLOCK_BYTES = 8 << 20
+"""Small enough for the CPU's caches and for the allocator to reuse; on a GPU small enough not to matter."""
+
+
+class TokenScorer(nn.Module):
+    """The model's output layer as a module that returns log-probabilities instead of logits.
+
+    It shares the layer's parameters. Being one module that is called once a forward, it lets DeepSpeed gather the
+    layer's weight once, however many chunks follow: the number of collectives must not depend on a rank's tokens.
+    """
+
+    def __init__(self, head: nn.Linear, *, chunk_tokens: int, logit_softcap: float | None = None) -> None:
+        super().__init__()
+        self.weight = head.weight
+        self.bias = head.bias
+        self.chunk_tokens = chunk_tokens
+        self.logit_softcap = logit_softcap
+
+    def forward(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """[C] log-probabilities of the targets at the temperature, with gradient, and [C] entropies, without.
+
+        Both float32. Never more than `chunk_tokens` rows of logits exist at once; those of all chunks but a lone one
+        are computed again in the backward pass.
+        """
+        if len(targets_C) <= self.chunk_tokens:
+            return self._score(hidden_CE, targets_C, temperature)
+        scored = [
+            checkpoint(self._score, hidden, targets, temperature, use_reentrant=False)
+            for hidden, targets in zip(
+                hidden_CE.split(self.chunk_tokens), targets_C.split(self.chunk_tokens), strict=True
+            )
+        ]
+        logprobs, entropies = zip(*scored, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def _score(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        logits_CV = nn.functional.linear(hidden_CE, self.weight, self.bias)
+        if self.logit_softcap is not None:
+            logits_CV = self.logit_softcap * torch.tanh(logits_CV / self.logit_softcap)
+        scored: tuple[Tensor, Tensor] = _TokenLogprobs.apply(logits_CV, targets_C, temperature)
+        return scored
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax(logits / temperature) at the targets, and the entropy.
+
+    Works in blocks of rows, so that float32 values of the vocabulary exist for one block only, and writes the
+    gradient over the logits: plain autograd would keep a float32 copy of all of them and allocate several more.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_CV: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        lse_C, logprobs_C, entropy_C = torch.empty(3, len(targets_C), device=logits_CV.device)
+        for rows in _blocks(logits_CV):
+            scaled_BV = logits_CV[rows].float() / temperature
+            lse_B = torch.logsumexp(scaled_BV, dim=-1)
+            lse_C[rows] = lse_B
+            logprobs_C[rows] = scaled_BV.gather(-1, targets_C[rows, None]).squeeze(-1) - lse_B
+            entropy_C[rows] = lse_B - torch.linalg.vecdot(torch.exp(scaled_BV - lse_B[:, None]), scaled_BV)
+        ctx.save_for_backward(logits_CV, targets_C, lse_C)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy_C)
+        return logprobs_C, entropy_C
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        grad_C = grads[0]
+        logits_CV, targets_C, lse_C = ctx.saved_tensors
+        for rows in _blocks(logits_CV):
+            # d logprob / d logit = ([target] - softmax) / temperature
+            grad_B = grad_C[rows, None] / ctx.temperature
+            block_BV = (logits_CV[rows].float() / ctx.temperature).sub_(lse_C[rows, None]).exp_().mul_(-grad_B)
+            logits_CV[rows] = block_BV.scatter_add_(-1, targets_C[rows, None], grad_B)
+        return logits_CV, None, None
+
+
+def _blocks(logits_CV: Tensor) -> Iterator[slice]:
+    """Rows whose float32 values take at most `_BLOCK_BYTES`."""
+    num_rows, vocabulary = logits_CV.shape
+    step = max(1, _BLOCK_BYTES // (4 * vocabulary))
+    for start in range(0, num_rows, step):
+        yield slice(start, start + step)

@@ -1,0 +1,136 @@
+"""The policy: a causal language model whose forward takes a packed row and returns log-probabilities."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from services.learner.attention import register_attention
+from services.learner.batch import PackedRow, sequence_row
+from services.learner.logprobs import TokenScorer
+from shoal.config.services import LearnerConfig
+from shoal.errors import InvalidArgument
+
+_MOST_DIFFERENCE = 1e-3
+"""Largest difference in float32 between packed log-probabilities and the model's own, before it is refused."""
+
+
+class Policy(nn.Module):
+    """Scores the completion tokens of packed rows."""
+
+    def __init__(self, lm: Any, *, compute_dtype: torch.dtype, logits_chunk_tokens: int) -> None:
+        super().__init__()
+        self.lm = lm
+        self.scorer = TokenScorer(
+            lm.get_output_embeddings(),
+            chunk_tokens=logits_chunk_tokens,
+            logit_softcap=getattr(lm.config, "final_logit_softcapping", None),
+        )
+        self.compute_dtype = compute_dtype
+        # Whatever type the weights are held in, what flows from layer to layer is float32: rounding it at every
+        # layer would add up.
+        lm.get_input_embeddings().register_forward_hook(lambda module, inputs, output: output.float())
+
+    def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
+        """[C] log-probabilities of the scored tokens at the temperature, with gradient, and [C] entropies; float32."""
+        with torch.autocast(row.token_ids_R.device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16):
+            hidden_1RE = self.lm.base_model(
+                input_ids=row.token_ids_R[None],
+                position_ids=row.positions_R[None],
+                use_cache=False,
+                layout=row.layout,
+            ).last_hidden_state
+            scored: tuple[Tensor, Tensor] = self.scorer(
+                hidden_1RE[0].index_select(0, row.predicting_C), row.targets_C, temperature
+            )
+        return scored
+
+
+def load_policy(folder: Path, config: LearnerConfig) -> Policy:
+    """Loads the model to train on the CPU, in float32.
+
+    Raises `InvalidArgument` when the folder does not hold a causal language model that can be packed.
+    """
+    lm = _load_lm(folder, torch.float32)
+    policy = Policy(lm, compute_dtype=torch.float32, logits_chunk_tokens=config.logits_chunk_tokens)
+    _check_packing(policy)
+    lm.set_attn_implementation(register_attention(choose_attention(config.attention)))
+    policy.compute_dtype = getattr(torch, config.compute_dtype)
+    if config.gradient_checkpointing:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return policy
+
+
+def load_reference(folder: Path, config: LearnerConfig) -> Policy:
+    """Loads a frozen copy of the model to train, on the CPU, in the type that it computes in.
+
+    Its log-probabilities equal the untrained policy's where the model's files hold that type: then the KL starts at
+    0 exactly. Raises as `load_policy`.
+    """
+    compute_dtype = getattr(torch, config.compute_dtype)
+    lm = _load_lm(folder, compute_dtype)
+    lm.set_attn_implementation(register_attention(choose_attention(config.attention)))
+    reference = Policy(lm, compute_dtype=compute_dtype, logits_chunk_tokens=config.logits_chunk_tokens)
+    reference.requires_grad_(False).eval()
+    return reference
+
+
+def _load_lm(folder: Path, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(f"model.path: {folder} cannot be loaded as a causal language model: {error}") from error
+    # A policy is a function of its weights alone: with dropout the ratio to the behavior policy would be noise.
+    for module in lm.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return lm
+
+
+def choose_attention(asked: str) -> str:
+    """What "auto" means here. Raises `InvalidArgument` when what was asked for cannot run."""
+    has_flash = importlib.util.find_spec("flash_attn") is not None and torch.cuda.is_available()
+    if asked == "auto":
+        return "flash_attention_2" if has_flash else "sdpa"
+    if asked == "flash_attention_2" and not has_flash:
+        raise InvalidArgument(
+            "learner.attention: flash_attention_2 needs a GPU and the package flash-attn; install it or choose auto"
+        )
+    return asked
+
+
+def _check_packing(policy: Policy) -> None:
+    """Proves on a few tokens, in float32, that the model computes on a packed row what it computes on the sequences.
+
+    This refuses whatever packing would silently break: layers that carry state past a sequence's end, attention that
+    does not go through transformers' interface, logits that are scaled after the output layer. Leaves the model with
+    packed attention.
+    """
+    lm = policy.lm
+    sequences = [np.arange(1, 8, dtype=np.int32), np.arange(5, 9, dtype=np.int32)]
+    own = []
+    with torch.no_grad():
+        for sequence in sequences:
+            tokens = torch.from_numpy(sequence).long()
+            logits = lm(input_ids=tokens[None], use_cache=False).logits[0]
+            own.append(torch.log_softmax(logits[:-1], -1).gather(-1, tokens[1:, None]).squeeze(-1))
+        try:
+            lm.set_attn_implementation(register_attention("sdpa"))
+            packed, _ = policy(sequence_row(sequences), 1.0)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidArgument(
+                f"model.path: {type(lm).__name__} cannot be trained on packed rows: {error}"
+            ) from error
+    difference = float((packed - torch.cat(own)).abs().max())
+    if not difference <= _MOST_DIFFERENCE:
+        raise InvalidArgument(
+            f"model.path: {type(lm).__name__} cannot be trained on packed rows: its log-probabilities differ by "
+            f"{difference:.3g} from those of the sequences alone"
+        )

@@ -1,0 +1,171 @@
+"""Which completions share a forward pass, and on which rank. Integers only; the learner makes tensors of it.
+
+A group's prompt is stored once in a row, however many of the group's completions stand in it: with short answers
+to long prompts that is most of the tokens. A row holds whole pieces (a prompt with some of its completions); a piece
+is a whole group where that fits.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class GroupLengths:
+    """How long a group is.
+
+    Example: `GroupLengths(num_prompt_tokens=40, num_completion_tokens=(12, 7, 16))`.
+    """
+
+    num_prompt_tokens: int
+    num_completion_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some completions of one group, behind one copy of its prompt."""
+
+    group: int
+    """Index of the group."""
+    completions: tuple[int, ...]
+    """Indices of the completions within the group."""
+    num_tokens: int
+    """The prompt and these completions."""
+
+
+Row = tuple[Piece, ...]
+"""What one rank computes in one forward; empty where there is nothing left for it to do."""
+
+
+@dataclass(frozen=True)
+class PackingPlan:
+    """Who computes what: `rows[forward][rank]`. Every rank has a row in every forward."""
+
+    rows: tuple[tuple[Row, ...], ...]
+
+    def of_rank(self, rank: int) -> tuple[Row, ...]:
+        """The rows of one rank, in the order in which all ranks take theirs."""
+        return tuple(forward[rank] for forward in self.rows)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that hold anything."""
+        return sum(1 for forward in self.rows for row in forward if row)
+
+
+def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: int) -> PackingPlan:
+    """Packs groups into as few forwards as possible, each with one row for every rank.
+
+    No row is longer than `max_tokens`, except one that holds a single completion which is longer by itself. Rows of
+    one forward are about equally long, since the ranks wait for each other. Every completion is in exactly one row;
+    depends on nothing but its arguments, so that every rank computes the same plan.
+
+    Raises ValueError if `max_tokens` or `num_ranks` is below 1.
+    """
+    if max_tokens < 1 or num_ranks < 1:
+        raise ValueError(f"max_tokens ({max_tokens}) and num_ranks ({num_ranks}) must be at least 1")
+    total = sum(group.num_prompt_tokens + sum(group.num_completion_tokens) for group in groups)
+    num_forwards = max(1, math.ceil(total / (max_tokens * num_ranks)))
+    while True:
+        num_bins = num_forwards * num_ranks
+        # Pieces no longer than an even share, so that a group larger than that spreads over several ranks.
+        share = math.ceil(total / num_bins)
+        pieces = [piece for index, group in enumerate(groups) for piece in _cut(index, group, min(max_tokens, share))]
+        bins = _spread(pieces, num_bins)
+        if not _fits(bins, max_tokens):
+            pieces = [piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)]
+            bins = _fill(pieces, max_tokens)
+        if _fits(bins, max_tokens) and len(bins) <= num_bins:
+            return _deal(bins, num_forwards, num_ranks)
+        num_forwards += 1
+
+
+def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
+    """Cuts a group into pieces of about the same length, none longer than `max_tokens` if that can be."""
+    lengths = group.num_completion_tokens
+    if not lengths:
+        return []
+    room = max_tokens - group.num_prompt_tokens
+    # Long completions first: the last pieces are then filled up with short ones.
+    order = sorted(range(len(lengths)), key=lambda completion: -lengths[completion])
+    num_pieces = max(1, math.ceil(sum(lengths) / room)) if room > 0 else len(lengths)
+    while num_pieces < len(lengths):
+        pieces = _even(order, lengths, num_pieces)
+        if all(sum(lengths[i] for i in piece) <= room or len(piece) == 1 for piece in pieces):
+            break
+        num_pieces += 1
+    else:
+        pieces = [[completion] for completion in order]
+    return [
+        Piece(index, tuple(sorted(piece)), group.num_prompt_tokens + sum(lengths[i] for i in piece)) for piece in pieces
+    ]
+
+
+def _even(order: Sequence[int], lengths: Sequence[int], num_pieces: int) -> list[list[int]]:
+    pieces: list[list[int]] = [[] for _ in range(num_pieces)]
+    loads = [0] * num_pieces
+    for completion in order:
+        least = loads.index(min(loads))
+        pieces[least].append(completion)
+        loads[least] += lengths[completion]
+    return [piece for piece in pieces if piece]
+
+
+def _longest_first(pieces: Sequence[Piece]) -> list[Piece]:
+    return sorted(pieces, key=lambda piece: (-piece.num_tokens, piece.group, piece.completions))
+
+
+def _spread(pieces: Sequence[Piece], num_bins: int) -> list[list[Piece]]:
+    """Puts each piece, longest first, where there is least."""
+    bins: list[list[Piece]] = [[] for _ in range(num_bins)]
+    loads = [0] * num_bins
+    for piece in _longest_first(pieces):
+        least = loads.index(min(loads))
+        bins[least].append(piece)
+        loads[least] += piece.num_tokens
+    return bins
+
+
+def _fill(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
+    """Puts each piece, longest first, where it leaves least room; opens a bin where it fits nowhere."""
+    bins: list[list[Piece]] = []
+    rooms: list[int] = []
+    for piece in _longest_first(pieces):
+        fitting = [place for place, room in enumerate(rooms) if room >= piece.num_tokens]
+        if fitting:
+            place = min(fitting, key=lambda candidate: rooms[candidate])
+            bins[place].append(piece)
+            rooms[place] -= piece.num_tokens
+        else:
+            bins.append([piece])
+            rooms.append(max_tokens - piece.num_tokens)
+    return bins
+
+
+def _fits(bins: Sequence[Sequence[Piece]], max_tokens: int) -> bool:
+    return all(len(pieces) < 2 or _load(pieces) <= max_tokens for pieces in bins)
+
+
+def _load(pieces: Sequence[Piece]) -> int:
+    return sum(piece.num_tokens for piece in pieces)
+
+
+def _deal(bins: Sequence[Sequence[Piece]], num_forwards: int, num_ranks: int) -> PackingPlan:
+    """Bins of about the same length share a forward; each forward gives its longest to the rank with least so far."""
+    ordered: list[Row] = sorted((_in_order(pieces) for pieces in bins), key=_load, reverse=True)
+    ordered += [()] * (num_forwards * num_ranks - len(ordered))
+    totals = [0] * num_ranks
+    forwards = []
+    edges = range(0, num_forwards * num_ranks + 1, num_ranks)
+    for start, end in pairwise(edges):
+        forward: list[Row] = [()] * num_ranks
+        for row, rank in zip(ordered[start:end], sorted(range(num_ranks), key=totals.__getitem__), strict=True):
+            forward[rank] = row
+            totals[rank] += _load(row)
+        forwards.append(tuple(forward))
+    return PackingPlan(tuple(forwards))
+
+
+def _in_order(pieces: Sequence[Piece]) -> Row:
+    return tuple(sorted(pieces, key=lambda piece: (piece.group, piece.completions)))
