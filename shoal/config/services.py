@@ -59,8 +59,8 @@ class LearnerConfig(Section):
     """AdamW's epsilon."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
-    """Gradients are scaled down to this global norm; unset leaves them."""
+    max_grad_norm: float = Field(default=1.0, ge=0)
+    """Gradients are scaled down to this global norm; 0 leaves them."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after warm-up, over the run's optimizer steps."""
     warmup_steps: int = Field(default=0, ge=0)

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+
+from services.coordinator.ledger import GroupState, Ledger, Progress
+from shoal.rollout import (
+    Completion,
+    FinishReason,
+    Prompt,
+    Score,
+    ScoreOutcome,
+    VerifierScore,
+    VersionSpan,
+    WeightVersion,
+)
+
+PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
+
+
+def completion(index: int) -> Completion:
+    return Completion(
+        sample_index=index,
+        token_ids=np.array([5, 6, 7], np.int32),
+        behavior_logprobs=np.array([-1, -2, np.nan], np.float32),
+        finish_reason=FinishReason.STOP,
+        version_spans=(VersionSpan(WeightVersion(0, 2), 0, 1), VersionSpan(WeightVersion(0, 3), 1, 3)),
+        seed=2**53 - 1,
+        text="2",
+    )
+
+
+async def bring_to_scored(ledger: Ledger, order_number: int) -> None:
+    await ledger.issued(order_number, f"g{order_number}", PROMPT, "ab" * 16, 2, "")
+    await ledger.sampled(order_number, [completion(0), completion(1)], 2, "generator-0")
+    scores = [
+        Score(0, ScoreOutcome.SCORED, 1.0, (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1),)),
+        Score(1, ScoreOutcome.FAILED, 0.0, (VerifierScore("gsm8k", ScoreOutcome.FAILED, 0.0, "timed out", 9.0),)),
+    ]
+    await ledger.scored(order_number, scores, 2)
+
+
+async def test_a_group_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    assert await ledger.open() == Progress(0, 0, 0)
+    await bring_to_scored(ledger, 0)
+    await ledger.step_done(
+        policy_version=3, trained=[(0, 1, (0.5, None))], dropped=[], next_order_number=1, num_episodes=2
+    )
+    (group,) = await ledger.page(0, 10)
+    assert (group.state, group.train_step, group.staleness) == (GroupState.TRAINED, 3, 1)
+    first, second = group.completions
+    assert first.version_spans == completion(0).version_spans and first.num_tokens == 3
+    assert first.advantage == 0.5 and second.advantage is None
+    assert second.score is not None and second.score.outcome is ScoreOutcome.FAILED
+    assert second.score.verifier_scores[0].detail == "timed out"
+    await ledger.close()
+    again = Ledger(tmp_path / "ledger.sqlite", attempt=1)
+    assert await again.open() == Progress(3, 1, 2), "progress did not outlive the process"
+    await again.close()
+
+
+async def test_a_group_that_is_issued_again_forgets_its_first_samples(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    await ledger.issued(0, "g0", PROMPT, "cd" * 16, 3, "its generator was lost")
+    (group,) = await ledger.page(0, 10)
+    assert group.state is GroupState.ISSUED and not group.completions and group.trace_id == "cd" * 16
+    assert await ledger.num_groups() == {"ISSUED": 1}
+    await ledger.close()
+
+
+async def test_a_snapshot_is_the_ledger_at_its_time_in_one_file(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await ledger.dropped(0, "no_signal", 2)
+    await ledger.close()
+    assert sorted(path.name for path in tmp_path.glob("snapshot*")) == ["snapshot.sqlite"]
+    snapshot = Ledger(tmp_path / "snapshot.sqlite", attempt=0)
+    await snapshot.open()
+    assert (await snapshot.page(0, 1))[0].state is GroupState.SCORED
+    await snapshot.close()
+
+
+async def test_tokens_go_once_their_group_is_settled_and_text_stays(tmp_path: Path) -> None:
+    import sqlite3
+
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    for order_number in (0, 1):
+        await bring_to_scored(ledger, order_number)
+    await ledger.step_done(
+        policy_version=3, trained=[(0, 0, (1.0, -1.0))], dropped=[], next_order_number=1, num_episodes=2
+    )
+    await ledger.forget_committed_tokens()
+    await ledger.close()
+    rows = sqlite3.connect(tmp_path / "ledger.sqlite").execute(
+        "SELECT order_number, token_ids IS NULL, text FROM completions WHERE sample_index = 0 ORDER BY 1"
+    )
+    assert rows.fetchall() == [(0, 1, "2"), (1, 0, "2")]
