@@ -237,6 +237,7 @@ def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
             train_step_id=batch.train_step_id,
             expected_version=version_to_wire(batch.expected_version),
             temperature=batch.temperature,
+            num_groups=len(batch.groups),
         )
     )
     for group in batch.groups:
@@ -280,6 +281,8 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
         raise invalid("header.train_step_id", "is required")
     if header.temperature <= 0:
         raise invalid("header.temperature", f"must be above 0 (given: {header.temperature})")
+    if len(groups) != header.num_groups:
+        raise invalid("header.num_groups", f"announced {header.num_groups}, sent {len(groups)}")
     for group, rollouts in groups:
         if len(rollouts) != group.num_rollouts:
             raise invalid(

@@ -121,10 +121,15 @@ class TrainStepHeader(_message.Message):
     TRAIN_STEP_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
+    NUM_GROUPS_FIELD_NUMBER: _builtins.int
     train_step_id: _builtins.str
     """Names the step: a repeat is not applied twice."""
     temperature: _builtins.float
     """Temperature that the completions were drawn at."""
+    num_groups: _builtins.int
+    """Groups that follow. A stream whose caller goes away ends like one that was
+    half-closed, so only a count tells a whole batch from a cut one.
+    """
     @_builtins.property
     def expected_version(self) -> _rollout_pb2.WeightVersion:
         """The version that the batch is to be applied to."""
@@ -135,10 +140,11 @@ class TrainStepHeader(_message.Message):
         train_step_id: _builtins.str = ...,
         expected_version: _rollout_pb2.WeightVersion | None = ...,
         temperature: _builtins.float = ...,
+        num_groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "temperature", b"temperature", "train_step_id", b"train_step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "num_groups", b"num_groups", "temperature", b"temperature", "train_step_id", b"train_step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

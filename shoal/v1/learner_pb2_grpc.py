@@ -127,8 +127,8 @@ class LearnerServiceServicer:
 
         Errors:
 
-        * `INVALID_ARGUMENT`: messages out of order, arrays whose lengths do not
-        agree, or no token to train on.
+        * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
+        lengths do not agree, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
         learner's version: the batch was built for another step.
         """

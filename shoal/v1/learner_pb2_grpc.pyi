@@ -66,8 +66,8 @@ class LearnerServiceStub:
 
     Errors:
 
-    * `INVALID_ARGUMENT`: messages out of order, arrays whose lengths do not
-      agree, or no token to train on.
+    * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
+      lengths do not agree, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
     """
@@ -181,8 +181,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 
     Errors:
 
-    * `INVALID_ARGUMENT`: messages out of order, arrays whose lengths do not
-      agree, or no token to train on.
+    * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
+      lengths do not agree, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
     """
@@ -305,8 +305,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `INVALID_ARGUMENT`: messages out of order, arrays whose lengths do not
-          agree, or no token to train on.
+        * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
+          lengths do not agree, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
           learner's version: the batch was built for another step.
         """
