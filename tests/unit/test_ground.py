@@ -1,11 +1,13 @@
 """Files that are written by a tool are current, and those that people start from work."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from services.coordinator.cli.exit_codes import ExitCode
 from services.coordinator.preflight import preflight
 from shoal.config import load_config, parse_config
 from shoal.config.load import config_struct
@@ -34,3 +36,18 @@ def test_the_quickstart_has_its_held_out_questions() -> None:
     asked = {prompt.text for prompt in inputs.prompts.prompts}
     assert len(inputs.evaluation_prompts) == config.evaluation.num_prompts == 200
     assert not [prompt.prompt_id for prompt in inputs.evaluation_prompts if prompt.text in asked]
+
+
+def test_operations_lists_every_event_and_every_exit_code() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    sources = [path.read_text() for path in (ROOT / "services" / "coordinator").glob("*.py")]
+    kinds = {kind for source in sources for kind in re.findall(r'events\.add\(\s*"(\w+)"', source)}
+    assert kinds, "no event is added any more?"
+    assert not sorted(kind for kind in kinds if f"| `{kind}` |" not in text)
+    assert not [code for code in ExitCode if f"| {code.value} | {code.name} |" not in text]
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
+    assert not [f"{page.relative_to(ROOT)}: {link}" for page, link in links if not (page.parent / link).exists()]

@@ -34,9 +34,12 @@ STEP_COLUMNS = (
 _STYLES = {
     "step": "",
     "evaluation": "bold green",
+    "restored": "bold",
     "error": "bold red",
     "worker_lost": "yellow",
     "worker_failed": "red",
+    "publish_failed": "yellow",
+    "scoring_repeated": "yellow",
     "group_reissued": "yellow",
     "group_dropped": "yellow",
     "step_skipped": "yellow",
