@@ -1,0 +1,255 @@
+"""From files, data sets and tasks to prompts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from shoal.config.data import DataConfig, SourceConfig
+from shoal.config.model import ModelConfig
+from shoal.data import PromptSet, load_prompts
+from shoal.errors import InvalidArgument
+from tests.tiny_model import make_tokenizer
+
+VERIFIERS = ("gsm8k", "math", "exact_string", "reasoning_gym")
+ROW = {"messages": "What is 2 + 2?", "ground_truth": "4", "dataset": "gsm8k"}
+
+
+def write_jsonl(path: Path, rows: Sequence[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def load(*sources: Mapping[str, Any], seed: int = 0, tokenizer: Any = None, **data: Any) -> PromptSet:
+    config = DataConfig(sources=[SourceConfig(**source) for source in sources], **data)
+    return load_prompts(
+        config.sources,
+        model=ModelConfig(path="unused"),
+        data=config,
+        seed=seed,
+        known_verifiers=VERIFIERS,
+        tokenizer=tokenizer or make_tokenizer(),
+    )
+
+
+def loaded(tmp_path: Path, *rows: Any, **source: Any) -> PromptSet:
+    return load({"path": write_jsonl(tmp_path / "rows.jsonl", rows), **source})
+
+
+def refusal(tmp_path: Path, *rows: Any, **source: Any) -> str:
+    with pytest.raises(InvalidArgument) as error:
+        loaded(tmp_path, *rows, **source)
+    return error.value.message
+
+
+def truths(prompts: PromptSet, number: int = 0) -> list[tuple[str, Any]]:
+    return [(truth.verifier, truth.label) for truth in prompts.prompts[number].ground_truths]
+
+
+def test_a_row_of_open_instruct_becomes_a_prompt(tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "4"},
+    ]
+    prompts = loaded(tmp_path, {"messages": messages, "ground_truth": ["4", "4"], "dataset": ["gsm8k", "MATH"]})
+    [prompt] = prompts.prompts
+    assert prompt.text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert prompt.prompt_id == f"{tmp_path}/rows.jsonl:0"
+    assert truths(prompts) == [("gsm8k", "4"), ("math", "4")]
+    assert make_tokenizer().decode(prompt.token_ids) == prompt.text
+    assert prompt.token_ids.dtype == "int32"
+
+
+def test_a_plain_question_is_a_message_of_the_user(tmp_path: Path) -> None:
+    assert loaded(tmp_path, ROW).prompts[0].text == (
+        "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_token_ids_are_those_of_the_tokenizers_own_chat_template(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    own = tokenizer.apply_chat_template([{"role": "user", "content": ROW["messages"]}], add_generation_prompt=True)
+    assert loaded(tmp_path, ROW).prompts[0].token_ids.tolist() == own["input_ids"]
+
+
+def test_a_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None:
+    row = {**ROW, "messages": [{"role": "system", "content": "old"}, {"role": "user", "content": "hi"}]}
+    prompts = loaded(tmp_path, row, ROW, system_prompt="new")
+    assert [prompt.text.partition("<|im_end|>")[0] for prompt in prompts.prompts] == ["<|im_start|>system\nnew"] * 2
+
+
+def test_numbers_in_labels_become_text_and_structures_stay(tmp_path: Path) -> None:
+    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, ["4", 5], {"a": 1})]
+    prompts = loaded(tmp_path, *rows)
+    assert [truths(prompts, number)[0][1] for number in range(4)] == ["4", "4.5", ["4", "5"], {"a": "1"}]
+
+
+def test_columns_and_verifier_can_be_named(tmp_path: Path) -> None:
+    row = {"question": "2+2?", "answer": "two and two\n#### 4"}
+    prompts = loaded(tmp_path, row, messages_column="question", ground_truth_column="answer", verifier="gsm8k")
+    assert truths(prompts) == [("gsm8k", "two and two\n#### 4")]
+
+
+def test_parquet_reads_like_jsonl(tmp_path: Path) -> None:
+    rows = [{**ROW, "messages": [{"role": "user", "content": f"{number}?"}]} for number in range(3)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    texts = [prompt.text for prompt in load({"path": str(tmp_path / "rows.parquet")}).prompts]
+    assert texts == [prompt.text for prompt in loaded(tmp_path, *rows).prompts]
+
+
+@pytest.mark.parametrize("kind", ["files", "saved"])
+def test_hugging_face_data_sets_are_read_from_a_folder(tmp_path: Path, kind: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    if kind == "saved":
+        datasets.DatasetDict(train=datasets.Dataset.from_list([ROW] * 2)).save_to_disk(tmp_path / "set")
+    else:
+        (tmp_path / "set").mkdir()
+        write_jsonl(tmp_path / "set" / "train.jsonl", [ROW] * 2)
+    prompts = load({"dataset": str(tmp_path / "set")})
+    assert [prompt.prompt_id for prompt in prompts.prompts] == [f"{tmp_path}/set/train:{row}" for row in range(2)]
+    with pytest.raises(InvalidArgument, match=r"split test.*cannot be loaded"):
+        load({"dataset": str(tmp_path / "set"), "split": "test"})
+    with pytest.raises(InvalidArgument, match="no column 'question'; it has: messages"):
+        load({"dataset": str(tmp_path / "set"), "messages_column": "question"})
+
+
+def test_a_data_set_that_is_nowhere_is_refused_by_name() -> None:
+    pytest.importorskip("datasets")
+    with pytest.raises(InvalidArgument, match="data set /nonexistent/folder/of/data .*cannot be loaded"):
+        load({"dataset": "/nonexistent/folder/of/data"})
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        ({}, {0: 1, 1: 1, 2: 1, 3: 1}),
+        ({"count": 2}, 2),
+        ({"count": 9}, 9),
+        ({"fraction": 0.5}, 2),
+        ({"fraction": 1.0}, {0: 1, 1: 1, 2: 1, 3: 1}),
+        ({"fraction": 3.0}, {0: 3, 1: 3, 2: 3, 3: 3}),
+    ],
+)
+def test_sources_are_mixed_by_fraction_or_count(tmp_path: Path, share: dict[str, Any], expected: Any) -> None:
+    prompts = loaded(tmp_path, *[{**ROW, "messages": str(number)} for number in range(4)], **share)
+    uses = {number: prompts.questions.count(f"user: {number}") for number in range(4)}
+    if isinstance(expected, dict):
+        assert uses == expected
+    else:
+        assert len(prompts) == expected
+        assert max(uses.values()) - min(uses.values()) <= 1, uses
+
+
+def test_the_choice_of_rows_does_not_depend_on_the_seed_of_the_run(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{**ROW, "messages": str(number)} for number in range(100)])
+    first, second = (load({"path": path, "count": 10}, seed=seed) for seed in (1, 2))
+    assert first.questions == second.questions
+
+
+def test_a_fraction_of_nothing_is_refused(tmp_path: Path) -> None:
+    assert "fraction 0.1 of 4 rows is none" in refusal(tmp_path, *[ROW] * 4, fraction=0.1)
+
+
+def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [ROW, {**ROW, "messages": "x" * 100}])
+    prompts = load({"path": path, "fraction": 2.0}, max_prompt_tokens=80)
+    assert (len(prompts), prompts.num_dropped_too_long) == (2, 2)
+    longest = max(len(prompt.token_ids) for prompt in prompts.prompts)
+    assert load({"path": path}, max_prompt_tokens=longest).num_dropped_too_long == 1
+    with pytest.raises(InvalidArgument, match=rf"longer than {longest - 1} tokens .*shortest has {longest}"):
+        load({"path": path}, max_prompt_tokens=longest - 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{not json}", r"rows\.jsonl:2: not a line of JSON"),
+        (b'["a"]', r"rows\.jsonl:2: a JSON object is needed"),
+        (b'{"messages": "\xff"}', r"rows\.jsonl:2: not a line of JSON"),
+        (b'{"messages": "a", "dataset": "gsm8k"}', r"rows\.jsonl:2: there is no column 'ground_truth'; the row has"),
+        (b'{"messages": 3, "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
+        (b'{"messages": [], "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
+        (
+            b'{"messages": [{"role": "user"}], "ground_truth": "4", "dataset": "gsm8k"}',
+            r"rows\.jsonl:2: each of messages needs",
+        ),
+        (b'{"messages": "\\ud800", "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: .*lone surrogate"),
+        (b'{"messages": "a", "ground_truth": "4", "dataset": "gsm9k"}', r"rows\.jsonl:2: no verifier.*'gsm9k'; known"),
+        (b'{"messages": "a", "ground_truth": "4", "dataset": 7}', r"rows\.jsonl:2: dataset must be"),
+        (b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}', r"jsonl:2: 2 verifiers for 1"),
+        (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is null"),
+    ],
+)
+def test_a_malformed_row_is_refused_by_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + line + b"\n")
+    with pytest.raises(InvalidArgument, match=message):
+        load({"path": str(tmp_path / "rows.jsonl")})
+
+
+def test_a_file_that_is_missing_empty_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    (tmp_path / "rows.parquet").write_text("not parquet")
+    for name, message in [
+        ("missing.jsonl", "no such file"),
+        ("empty.jsonl", "is empty"),
+        ("rows.csv", r"\.csv.*\.jsonl or \.parquet"),
+        ("rows.parquet", "cannot be read as Parquet"),
+    ]:
+        with pytest.raises(InvalidArgument, match=message):
+            load({"path": str(tmp_path / name)})
+
+
+def test_a_chat_template_that_refuses_the_messages_is_told_with_the_row(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('only tools') }}"
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:1: the chat template refuses.*only tools"):
+        load({"path": write_jsonl(tmp_path / "rows.jsonl", [ROW])}, tokenizer=tokenizer)
+    tokenizer.chat_template = None
+    with pytest.raises(InvalidArgument, match=r"model\.chat_template"):
+        load({"path": write_jsonl(tmp_path / "rows.jsonl", [ROW])}, tokenizer=tokenizer)
+
+
+def test_arithmetic_asks_different_sums_with_their_answers() -> None:
+    prompts = load({"task": "arithmetic", "task_size": 100, "task_options": {"max_operand": 9}})
+    assert len(set(prompts.questions)) == 100, "all of the 100 sums of two digits"
+    for number, question in enumerate(prompts.questions):
+        first, second = (int(word.rstrip("?")) for word in question.split() if word.rstrip("?").isdigit())
+        assert truths(prompts, number) == [("gsm8k", str(first + second))]
+        assert 0 <= first <= 9 and 0 <= second <= 9
+
+
+def test_another_task_seed_gives_other_questions_and_the_same_one_the_same() -> None:
+    first, again, other = (load({"task": "arithmetic", "task_size": 50, "task_seed": seed}) for seed in (1, 1, 2))
+    assert first.questions == again.questions != other.questions
+
+
+def test_reasoning_gym_makes_questions_with_what_its_scorer_needs() -> None:
+    pytest.importorskip("reasoning_gym")
+    prompts = load({"task": "basic_arithmetic", "task_size": 3, "task_options": {"max_terms": 3.0}})
+    [(verifier, label)] = truths(prompts)
+    assert (verifier, label["task"], label["options"]) == ("reasoning_gym", "basic_arithmetic", '{"max_terms":3}')
+    assert json.loads(label["entry"])["question"] in prompts.prompts[0].text
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"task": "arithmetic", "task_options": {"operands": 3}}, "no option 'operands'; known: max_operand"),
+        ({"task": "arithmetic", "task_options": {"max_operand": -1}}, "given: -1"),
+        ({"task": "arithmetic", "task_options": {"max_operand": 1}, "task_size": 5}, "only 4 different questions"),
+        ({"task": "basic_aritmetic"}, "did you mean basic_arithmetic"),
+        ({"task": "basic_arithmetic", "task_options": {"nonsense": 3}}, "refuses its options.*nonsense"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_refused_with_the_cure(source: dict[str, Any], message: str) -> None:
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(InvalidArgument, match=message):
+        load(source)
