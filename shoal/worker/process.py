@@ -74,9 +74,13 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
     try:
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(membership.keep()), tasks.create_task(_show_health(service, server))]
-            await server.serve_until_stopped(_GRACE_S)
-            for task in beside:
-                task.cancel()
+
+            async def leave() -> None:
+                # A worker that refuses calls must not look alive; without heartbeats it is soon given up.
+                for task in beside:
+                    task.cancel()
+
+            await server.serve_until_stopped(_GRACE_S, before_stop=leave)
     finally:
         await server.stop(grace_s=0)
 

@@ -5,11 +5,14 @@ import contextlib
 import socket
 
 import grpc
+import numpy as np
 import pytest
 
 from shoal import errors
+from shoal.rollout import Completion, FinishReason, Rollout, TrainBatch, TrainGroup, VersionSpan, WeightVersion
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2, generator_pb2_grpc, learner_pb2, learner_pb2_grpc, reward_pb2, reward_pb2_grpc
+from shoal.wire import batch_from_wire, batch_to_wire
 from tests.serving import GENERATOR, LEARNER, REWARD, serving
 
 TIMEOUT_S = 20
@@ -252,3 +255,47 @@ async def test_a_peer_is_found_again_soon_after_a_restart():
                 await reward.Configure(request, timeout=TIMEOUT_S)
             async with serving(Recording(), REWARD, port=port):
                 await reward.Configure(request, timeout=TIMEOUT_S, wait_for_ready=True)
+
+
+class Reading(learner_pb2_grpc.LearnerServiceServicer):
+    """Reads a batch as the learner does."""
+
+    def __init__(self):
+        self.outcome = asyncio.get_running_loop().create_future()
+
+    async def TrainStep(self, request_iterator, context):
+        messages = [message async for message in request_iterator]
+        try:
+            self.outcome.set_result(batch_from_wire(messages))
+        except errors.InvalidArgument as error:
+            self.outcome.set_result(error)
+        return learner_pb2.TrainStepResponse()
+
+
+@pytest.mark.parametrize("num_sent", [2, 3, 4, 6])
+async def test_a_batch_whose_caller_goes_away_is_told_from_a_whole_one(num_sent):
+    """gRPC ends the stream of requests of a dead caller before it says that the caller is gone."""
+    version = WeightVersion(attempt=0, policy_version=0)
+    tokens, logprobs = np.arange(3, dtype=np.int32), np.zeros(3, dtype=np.float32)
+    completion = Completion(0, tokens, logprobs, FinishReason.STOP, (VersionSpan(version, 0, 3),), seed=0)
+    rollout = Rollout(completion, advantage=1.0)
+    groups = tuple(TrainGroup(f"g{i}", tokens, (rollout, rollout)) for i in range(2))
+    batch = TrainBatch("step-1", version, temperature=1.0, groups=groups)
+    sent = asyncio.Event()
+
+    async def cut_off():
+        for message in list(batch_to_wire(batch))[:num_sent]:
+            yield message
+        sent.set()
+        await asyncio.Event().wait()
+
+    servicer = Reading()
+    async with serving(servicer, LEARNER) as address, connect(address, LEARNER) as channel:
+        call = learner_pb2_grpc.LearnerServiceStub(channel).TrainStep(cut_off(), timeout=TIMEOUT_S)
+        await within(sent)
+        await asyncio.sleep(0.1)  # Lets the last message arrive.
+        call.cancel()
+        async with asyncio.timeout(TIMEOUT_S):
+            outcome = await servicer.outcome
+    assert isinstance(outcome, errors.InvalidArgument), outcome
+    assert "announced 2, sent" in outcome.message

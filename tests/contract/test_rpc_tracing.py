@@ -68,18 +68,20 @@ async def test_one_trace_spans_caller_and_service():
     calls = [span for span in collector.spans if span.name.startswith("shoal.v1.RewardService/")]
     assert {span.trace_id for span in (issue, score, step, publish, *calls)} == {issue.trace_id}
 
-    for around, method, status in (
-        (score, "ScoreGroup", {"0"}),
-        # The caller says DEADLINE_EXCEEDED or CANCELLED; the service only learns that the call was given up.
-        (step, "ListVerifiers", {"1", "4"}),
-        (publish, "ScoreGroup", {"1"}),
+    ok, cancelled, deadline_exceeded = "0", "1", "4"
+    for around, method, at_client, at_server in (
+        (score, "ScoreGroup", {ok}, {ok}),
+        (step, "ListVerifiers", {deadline_exceeded}, {cancelled}),
+        # The handler reads to the end of its requests, and does not learn that the caller had gone.
+        (publish, "ScoreGroup", {cancelled}, {ok, cancelled}),
     ):
         (client,) = (span for span in calls if span.parent_id == around.span_id)
         (server,) = (span for span in calls if span.parent_id == client.span_id)
         assert (client.service, server.service) == ("shoal-caller", "shoal-reward")
         assert client.attributes["rpc.method"] == server.attributes["rpc.method"] == method
-        assert {client.attributes["rpc.grpc.status_code"], server.attributes["rpc.grpc.status_code"]} == status
-        assert client.is_error == server.is_error == (status != {"0"})
+        for span, statuses in ((client, at_client), (server, at_server)):
+            assert span.attributes["rpc.grpc.status_code"] in statuses, span
+            assert span.is_error == (span.attributes["rpc.grpc.status_code"] != ok), span
 
     methods = {span.attributes["rpc.method"] for span in calls}
     assert methods == {"ScoreGroup", "ListVerifiers"}, "calls repeated by a clock are not traced"
