@@ -6,9 +6,9 @@ from typing import Any
 
 from shoal.config.data import SourceConfig
 from shoal.data.draw import draw_distinct
-from shoal.data.entry import entry_to_text
 from shoal.data.rows import Row, RowSource
 from shoal.errors import InvalidArgument
+from shoal.reasoning_entry import entry_to_text
 
 ARITHMETIC = "arithmetic"
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from services.reward.verdict import Unscorable, Verdict
-from shoal.data.entry import entry_from_text
+from shoal.reasoning_entry import entry_from_text
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -122,7 +122,7 @@ def test_hugging_face_data_sets_are_read_from_a_folder(tmp_path: Path, kind: str
 
 def test_a_data_set_that_is_nowhere_is_refused_by_name() -> None:
     pytest.importorskip("datasets")
-    with pytest.raises(InvalidArgument, match="data set /nonexistent/folder/of/data .*cannot be loaded"):
+    with pytest.raises(InvalidArgument, match=r"data set /nonexistent/folder/of/data .*cannot be loaded"):
         load({"dataset": "/nonexistent/folder/of/data"})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.data.entry import entry_from_text, entry_to_text
+from shoal.reasoning_entry import entry_from_text, entry_to_text
 
 
 @pytest.mark.parametrize(

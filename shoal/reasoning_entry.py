@@ -1,7 +1,8 @@
 """reasoning-gym entries as JSON text that comes back as it was.
 
 Its scorers look into the entry's metadata, where some tell tuples from lists, so plain JSON will not do. An
-entry travels as one text because numbers of a `google.protobuf.Value` are doubles.
+entry travels as one text because numbers of a `google.protobuf.Value` are doubles. It stands outside `shoal.data`
+so that verifier processes, which start often, import nothing else.
 """
 
 import json
