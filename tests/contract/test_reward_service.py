@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -288,3 +290,27 @@ async def test_status_answers_while_the_pool_hangs(client: Client) -> None:
     scoring.cancel()
     with contextlib.suppress(asyncio.CancelledError, Unavailable):
         await scoring
+
+
+async def test_the_process_serves_ends_on_sigterm_and_takes_its_pool_with_it_even_when_killed() -> None:
+    for number, expected in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                address = json.loads(await process.stdout.readline())["address"]
+            async with connect(address, RewardService.full_name) as channel:
+                client = await Client(RewardService(), RewardServiceStub(channel)).configured(num_processes=2)
+                assert [score.reward for score in await client.score([FIVE], ["5"])] == [1.0]
+                pool = [psutil.Process(pid) for pid in (await client.status()).pool_pids]
+        finally:
+            process.send_signal(number)
+            async with asyncio.timeout(TIMEOUT_S):
+                exit_code = await process.wait()
+        assert exit_code == expected
+        _, alive = await asyncio.to_thread(psutil.wait_procs, pool, 10)
+        assert not alive, f"pool processes outlive the service that got signal {number}: {alive}"
