@@ -123,7 +123,7 @@ def _extra(extra: Extra) -> Finding:
         return Finding(name, "ok", f"{extra.needed_for}: {', '.join(extra.modules)}")
     # Without data sets and the quickstart's model, runs with other data and models are possible.
     status = "missing" if extra in (REWARD, GENERATOR, LEARNER) else "warning"
-    return Finding(name, status, f"{extra.needed_for} needs {', '.join(missing)}", extra.install)
+    return Finding(name, status, f"{', '.join(missing)} not installed, for {extra.needed_for}", extra.install)
 
 
 def _ask_torch() -> Mapping[str, Any] | None:

@@ -68,7 +68,7 @@ def extras_for(config: RunConfig) -> list[Extra]:
 def check_extras(extras: Sequence[Extra]) -> None:
     """Raises `FailedPrecondition` (reason MISSING_EXTRA) that names every package that is missing, and the cure."""
     lines = [
-        f"{extra.needed_for} needs {' and '.join(missing)}, not installed here: {extra.install}"
+        f"{' and '.join(missing)} not installed here, for {extra.needed_for}: {extra.install}"
         for extra in extras
         if (missing := extra.missing())
     ]

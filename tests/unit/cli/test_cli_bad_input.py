@@ -130,7 +130,7 @@ def test_an_extra_that_is_not_installed_is_named_with_its_cure(
     find_spec = extras.importlib.util.find_spec
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
     code, error = shoal("train", str(config))
-    assert code == 3 and "the generator needs vllm, not installed here: pip install" in error, error
+    assert code == 3 and "vllm not installed here, for the generator: pip install" in error, error
 
 
 def test_a_full_disk_is_refused(shoal: Shoal, config: Path, tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def test_missing_packages_are_named_with_what_installs_them(monkeypatch: pytest.
     with pytest.raises(FailedPrecondition) as caught:
         check_extras(extras_for(_config()))
     assert caught.value.reason == extras.MISSING_EXTRA
-    assert "the learner needs deepspeed, not installed here: pip install 'shoal[learner]'" in caught.value.message
-    assert "the reward service needs math_verify" in caught.value.message
+    assert "deepspeed not installed here, for the learner: pip install 'shoal[learner]'" in caught.value.message
+    assert "math_verify not installed here, for the reward service" in caught.value.message
     assert "generator" not in caught.value.message
 
 
