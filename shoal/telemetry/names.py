@@ -62,13 +62,11 @@ WEIGHTS_PUBLISH = SpanName("weights.publish", "Publishing the weights that were 
 
 RUN_ID = AttributeName("shoal.run_id", "Names the run.")
 GROUP_ID = AttributeName("shoal.group_id", "Names the group within the run.")
-PROMPT_ID = AttributeName("shoal.prompt_id", "Names the prompt in its data set.")
-ORDER_NUMBER = AttributeName("shoal.order_number", "The group's place in the order of issue, from 0.")
 POLICY_VERSION = AttributeName("shoal.policy_version", "Train steps that the weights have seen.")
-ATTEMPT = AttributeName("shoal.attempt", "Number of times the run was restored from a checkpoint.")
-WEIGHT_EPOCH = AttributeName("shoal.weight_epoch", "Epoch of the broadcast group.")
 WORKER_ID = AttributeName("shoal.worker_id", "Names the worker process.")
-
+REQUEST_ID = AttributeName("shoal.request_id", "Names a `GenerateGroup` request.")
+NUM_COMPLETIONS = AttributeName("shoal.num_completions", "Completions asked for.")
+NUM_TOKENS = AttributeName("shoal.num_tokens", "Tokens sampled.")
 FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `stop` or `length`.")
 
 RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")

@@ -1,5 +1,7 @@
-import re
+import ast
 from pathlib import Path
+
+import pytest
 
 from shoal.telemetry import names
 
@@ -11,18 +13,41 @@ def test_the_page_is_the_one_that_the_names_make():
     assert page == names.as_markdown(), "run `python -m shoal.telemetry.names > docs/telemetry.md`"
 
 
-def test_every_name_that_is_declared_goes_out():
-    source = "\n".join(
-        path.read_text()
-        for folder in ("shoal", "services")
-        for path in (ROOT / folder).rglob("*.py")
-        if path.name != "names.py" and "v1" not in path.parts
-    )
-    unused = [
-        constant
+@pytest.fixture(scope="module")
+def sent():
+    """What the code sends: constants as "names.X", attributes of spans by their names."""
+    found = set()
+    for folder in ("shoal", "services"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name != "names.py" and "v1" not in path.parts:
+                found.update(_sent_by(ast.parse(path.read_text())))
+    return found
+
+
+def _sent_by(tree):
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="names"), attr=constant):
+                yield f"names.{constant}"
+            case ast.Call(func=ast.Attribute(attr="span" | "past_span"), keywords=keywords):
+                yield from (f"shoal.{word.arg}" for word in keywords if word.arg not in (None, "parent", "duration_s"))
+            case ast.Call(func=ast.Attribute(attr="set_attribute"), args=[ast.Constant(value=str(attribute)), *_]):
+                yield attribute
+
+
+def test_every_attribute_that_goes_out_is_declared(sent):
+    declared = {str(value) for value in vars(names).values() if isinstance(value, names.AttributeName)}
+    undeclared = {name for name in sent if not name.startswith("names.")} - declared
+    assert not undeclared, f"add to shoal/telemetry/names.py: {undeclared}"
+
+
+def test_every_name_that_is_declared_goes_out(sent):
+    declared = {
+        f"names.{constant}": str(value)
         for constant, value in vars(names).items()
-        if isinstance(value, names.SpanName | names.MetricName) and not re.search(rf"names\.{constant}\b", source)
-    ]
+        if isinstance(value, names.SpanName | names.AttributeName | names.MetricName)
+    }
+    unused = [constant for constant, name in declared.items() if not {constant, name} & sent]
     assert not unused, f"declared and documented, but never sent: {unused}"
 
 

@@ -49,3 +49,14 @@ def test_an_exception_marks_the_span_and_goes_on(exported):
         raise LookupError("gone")
     (span,) = exported.get_finished_spans()
     assert span.status.status_code is opentelemetry.StatusCode.ERROR
+
+
+def test_a_span_after_the_fact_lasts_as_long_as_the_work_did(exported):
+    with trace.span(names.GROUP_ISSUE, parent="") as issue:
+        traceparent = trace.traceparent_of(issue)
+    step = trace.past_span(names.TRAIN_STEP, parent=traceparent, duration_s=2.5, group_id="g7")
+    root, span = exported.get_finished_spans()
+    assert span.parent.span_id == root.context.span_id
+    assert span.end_time - span.start_time == 2_500_000_000
+    assert dict(span.attributes) == {names.GROUP_ID: "g7"}
+    assert step.split("-")[2] == f"{span.context.span_id:016x}"
