@@ -1,0 +1,285 @@
+"""Whole runs on this machine: real vLLM, real DeepSpeed, real gloo, and kill -9.
+
+One run with two generators, two learner ranks and two reward services is disturbed in every way that a run has to
+survive; the tests look at what it left behind.
+"""
+
+import asyncio
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.rpc.channel import connect
+from shoal.v1 import reward_pb2, reward_pb2_grpc
+from tests.collector import Collector, collecting
+from tests.integration.stack import LocalStack, free_port, write_config, write_guessing_game
+from tests.tiny_model import make_tiny_model
+
+pytestmark = pytest.mark.integration
+
+NUM_STEPS = 16
+BUF = Path(sys.executable).with_name("buf")
+
+
+def guessing_config(folder: Path, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    model = folder / "model"
+    if not model.exists():
+        make_tiny_model(model)
+    config: dict[str, dict[str, Any]] = {
+        "model": {"path": str(model)},
+        "data": {"sources": [{"path": str(write_guessing_game(folder / "data.jsonl"))}], "max_prompt_tokens": 64},
+        "sampling": {"max_completion_tokens": 32},
+        "grpo": {"group_size": 8, "groups_per_step": 4, "max_staleness": 0, "max_skipped_steps": 50},
+        "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": 32},
+        "reward": {"num_processes": 2},
+        "learner": {"zero_stage": 2, "compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 1024},
+        "checkpoint": {"every_steps": 5},
+        "weights": {"timeout_s": 60.0, "ready_timeout_s": 20.0},
+        "run": {"num_steps": NUM_STEPS},
+    }
+    for name, values in sections.items():
+        config[name] = config.get(name, {}) | values
+    return config
+
+
+@dataclass
+class Outcome:
+    """What a disturbed run left behind."""
+
+    stack: LocalStack
+    collector: Collector
+    exit_code: int
+    paused: dict[str, Any]
+    paused_for_steps: int
+    killed_generator: int
+    killed_pool_process: int
+    killed_reward: int
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.stack.events() if event["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """Collects in a thread of its own, since the tests wait without an event loop."""
+    ready, done = threading.Event(), threading.Event()
+    found: list[Collector] = []
+
+    async def collect() -> None:
+        async with collecting() as opened:
+            found.append(opened)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(collect()))
+    thread.start()
+    ready.wait(30)
+    yield found[0]
+    done.set()
+    thread.join(30)
+
+
+def call(address: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Calls the coordinator as people do who have no client of ours."""
+    done = subprocess.run(
+        [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", "-d", json.dumps(request),
+         f"http://{address}/shoal.v1.CoordinatorService/{method}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{method}: exit code {done.returncode}: {done.stderr}"
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Outcome]:
+    folder = tmp_path_factory.mktemp("disturbed")
+    config = guessing_config(
+        folder, launch={"num_generators": 2, "num_learner_ranks": 2, "num_rewards": 2, "coordinator_port": free_port()}
+    )
+    stack = LocalStack(
+        folder / "runs",
+        "disturbed",
+        str(write_config(folder / "run.toml", config)),
+        "--name",
+        "disturbed",
+        environment={"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint},
+    )
+    try:
+        stack.until_step(2)
+        address = f"127.0.0.1:{config['launch']['coordinator_port']}"
+        generator = stack.services("generator")[1]
+        generator.send_signal(signal.SIGKILL)
+        stack.until_step(4)
+        pool_process = asyncio.run(kill_a_pool_process(address))
+        stack.until_step(6)
+        reward = stack.services("reward")[1]
+        reward.send_signal(signal.SIGKILL)
+        stack.until_step(8)
+        paused = call(address, "PauseRun", {})["run"]
+        first = call(address, "GetRun", {})["run"]
+        stack.process.poll()
+        for _ in range(10):
+            threading.Event().wait(0.2)
+        last = call(address, "GetRun", {})["run"]
+        call(address, "ResumeRun", {})
+        yield Outcome(
+            stack=stack,
+            collector=collector,
+            exit_code=stack.wait(300),
+            paused=paused,
+            paused_for_steps=int(last["policyVersion"]) - int(first["policyVersion"]),
+            killed_generator=generator.pid,
+            killed_pool_process=pool_process,
+            killed_reward=reward.pid,
+        )
+    finally:
+        stack.end()
+
+
+async def kill_a_pool_process(coordinator: str) -> int:
+    """Kills one verifier process of the first reward service."""
+    import os
+
+    from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2
+
+    async with connect(coordinator, "shoal.v1.CoordinatorService") as channel:
+        stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
+        workers = (await stub.ListWorkers(coordinator_pb2.ListWorkersRequest(), timeout=10)).workers
+    address = next(worker.address for worker in workers if worker.kind == worker_pb2.WORKER_KIND_REWARD)
+    async with connect(address, "shoal.v1.RewardService") as channel:
+        reward = reward_pb2_grpc.RewardServiceStub(channel)
+        status = await reward.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=10)
+    pid = status.pool_pids[0]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def ledger(stack: LocalStack, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(f"file:{stack.folder / 'ledger.sqlite'}?mode=ro", uri=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.timeout(900)
+def test_the_run_survives_what_kills_its_workers(outcome: Outcome) -> None:
+    assert outcome.exit_code == 0, outcome.stack.tail()
+    steps = [int(row["step"]) for row in outcome.stack.metrics()]
+    assert steps == list(range(1, NUM_STEPS + 1))
+
+
+def test_the_event_log_says_who_was_lost_and_what_was_issued_again(outcome: Outcome) -> None:
+    lost = [event["attributes"]["worker_kind"] for event in outcome.of_kind("worker_lost")]
+    assert "generator" in lost and "reward service" in lost, lost
+    assert outcome.of_kind("group_reissued") or outcome.of_kind("publish_failed"), (
+        "nothing tells of the killed generator"
+    )
+
+
+def test_a_restarted_generator_is_caught_up(outcome: Outcome) -> None:
+    kill_time = next(
+        e["time_s"] for e in outcome.of_kind("worker_lost") if e["attributes"]["worker_kind"] == "generator"
+    )
+    full = [
+        e for e in outcome.of_kind("publish") if len(e["attributes"]["generators"]) == 2 and e["time_s"] > kill_time
+    ]
+    assert full, "after the kill no publish reached two generators"
+
+
+def test_every_publish_ended_on_the_learners_bytes(outcome: Outcome) -> None:
+    """The coordinator compares each tensor's hash, taken from the received bytes, before a generator serves."""
+    last = outcome.of_kind("publish")[-1]["attributes"]
+    assert len(last["generators"]) == 2 and last["num_bytes"] > 0, last
+    assert last["canary_gap"] < 1e-3, f"the canary differs by {last['canary_gap']}"
+    corrupt = [e for e in outcome.of_kind("publish_failed") if "CORRUPT" in e["attributes"]["reason"]]
+    assert not corrupt, corrupt
+
+
+def test_engine_and_learner_agree_on_log_probabilities(outcome: Outcome) -> None:
+    gaps = [row["val/logprob_gap_mean"] for row in outcome.stack.metrics()]
+    assert max(gaps) < 1e-4, f"mean absolute gap up to {max(gaps)} at staleness 0 in float32"
+
+
+def test_no_group_was_trained_on_twice_or_skipped(outcome: Outcome) -> None:
+    rows = ledger(outcome.stack, "SELECT order_number, state, staleness FROM groups ORDER BY order_number")
+    assert [row[0] for row in rows] == list(range(len(rows)))
+    assert {row[1] for row in rows} <= {"TRAINED", "DROPPED"}, rows
+    assert max(row[2] for row in rows if row[1] == "TRAINED") == 0
+    double = ledger(
+        outcome.stack, "SELECT order_number FROM transitions WHERE state = 'TRAINED' GROUP BY 1 HAVING COUNT(*) > 1"
+    )
+    assert not double, double
+
+
+def test_a_run_is_paused_and_resumed_without_a_client_of_ours(outcome: Outcome) -> None:
+    assert outcome.paused["state"] == "RUN_STATE_PAUSED"
+    # The step that was under way when the pause came may still be counted.
+    assert outcome.paused_for_steps <= 1, f"{outcome.paused_for_steps} steps were taken in a pause"
+
+
+def test_one_trace_follows_a_group_through_all_services(outcome: Outcome) -> None:
+    by_trace: dict[str, dict[str, set[str]]] = {}
+    for span in outcome.collector.spans:
+        by_trace.setdefault(span.trace_id, {}).setdefault(span.name, set()).add(span.service)
+    wanted = {"group.issue", "group.sample", "group.score", "train.step", "weights.publish"}
+    whole = [spans for spans in by_trace.values() if wanted <= spans.keys()]
+    assert whole, f"no trace has {wanted}; some have {[sorted(s) for s in list(by_trace.values())[:3]]}"
+    services = set().union(*whole[0].values())
+    assert {"shoal-coordinator", "shoal-generator", "shoal-reward", "shoal-learner"} <= services, services
+    trained = ledger(outcome.stack, "SELECT trace_id FROM groups WHERE state = 'TRAINED'")
+    complete = sum(wanted <= by_trace.get(trace_id, {}).keys() for (trace_id,) in trained)
+    assert complete >= 0.99 * len(trained), f"{complete} of {len(trained)} trained groups have a whole trace"
+
+
+def test_the_model_that_is_left_can_be_loaded(outcome: Outcome) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = outcome.stack.folder / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.num_parameters() > 0 and tokenizer.decode(tokenizer.encode("7")) == "7"
+
+
+def test_no_process_is_left(outcome: Outcome) -> None:
+    left = [" ".join(process.cmdline()) for process in outcome.stack.left_over()]
+    assert not left, left
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_learner_leaves_a_checkpoint_and_the_resumed_run_ends(tmp_path: Path) -> None:
+    """At a staleness of 3, so that groups in flight are lost too; Ctrl-C on the way."""
+    config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint={"every_steps": 2}, run={"num_steps": 14})
+    path = str(write_config(tmp_path / "run.toml", config))
+    stack = LocalStack(tmp_path / "runs", "orphan", path, "--name", "orphan")
+    try:
+        stack.until_step(5)
+        stack.services("learner")[0].send_signal(signal.SIGKILL)
+        assert stack.wait(120) == 1, stack.tail()
+        assert "learner" in stack.tail() and "shoal train --resume orphan" in stack.tail(), stack.tail()
+        assert not stack.left_over()
+
+        stack = LocalStack(tmp_path / "runs", "orphan", "--resume", "orphan")
+        stack.until("the restore", lambda event: event["kind"] == "restored", 240)
+        stack.until_step(8)
+        stack.process.send_signal(signal.SIGINT)
+        assert stack.wait(120) == 130, stack.tail()
+        assert not stack.left_over()
+
+        stack = LocalStack(tmp_path / "runs", "orphan", "--resume", "orphan")
+        assert stack.wait(300) == 0, stack.tail()
+    finally:
+        stack.end()
+    assert [int(row["step"]) for row in stack.metrics()] == list(range(1, 15))
+    rows = ledger(stack, "SELECT order_number, state, staleness FROM groups ORDER BY order_number")
+    assert [row[0] for row in rows] == list(range(len(rows)))
+    ages = [row[2] for row in rows if row[1] == "TRAINED"]
+    assert max(ages) <= 3, f"staleness {max(ages)} for a bound of 3"
