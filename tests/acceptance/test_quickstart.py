@@ -12,6 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST_S = 600
+LOAD_EVERYWHERE = """
+import sys
+if __name__ == "__main__":
+    from transformers import AutoModelForCausalLM
+    AutoModelForCausalLM.from_pretrained(sys.argv[1])
+    from vllm import LLM, SamplingParams
+    llm = LLM(sys.argv[1], max_model_len=128, enforce_eager=True, kv_cache_memory_bytes=1 << 28)
+    print(llm.generate("2 + 2 =", SamplingParams(max_tokens=4))[0].outputs[0].text)
+"""
 
 
 @pytest.mark.timeout(3600)
@@ -48,15 +57,7 @@ def test_the_quickstart_learns_to_add_within_ten_minutes(tmp_path: Path) -> None
     assert evaluations[-1] - evaluations[0] >= 0.2, evaluations
     for name in ("config.json", "metrics.jsonl", "ledger.sqlite", "events.jsonl", "logs", "checkpoints", "model"):
         assert (run / name).exists(), f"the run's folder has no {name}"
-    load = (
-        "import sys; from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained(sys.argv[1]);"
-        "from vllm import LLM, SamplingParams;"
-        "llm = LLM(sys.argv[1], max_model_len=128, enforce_eager=True, kv_cache_memory_bytes=1 << 28);"
-        "print(llm.generate('2 + 2 =', SamplingParams(max_tokens=4))[0].outputs[0].text)"
-    )
-    subprocess.run(
-        [str(clone / ".venv/bin/python"), "-c", f"if __name__ == '__main__':\n    {load.replace(';', chr(10) + '    ')}", str(run / "model")],
-        env=environment, check=True,
-    )  # fmt: skip
+    python = str(clone / ".venv/bin/python")
+    subprocess.run([python, "-c", LOAD_EVERYWHERE, str(run / "model")], env=environment, check=True)
     shutil.rmtree(clone)
     assert took_s <= MOST_S, f"{took_s:.0f} s"
