@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from functools import lru_cache
 from typing import Any
 
 from services.reward.verdict import Unscorable, Verdict, acceptable_texts
@@ -25,10 +26,10 @@ def verify(completion: str, label: Any) -> Verdict:
     from math_verify import parse
     from math_verify import verify as equal
 
-    # Its own time limits rest on SIGALRM and swallow what they interrupt; the pool's deadline stands for them.
-    golds = [parse(_delimited(text), parsing_timeout=None) for text in acceptable_texts(label)]
+    golds = [_gold(text) for text in acceptable_texts(label)]
     if not all(golds):
         raise Unscorable(f"the label holds no mathematics: {label!r:.80}")
+    # Its own time limits rest on SIGALRM and swallow what they interrupt; the pool's deadline stands for them.
     answer = parse(completion, parsing_timeout=None)
     if not answer:
         return Verdict(0.0, "no answer found")
@@ -37,5 +38,10 @@ def verify(completion: str, label: Any) -> Verdict:
     return Verdict(float(correct), answer[-1] if isinstance(answer[-1], str) else "")
 
 
-def _delimited(text: str) -> str:
-    return text if _DELIMITED.search(text) else f"${text}$"
+@lru_cache(maxsize=256)
+def _gold(label: str) -> list[Any]:
+    """The label parsed, once for all completions of a group: most of the time goes into this."""
+    from math_verify import parse
+
+    parsed: list[Any] = parse(label if _DELIMITED.search(label) else f"${label}$", parsing_timeout=None)
+    return parsed
