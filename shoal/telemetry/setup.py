@@ -39,7 +39,8 @@ def setup(
     set. `metrics_port` answers Prometheus (0 takes a free port; the log says which). Logs go to stderr, or to
     `log_file`.
 
-    Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument (a protocol of OTLP that is not gRPC).
+    Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument (a level in `SHOAL_LOG_LEVEL` that there is not, a
+    protocol of OTLP that is not gRPC).
     """
     if _providers:
         return
@@ -78,6 +79,9 @@ def shutdown() -> None:
 
 
 def _set_up_logs(service_name: str, log_file: Path | None) -> None:
+    level = os.environ.get("SHOAL_LOG_LEVEL", "INFO").upper()
+    if level not in (levels := logging.getLevelNamesMapping()):
+        raise InvalidArgument(f"SHOAL_LOG_LEVEL is {level!r}; give one of {', '.join(levels)}")
     handler: logging.Handler
     if log_file is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -86,7 +90,7 @@ def _set_up_logs(service_name: str, log_file: Path | None) -> None:
         handler = logging.FileHandler(log_file, encoding="utf-8")
     handler.setFormatter(JsonFormatter(service_name))
     logging.captureWarnings(True)
-    logging.basicConfig(level=os.environ.get("SHOAL_LOG_LEVEL", "INFO").upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def _refuse_other_protocols() -> None:

@@ -140,6 +140,40 @@ async def test_a_handler_whose_work_is_cancelled_answers_at_once():
                     await call(address)
 
 
+class Refusing(learner_pb2_grpc.LearnerServiceServicer, reward_pb2_grpc.RewardServiceServicer):
+    """Raises at the first request of a stream."""
+
+    async def TrainStep(self, request_iterator, context):
+        async for _ in request_iterator:
+            raise errors.FailedPrecondition("the batch was built for version 3")
+
+    async def ScoreGroup(self, request_iterator, context):
+        async for _ in request_iterator:
+            raise errors.FailedPrecondition("not configured")
+        yield reward_pb2.ScoreGroupResponse()
+
+
+async def test_a_caller_that_is_refused_in_mid_stream_hears_why():
+    async def many(message):
+        for _ in range(500):
+            yield message
+
+    async with (
+        serving(Refusing(), LEARNER, REWARD) as address,
+        connect(address, LEARNER) as to_learner,
+        connect(address, REWARD) as to_reward,
+    ):
+        learner = learner_pb2_grpc.LearnerServiceStub(to_learner)
+        reward = reward_pb2_grpc.RewardServiceStub(to_reward)
+        for _ in range(5):
+            large = learner_pb2.TrainStepRequest(group={"prompt_token_ids": bytes(100_000)})
+            with pytest.raises(errors.FailedPrecondition, match="built for version 3"):
+                await learner.TrainStep(many(large), timeout=TIMEOUT_S)
+            with pytest.raises(errors.FailedPrecondition, match="not configured"):
+                async for _ in reward.ScoreGroup(many(reward_pb2.ScoreGroupRequest()), timeout=TIMEOUT_S):
+                    pass
+
+
 async def test_the_longest_error_fits_into_the_trailers():
     servicer = Failing()
     servicer.error = errors.InvalidArgument(
