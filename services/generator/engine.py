@@ -49,6 +49,10 @@ class Engine(Protocol):
     def max_model_len(self) -> int:
         """Longest prompt plus completion, in tokens."""
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it; others may kill the engine, so the caller refuses them."""
+
     async def sample(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> Sample:
         """Samples one completion; cancelling aborts it. While paused, it waits.
 

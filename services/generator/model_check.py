@@ -12,10 +12,13 @@ from shoal.wire import invalid
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that is there, and the type its weights are to have in the engine."""
+    """A model that is there and long enough."""
 
     folder: Path
     dtype: str
+    """The type that its weights are to have in the engine."""
+    max_context_tokens: int | None
+    """Longest sequence that it was made for; None where its files do not say."""
 
 
 def checked_model(config: RunConfig) -> CheckedModel:
@@ -31,7 +34,7 @@ def checked_model(config: RunConfig) -> CheckedModel:
         )
     dtype = config.generator.dtype
     # vLLM's own "auto" would take a float32 model for bfloat16.
-    return CheckedModel(folder, description.dtype if dtype == "auto" else dtype)
+    return CheckedModel(folder, description.dtype if dtype == "auto" else dtype, longest)
 
 
 def expected_tensors(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -167,7 +167,7 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
     """Reads and checks what is asked."""
     if not request.request_id:
         raise invalid("request_id", "is required")
-    prompt = int32_from_wire(request.prompt_token_ids, "prompt_token_ids")
+    prompt = _token_ids(request.prompt_token_ids, "prompt_token_ids", running)
     if not len(prompt):
         raise invalid("prompt_token_ids", "is empty")
     if not request.seeds:
@@ -187,8 +187,18 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
 
 def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
     """Reads and checks tokens to score."""
-    token_ids = int32_from_wire(data, field)
+    token_ids = _token_ids(data, field, running)
     longest = running.engine.max_model_len
     if not 2 <= len(token_ids) <= longest:
         raise invalid(field, f"must be 2 to {longest} tokens (given: {len(token_ids)})")
+    return token_ids
+
+
+def _token_ids(data: bytes, field: str, running: Running) -> Int32Array:
+    """Reads tokens, and checks that the model has them: vLLM dies of others."""
+    token_ids = int32_from_wire(data, field)
+    size = running.engine.vocab_size
+    outside = token_ids[(token_ids < 0) | (token_ids >= size)]
+    if len(outside):
+        raise invalid(field, f"token ids of this model are 0 to {size - 1} (given: {outside[0]})")
     return token_ids

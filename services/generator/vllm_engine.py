@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from services.generator.engine import LoadReport, Sample
-from services.generator.model_check import checked_model, expected_tensors, manifest_violation
+from services.generator.model_check import CheckedModel, checked_model, expected_tensors, manifest_violation
 from services.generator.plugin import BACKEND, ENGINE_MARK
 from shoal import errors
 from shoal.config.run import RunConfig
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 _BOARD_POLL_S = 0.01
 _DEATH_POLL_S = 0.25
+_END_S = 1.0
 _CPU_BLOCK_TOKENS = 32
 """Tokens of a key-value block on CPU. vLLM's own choice, 128, is longer than many prompts, so that the completions
 of a group would share nothing of theirs."""
@@ -51,6 +53,8 @@ def prepare_environment() -> None:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # vLLM's logs join the generator's; in the engine's processes only warnings come through.
         "VLLM_CONFIGURE_LOGGING": "0",
+        # Else torch prints a C++ stack for each poll of a store whose learner has gone.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }.items():
         os.environ.setdefault(name, value)
 
@@ -101,6 +105,10 @@ class VllmEngine:
     def max_model_len(self) -> int:
         return self._max_model_len
 
+    @property
+    def vocab_size(self) -> int:
+        return int(self._llm.model_config.get_vocab_size())
+
     async def sample(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> Sample:
         from vllm import SamplingParams as VllmSamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -114,6 +122,8 @@ class VllmEngine:
                 min_p=sampling.min_p,
                 max_tokens=sampling.max_completion_tokens,
                 stop_token_ids=list(sampling.stop_token_ids),
+                # Only what the caller asks for ends a completion: vLLM would add the model's own tokens.
+                ignore_eos=True,
                 seed=seed,
                 logprobs=0,
                 flat_logprobs=True,
@@ -285,7 +295,11 @@ class VllmEngine:
     async def close(self) -> None:
         self._is_closing = True
         self._death.cancel()
-        await asyncio.to_thread(self._llm.shutdown, 5.0)
+        if self._llm.output_handler is not None:
+            # It would report the end of the engine as an error.
+            self._llm.output_handler.cancel()
+        # Nothing of the engine needs an orderly end.
+        await asyncio.to_thread(self._llm.shutdown, _END_S)
 
 
 def _build(config: RunConfig) -> tuple["AsyncLLM", dict[str, tuple[int, ...]]]:
@@ -296,8 +310,10 @@ def _build(config: RunConfig) -> tuple["AsyncLLM", dict[str, tuple[int, ...]]]:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     if current_platform.is_cpu():
+        # vLLM compiles a few small functions even when told not to, which on CPU takes a C++ compiler and seconds.
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         _check_head_size(model.folder)
-    arguments = _engine_arguments(config, model.folder, dtype=model.dtype, on_cpu=current_platform.is_cpu())
+    arguments = _engine_arguments(config, model, on_cpu=current_platform.is_cpu())
     with tempfile.TemporaryDirectory(prefix="shoal-engine-") as folder:
         first_error = Path(folder) / "error"
         os.environ[ENGINE_MARK] = str(first_error)
@@ -311,11 +327,13 @@ def _build(config: RunConfig) -> tuple["AsyncLLM", dict[str, tuple[int, ...]]]:
     return llm, expected_tensors(model.folder)
 
 
-def _engine_arguments(config: RunConfig, folder: Path, *, dtype: str, on_cpu: bool) -> Any:
+def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -> Any:
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
 
     generator = config.generator
+    # Scoring a whole context has vLLM sample one token more.
+    max_model_len = min(config.max_model_len + 1, model.max_context_tokens or sys.maxsize)
     num_workers = generator.tensor_parallel_size * generator.pipeline_parallel_size
     cpu: dict[str, Any] = {
         "kv_cache_memory_bytes": int(generator.cpu_kv_cache_gib * 2**30),
@@ -330,12 +348,10 @@ def _engine_arguments(config: RunConfig, folder: Path, *, dtype: str, on_cpu: bo
         "enforce_eager": generator.enforce_eager,
     }
     return AsyncEngineArgs(
-        model=str(folder),
+        model=str(model.folder),
         skip_tokenizer_init=True,
-        # Only what the caller asks for ends a completion.
-        generation_config="vllm",
-        dtype=dtype,
-        max_model_len=config.max_model_len,
+        dtype=model.dtype,
+        max_model_len=max_model_len,
         tensor_parallel_size=generator.tensor_parallel_size,
         pipeline_parallel_size=generator.pipeline_parallel_size,
         max_num_seqs=generator.max_num_seqs,

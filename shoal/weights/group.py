@@ -249,7 +249,8 @@ class BroadcastGroup:
         from torch.distributed import ProcessGroupGloo
 
         options = ProcessGroupGloo._Options()
-        options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
+        # A little later than `wait` gives up, which can say what it waited for.
+        options._timeout = timedelta(seconds=self.rendezvous.timeout_s + 2)
         options._threads = 2
         options._devices = [self._gloo_device()]
         return ProcessGroupGloo(self.board.store, self.rank, self.rendezvous.world_size, options)

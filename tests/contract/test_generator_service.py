@@ -43,6 +43,7 @@ class ScriptedEngine:
 
     num_weight_ranks = 2
     max_model_len = 16
+    vocab_size = 50
 
     def __init__(self) -> None:
         self.version = WeightVersion(0, 0)
@@ -352,6 +353,8 @@ async def test_a_request_id_that_was_used_for_another_group_is_refused(ready: Ge
         ({"request_id": ""}, "request_id"),
         ({"prompt_token_ids": b""}, "prompt_token_ids"),
         ({"prompt_token_ids": b"abc"}, "prompt_token_ids"),
+        ({"prompt_token_ids": int32_to_wire(np.array([1, 50], dtype=np.int32))}, "prompt_token_ids"),
+        ({"prompt_token_ids": int32_to_wire(np.array([-1], dtype=np.int32))}, "prompt_token_ids"),
         ({"seeds": []}, "seeds"),
         ({"seeds": [2**53]}, "seeds"),
         ({"sampling": sampling_to_wire(SamplingParams(1.0, 14, ()))}, "sampling.max_completion_tokens"),

@@ -1,0 +1,432 @@
+"""A generator process with real vLLM, published to over real gloo groups by this process."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from shoal.config.load import config_struct, parse_config
+from shoal.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
+from shoal.rollout import Completion, FinishReason, Float32Array, SamplingParams, WeightVersion
+from shoal.rpc.channel import connect
+from shoal.v1 import generator_pb2 as pb
+from shoal.v1 import weights_pb2, worker_pb2
+from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
+from shoal.weights.group import BroadcastGroup, open_store
+from shoal.weights.manifest import Manifest, TensorHash, TensorSpec, hashes_from_wire
+from shoal.weights.rendezvous import Rendezvous
+from shoal.weights.transfer import send_weights
+from shoal.wire import (
+    completion_from_wire,
+    float32_from_wire,
+    int32_to_wire,
+    sampling_to_wire,
+    version_to_wire,
+)
+from tests.serving import GENERATOR
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+
+PROMPT = np.arange(40, 80, dtype=np.int32)
+CANARY = np.arange(100, 132, dtype=np.int32)
+START_TIMEOUT_S = 300.0
+TIMEOUT_S = 60.0
+
+
+class Generator:
+    """`python -m services.generator`, without a coordinator."""
+
+    def __init__(self, folder: Path, model: Path, **generator: Any) -> None:
+        self.log_file = folder / "generator.log"
+        self.config = config_struct(
+            parse_config(
+                {
+                    "model": {"path": str(model)},
+                    "data": {"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
+                    "sampling": {"max_completion_tokens": 448},
+                    "generator": {"cpu_kv_cache_gib": 0.25, "max_num_seqs": 16} | generator,
+                }
+            )
+        )
+        command = [sys.executable, "-m", "services.generator", "--coordinator", "127.0.0.1:1"]
+        options = ["--listen", "127.0.0.1:0", "--log-file", str(self.log_file), "--data-dir", str(folder)]
+        self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.address = json.loads(line)["address"]
+        self.next_epoch = 0
+        self.store = open_store("127.0.0.1", 0, is_master=True, timeout_s=30)
+
+    def children(self) -> list[psutil.Process]:
+        """The engine's processes."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def last_words(self) -> str:
+        return self.log_file.read_text()[-3000:]
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+@dataclass
+class Client:
+    """Calls of one generator."""
+
+    stub: Any
+    generator: Generator
+    slowest_status_s: float = 0.0
+
+    async def status(self) -> pb.GeneratorServiceGetStatusResponse:
+        started = time.monotonic()
+        response = await self.stub.GetStatus(pb.GeneratorServiceGetStatusRequest(), timeout=TIMEOUT_S)
+        self.slowest_status_s = max(self.slowest_status_s, time.monotonic() - started)
+        return response
+
+    async def until(self, is_so: Callable[[worker_pb2.WorkerStatus], bool]) -> worker_pb2.WorkerStatus:
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while not is_so(status := (await self.status()).status):
+            assert time.monotonic() < give_up, f"still {status}\n{self.generator.last_words()}"
+            await asyncio.sleep(0.02)
+        return status
+
+    async def configure(self) -> None:
+        request = pb.GeneratorServiceConfigureRequest(run_id="run", config=self.generator.config)
+        await self.stub.Configure(request, timeout=TIMEOUT_S)
+        status = await self.until(lambda status: status.state != worker_pb2.WORKER_STATE_LOADING)
+        assert status.state != worker_pb2.WORKER_STATE_FAILED, status.message
+
+    async def sample(self, *seeds: int, max_tokens: int = 16, request_id: str = "") -> list[Completion]:
+        request = pb.GenerateGroupRequest(
+            request_id=request_id or f"request-{time.monotonic_ns()}",
+            prompt_token_ids=int32_to_wire(PROMPT),
+            sampling=sampling_to_wire(SamplingParams(1.0, max_tokens, ())),
+            seeds=seeds,
+        )
+        stream = self.stub.GenerateGroup(request, timeout=TIMEOUT_S)
+        return [completion_from_wire(message.completion) async for message in stream]
+
+    async def score(self) -> Float32Array:
+        request = pb.ScoreTokensRequest(token_ids=int32_to_wire(CANARY))
+        response = await self.stub.ScoreTokens(request, timeout=TIMEOUT_S)
+        return float32_from_wire(response.logprobs, "logprobs")
+
+    async def join(self, sender: "Sender") -> None:
+        request = pb.JoinWeightGroupRequest(
+            rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=sender.manifest.to_wire()
+        )
+        await asyncio.gather(
+            self.stub.JoinWeightGroup(request, timeout=TIMEOUT_S), asyncio.to_thread(sender.group.connect)
+        )
+
+    def loading(self, epoch: int, version: WeightVersion) -> Any:
+        request = pb.LoadWeightsRequest(
+            epoch=epoch,
+            version=version_to_wire(version),
+            canary=weights_pb2.Canary(token_ids=int32_to_wire(CANARY)),
+        )
+        return self.stub.LoadWeights(request, timeout=TIMEOUT_S)
+
+    async def publish(self, model: Any, policy_version: int) -> tuple[pb.LoadWeightsResponse, tuple[TensorHash, ...]]:
+        """One whole publish in a new epoch: what the generator says at the end, and the sender's hashes."""
+        sender = Sender(self.generator, model)
+        await self.join(sender)
+        call = self.loading(sender.rendezvous.epoch, WeightVersion(0, policy_version))
+        assert (await call.read()).stage == pb.LOAD_STAGE_READY
+        hashes = await asyncio.to_thread(sender.send)
+        done = await call.read()
+        sender.group.close()
+        return done, hashes
+
+
+@dataclass
+class Sender:
+    """The learner's end of one epoch's group."""
+
+    generator: Generator
+    model: Any
+    timeout_s: float = 30.0
+    group: BroadcastGroup = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator.next_epoch += 1
+        store = self.generator.store
+        self.rendezvous = Rendezvous(
+            "run", self.generator.next_epoch, "127.0.0.1", store.port, 2, "gloo", self.timeout_s
+        )
+        self.group = BroadcastGroup(self.rendezvous, rank=0, store=store)
+        self.manifest = manifest_of(self.model)
+
+    def send(self) -> tuple[TensorHash, ...]:
+        return send_weights(self.group, self.manifest, self.model.named_parameters())
+
+
+def manifest_of(model: Any) -> Manifest:
+    return Manifest(
+        tuple(TensorSpec(name, "float32", tuple(parameter.shape)) for name, parameter in model.named_parameters())
+    )
+
+
+def random_model(folder: Path, seed: int, *, tie_embeddings: bool = True) -> Any:
+    """A random Llama of 9 MB in `folder`: two broadcasts, with the cut inside a layer that vLLM fuses."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=256,
+        intermediate_size=832,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=tie_embeddings,
+        initializer_range=0.1,
+    )
+    torch.manual_seed(seed)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def logprobs_of(model: Any, token_ids: Any) -> Float32Array:
+    """[T - 1] what transformers gives for each token but the first."""
+    tokens = torch.tensor(np.asarray(token_ids)).long()
+    with torch.no_grad():
+        table = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
+    return np.asarray(table[:-1].gather(1, tokens[1:, None])[:, 0], dtype=np.float32)
+
+
+def gap(ours: Float32Array, theirs: Float32Array) -> float:
+    return float(np.abs(ours - theirs).max())
+
+
+@dataclass
+class Setting:
+    generator: Generator
+    old: Any
+    """The model that the engine was started with."""
+    new: Any
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    folder = tmp_path_factory.mktemp("weights")
+    old, new = random_model(folder / "old", seed=1), random_model(folder / "new", seed=2)
+    generator = Generator(folder, folder / "old")
+    yield Setting(generator, old, new)
+    if generator.process.poll() is None:
+        generator.end()
+
+
+@pytest.fixture
+async def client(setting: Setting) -> AsyncIterator[Client]:
+    async with connect(setting.generator.address, GENERATOR) as channel:
+        found = Client(GeneratorServiceStub(channel), setting.generator)
+        await found.configure()
+        yield found
+
+
+async def test_a_generator_answers_while_its_engine_starts_and_then_waits_for_weights(client: Client) -> None:
+    assert client.slowest_status_s < 1.0, f"GetStatus took {client.slowest_status_s:.2f} s"
+    assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
+    with pytest.raises(FailedPrecondition, match="STALE"):
+        await client.sample(1)
+
+
+async def test_a_publish_gives_the_engine_the_senders_weights(client: Client, setting: Setting) -> None:
+    done, sent = await client.publish(setting.new, 3)
+    assert hashes_from_wire(done.hashes) == sent
+    assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
+    status = await client.status()
+    assert status.status.state == worker_pb2.WORKER_STATE_READY and status.version.policy_version == 3
+
+
+async def test_behavior_logprobs_are_the_models(client: Client, setting: Setting) -> None:
+    await client.publish(setting.new, 4)
+    completions = await client.sample(1, 2, 3)
+    assert {completion.sample_index for completion in completions} == {0, 1, 2}
+    assert len({completion.token_ids.tobytes() for completion in completions}) == 3
+    for completion in completions:
+        assert completion.finish_reason is FinishReason.LENGTH
+        expected = logprobs_of(setting.new, [*PROMPT, *completion.token_ids])[len(PROMPT) - 1 :]
+        assert gap(completion.behavior_logprobs, expected) < 1e-4
+        assert [(str(span.version), span.start, span.end) for span in completion.version_spans] == [("0.4", 0, 16)]
+
+
+async def test_a_completion_in_flight_goes_on_under_the_new_weights_and_says_where(
+    client: Client, setting: Setting
+) -> None:
+    await client.publish(setting.old, 5)
+    sampling = asyncio.create_task(client.sample(7, max_tokens=400))
+    await client.until(lambda status: status.load.num_running > 0)
+    await asyncio.sleep(0.2)
+    await client.publish(setting.new, 6)
+    [completion] = await sampling
+    before, after = completion.version_spans
+    assert (str(before.version), str(after.version)) == ("0.5", "0.6")
+    assert 0 == before.start < before.end == after.start < after.end == 400
+    whole = [*PROMPT, *completion.token_ids]
+    for span, model in ((before, setting.old), (after, setting.new)):
+        expected = logprobs_of(model, whole)[len(PROMPT) - 1 :][span.start : span.end]
+        assert gap(completion.behavior_logprobs[span.start : span.end], expected) < 1e-4
+
+
+async def test_a_generator_answers_while_its_worker_waits_for_the_sender(client: Client, setting: Setting) -> None:
+    await client.publish(setting.old, 6)
+    sender = Sender(setting.generator, setting.new)
+    await client.join(sender)
+    call = client.loading(sender.rendezvous.epoch, WeightVersion(0, 7))
+    await call.read()
+    client.slowest_status_s = 0.0
+    for _ in range(20):
+        await client.status()
+        await asyncio.sleep(0.05)
+    assert client.slowest_status_s < 1.0, f"GetStatus took {client.slowest_status_s:.2f} s"
+    await asyncio.to_thread(sender.send)
+    assert (await call.read()).stage == pb.LOAD_STAGE_DONE
+    sender.group.close()
+
+
+def send_some_and_die(rendezvous: Rendezvous, folder: Path) -> None:
+    """Sends all but the last broadcast."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    store = open_store(rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=30)
+    group = BroadcastGroup(rendezvous, rank=0, store=store)
+    group.connect()
+
+    def tensors() -> Iterator[tuple[str, Any]]:
+        last = list(manifest_of(model).buckets())[-1].tensors[0].name
+        for name, parameter in model.named_parameters():
+            if name == last:
+                time.sleep(1)  # Until what was sent has arrived.
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield name, parameter
+
+    send_weights(group, manifest_of(model), tensors())
+
+
+async def test_a_sender_that_dies_in_mid_layer_leaves_a_stale_generator_that_the_next_epoch_repairs(
+    client: Client, setting: Setting
+) -> None:
+    await client.publish(setting.old, 8)
+    sender = Sender(setting.generator, setting.new)
+    *_, before_last, last = sender.manifest.buckets()
+    assert "k_proj" in before_last.tensors[-1].name and "v_proj" in last.tensors[0].name, "not in mid-layer"
+    process = multiprocessing.get_context("spawn").Process(
+        target=send_some_and_die, args=(sender.rendezvous, setting.new.name_or_path)
+    )
+    process.start()
+    request = pb.JoinWeightGroupRequest(
+        rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=sender.manifest.to_wire()
+    )
+    await client.stub.JoinWeightGroup(request, timeout=TIMEOUT_S)
+    call = client.loading(sender.rendezvous.epoch, WeightVersion(0, 9))
+    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    with pytest.raises(Unavailable, match="lost a member"):
+        await call.read()
+    process.join()
+    assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
+    done, sent = await client.publish(setting.new, 9)
+    assert hashes_from_wire(done.hashes) == sent
+    assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
+
+
+async def test_a_manifest_of_another_model_is_refused(client: Client, setting: Setting) -> None:
+    sender = Sender(setting.generator, setting.new)
+    first, *others = sender.manifest.tensors
+    for tensors, complaint in (
+        ([replace(first, shape=(3, 3)), *others], "has shape"),
+        ([replace(first, name="model.other"), *others], "has no tensor 'model.other'"),
+        (others, "lacks 1 tensors"),
+    ):
+        request = pb.JoinWeightGroupRequest(
+            rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=Manifest(tuple(tensors)).to_wire()
+        )
+        with pytest.raises(InvalidArgument, match=complaint):
+            await client.stub.JoinWeightGroup(request, timeout=TIMEOUT_S)
+
+
+async def test_a_sender_that_stays_silent_is_given_up_at_the_deadline(client: Client, setting: Setting) -> None:
+    await client.publish(setting.old, 11)
+    sender = Sender(setting.generator, setting.new, timeout_s=3)
+    await client.join(sender)
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        async for _ in client.loading(sender.rendezvous.epoch, WeightVersion(0, 12)):
+            pass
+    assert 2 < time.monotonic() - started < 10
+    assert "broadcast of 2 members was not done in time" in str(sender.group.board.abort_reason())
+    assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
+    await client.publish(setting.new, 12)
+
+
+async def test_the_same_seeds_sample_the_same_completions(client: Client, setting: Setting) -> None:
+    await client.publish(setting.new, 13)
+    one, two = [
+        {completion.seed: completion.token_ids.tobytes() for completion in await client.sample(5, 6, 7)}
+        for _ in range(2)
+    ]
+    assert one == two
+
+
+async def test_a_caller_that_goes_away_frees_its_places(client: Client, setting: Setting) -> None:
+    await client.publish(setting.new, 14)
+    sampling = asyncio.create_task(client.sample(1, 2, max_tokens=448))
+    await client.until(lambda status: status.load.num_running > 0)
+    sampling.cancel()
+    await asyncio.gather(sampling, return_exceptions=True)
+    await client.until(lambda status: status.load.num_running == 0)
+
+
+async def test_a_killed_engine_ends_the_generator_with_a_last_word(client: Client, setting: Setting) -> None:
+    await client.publish(setting.new, 16)
+    children = setting.generator.children()
+    engine = max(children, key=lambda process: process.memory_info().rss)
+    engine.kill()
+    code = await asyncio.to_thread(setting.generator.process.wait, 60)
+    assert code == 1, f"exit code {code}"
+    assert "engine died" in setting.generator.last_words()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive, f"left behind: {alive}"
+
+
+async def test_weights_are_cast_to_the_engines_type_and_a_killed_generator_leaves_no_process(tmp_path: Path) -> None:
+    random_model(tmp_path / "old", seed=1, tie_embeddings=False)
+    new = random_model(tmp_path / "new", seed=2, tie_embeddings=False)
+    generator = Generator(tmp_path, tmp_path / "old", dtype="bfloat16")
+    try:
+        async with connect(generator.address, GENERATOR) as channel:
+            client = Client(GeneratorServiceStub(channel), generator)
+            await client.configure()
+            done, sent = await client.publish(new, 1)
+            assert hashes_from_wire(done.hashes) == sent
+            rounded = new.to(torch.bfloat16)
+            found = float32_from_wire(done.canary.logprobs, "canary")
+            assert gap(found, logprobs_of(rounded, CANARY)) < 0.1
+        children = generator.children()
+        assert children
+    finally:
+        generator.process.kill()
+    generator.process.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive, f"left behind: {alive}"
