@@ -1,0 +1,185 @@
+"""`shoal train` from its start to its end, whichever: real processes and gRPC, workers that follow a script."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.scripted import arithmetic_config
+from tests.tiny_model import make_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+
+
+class Train:
+    """A `shoal train` that is under way."""
+
+    def __init__(self, *arguments: str, step_s: float = 0.05) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.scripted_cluster", "train", *arguments],
+            cwd=ROOT, env={**os.environ, "SCRIPTED_STEP_S": str(step_s)}, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self.children: list[psutil.Process] = []
+
+    def until(self, text: str) -> str:
+        """Reads progress up to a line that holds the text."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if text in line:
+                self.children = psutil.Process(self.process.pid).children(recursive=True)
+                return line
+        raise AssertionError(f"{text!r} was never said:\n{''.join(self.lines)}{self.process.communicate()[1]}")
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, all progress, and standard error, once it has ended by itself."""
+        output, errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, "".join(self.lines) + output, errors
+
+    def survivors(self) -> list[psutil.Process]:
+        """What it started and is still there."""
+        return [child for child in self.children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+    def child(self, module: str) -> psutil.Process:
+        """The child that runs a module."""
+        return next(child for child in self.children if module in child.cmdline())
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def train(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[..., Train]]:
+    """Starts `shoal train` of five quick steps, with an evaluation before and after."""
+    held_out = {"sources": [{"task": "arithmetic", "task_size": 40, "task_seed": 9}], "num_prompts": 10}
+    config = arithmetic_config(tiny_model, evaluation=held_out, checkpoint={"every_steps": 2})
+    path = tmp_path / "run.toml"
+    path.write_text(_toml(config))
+    started: list[Train] = []
+
+    def start(*arguments: str, step_s: float = 0.05) -> Train:
+        what = () if "--resume" in arguments else (str(path), "--name", "sums")
+        started.append(Train(*what, *arguments, "--data-dir", str(tmp_path / "runs"), step_s=step_s))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+def _toml(config: dict[str, dict[str, object]]) -> str:
+    """Just enough TOML: JSON values, lists of tables inline."""
+
+    def value(item: object) -> str:
+        if isinstance(item, dict):
+            return "{" + ", ".join(f"{key} = {value(inner)}" for key, inner in item.items()) + "}"
+        if isinstance(item, list):
+            return "[" + ", ".join(value(inner) for inner in item) + "]"
+        return json.dumps(item)
+
+    return "".join(
+        f"[{name}]\n" + "".join(f"{key} = {value(item)}\n" for key, item in section.items())
+        for name, section in config.items()
+    )
+
+
+def test_it_trains_to_the_end_says_what_came_of_it_and_leaves_no_process(
+    train: Callable[..., Train], tmp_path: Path
+) -> None:
+    run = train()
+    run.until("step 1/5")
+    code, output, errors = run.end()
+    assert code == 0, output + errors
+    assert [line for number in range(1, 6) if (line := f"step {number}/5") not in output] == [], output
+    assert "held-out questions answered correctly:" in output and "over 10 questions" in output
+    assert f"the run's folder: {tmp_path / 'runs' / 'sums'}" in output
+    assert not run.survivors()
+    logs = {path.name for path in (tmp_path / "runs" / "sums" / "logs").iterdir()}
+    assert logs == {"coordinator.log", "learner.log"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_a_checkpoint_and_it_can_be_resumed(
+    train: Callable[..., Train], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    run = train(step_s=0.4)
+    run.until("step 1/5")
+    run.process.send_signal(number)
+    ended, output, errors = run.end()
+    assert ended == code, output + errors
+    assert "stopping with a checkpoint" in output
+    assert f"with: shoal train --resume sums --data-dir {tmp_path / 'runs'}" in output
+    assert not run.survivors()
+    assert list((tmp_path / "runs" / "sums").glob("checkpoints/*/manifest.json")), output
+    if number == signal.SIGINT:
+        # The scripted learner forgets its weights, so only the way to the restore is the same as in life.
+        again = train("--resume", "sums")
+        again.until("attempt 1 begins at step")
+        again.process.kill()
+
+
+def test_a_second_signal_ends_everything_at_once(train: Callable[..., Train]) -> None:
+    run = train(step_s=600)
+    run.until("held-out questions correctly")
+    run.process.send_signal(signal.SIGINT)
+    run.until("Ctrl-C again ends everything at once")
+    began = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    code, output, errors = run.end()
+    assert code == 130, output + errors
+    assert "ending everything at once" in output
+    assert time.monotonic() - began < 10, "the grace of an orderly end was waited for"
+    assert not run.survivors()
+
+
+@pytest.mark.parametrize("module", ["services.coordinator", "tests.scripted_cluster"])
+def test_a_process_that_the_run_needs_is_named_when_it_dies(
+    train: Callable[..., Train], tmp_path: Path, module: str
+) -> None:
+    run = train(step_s=0.3)
+    run.until("step 2/5")
+    run.until("checkpoint step-00000002 is written")
+    run.child(module).kill()
+    code, output, errors = run.end()
+    kind = "coordinator" if "coordinator" in module else "learner"
+    assert code == 1, output + errors
+    assert f"error: the {kind} process ended: killed by SIGKILL" in errors, errors
+    assert f"its log: {tmp_path / 'runs' / 'sums' / 'logs' / f'{kind}.log'}" in errors
+    assert "resume from checkpoint step-0000000" in errors and "shoal train --resume sums" in errors
+    assert not run.survivors()
+
+
+def test_kill_dash_nine_of_the_command_ends_every_process(train: Callable[..., Train]) -> None:
+    run = train(step_s=0.3)
+    run.until("step 1/5")
+    assert len(run.children) >= 2
+    run.process.kill()
+    deadline = time.monotonic() + PATIENCE_S
+    while run.survivors() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not run.survivors()
+
+
+def test_data_that_the_coordinator_refuses_ends_it_before_a_worker_is_started(
+    train: Callable[..., Train], tmp_path: Path
+) -> None:
+    run = train("--set", "data.max_prompt_tokens=3")
+    code, output, errors = run.end()
+    assert code == 2, output + errors
+    assert "every prompt is longer than 3 tokens" in errors
+    assert "started" not in output
+    assert not (tmp_path / "runs" / "sums").exists(), "a refused run leaves nothing in the way of the next try"

@@ -1,0 +1,42 @@
+"""`shoal train` with workers that follow a script: `python -m tests.scripted_cluster train ...`.
+
+Everything is as in the real command but for the worker processes: one process, in the learner's place, serves a
+scripted learner, generator and reward service. `SCRIPTED_STEP_S` says how long its train steps take.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from services.coordinator.cli import main, session, train
+from services.coordinator.launcher.plan import ProcessPlan
+from shoal.v1 import worker_pb2
+from tests.scripted import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
+
+
+async def _serve(coordinator: str) -> None:
+    plane = Plane()
+    learner = ScriptedLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
+    workers = [
+        await serve_worker(coordinator, worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
+        await serve_worker(coordinator, worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),
+        await serve_worker(coordinator, worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward"),
+    ]
+    print("serving", flush=True)
+    await asyncio.gather(*(beating for _, beating in workers))
+    await asyncio.Event().wait()
+
+
+def _plan_workers(config: object, *, coordinator: str, data_dir: Path, gpus: object) -> list[ProcessPlan]:
+    command = (sys.executable, "-m", "tests.scripted_cluster", "--serve", coordinator)
+    return [ProcessPlan("learner", "learner", command, {})]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        asyncio.run(_serve(sys.argv[2]))
+    else:
+        session.plan_workers = _plan_workers  # type: ignore[assignment]
+        train.check_extras = lambda extras: None
+        main()
