@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from services.coordinator.no_torch import hide_torch
 from services.coordinator.runs import Runs
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers import WorkerRegistry
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--grace-s", type=float, default=60.0, help="longest wait for the active run's checkpoint")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     arguments = parser.parse_args()
+    hide_torch()
     if arguments.die_with_parent:
         die_with_parent()
     telemetry.setup("shoal-coordinator", metrics_port=arguments.metrics_port, log_file=arguments.log_file)

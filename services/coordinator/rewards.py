@@ -2,15 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet, Member
 from services.coordinator.tasks import Signal
-from shoal.errors import FailedPrecondition, Internal, ResourceExhausted, Unavailable
+from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, Prompt, Score
 from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, prompt_to_wire, score_from_wire
+
+LIST_TIMEOUT_S = 30.0
 
 
 class GrowingGroup:
@@ -51,6 +53,18 @@ class Rewards:
         self._fleet = fleet
         self._events = events
         self._wait_timeout_s = wait_timeout_s
+
+    async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
+        """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have."""
+        member = await self._choose()
+        response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
+        known = {verifier.name for verifier in response.verifiers}
+        for prompt in prompts:
+            if unknown := sorted({truth.verifier for truth in prompt.ground_truths} - known):
+                raise InvalidArgument(
+                    f"prompt {prompt.prompt_id} names the verifier {unknown[0]!r}, which the reward service does not"
+                    f" have; known: {', '.join(sorted(known))}"
+                )
 
     async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.

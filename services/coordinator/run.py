@@ -133,6 +133,7 @@ class ActiveRun:
     async def _prepare(self) -> WeightVersion:
         """Waits for workers, takes everything to where the run goes on, and publishes; returns that version."""
         await self._fleet.wait_until_ready()
+        await self._rewards.check_verifiers((*self._inputs.prompts.prompts, *self._inputs.evaluation_prompts))
         progress = await self._restore()
         self._buffer = PacingBuffer(
             capacity=capacity(self.config.grpo.max_staleness, self.config.grpo.groups_per_step),

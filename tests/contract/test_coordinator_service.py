@@ -183,6 +183,18 @@ async def test_bad_configuration_is_refused_with_each_field(house: House, model:
         await house.start(arithmetic_config(house.data_dir / "no-model"))
 
 
+async def test_a_verifier_that_the_reward_service_does_not_have_ends_the_run_before_a_step(
+    house: House, model: Path, tmp_path: Path
+) -> None:
+    await house.add_all(ScriptedGenerator(house.plane))
+    row = {"messages": "1 + 1?", "ground_truth": "2", "dataset": "no_such_verifier"}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
+    await house.start(arithmetic_config(model, data={"sources": [{"path": str(tmp_path / "data.jsonl")}]}))
+    run, _ = await house.end()
+    assert run.state == pb.RUN_STATE_FAILED and "no_such_verifier" in run.message, run.message
+    assert not house.learner.batches
+
+
 async def test_a_second_run_is_refused_while_one_is_active(house: House, model: Path) -> None:
     await house.start(arithmetic_config(model), run_id="first")
     with pytest.raises(FailedPrecondition, match="first"):
