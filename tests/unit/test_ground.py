@@ -51,3 +51,16 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
     assert not [f"{page.relative_to(ROOT)}: {link}" for page, link in links if not (page.parent / link).exists()]
+
+
+def test_every_metric_of_a_step_is_documented() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    files = [ROOT / "services" / "coordinator" / name for name in ("step.py", "run.py")]
+    files.append(ROOT / "services" / "learner" / "metrics.py")
+    named = {
+        name
+        for path in files
+        for name in re.findall(r'"((?:objective|loss|policy|val|optim|other|staleness|time)/\w+)"', path.read_text())
+    }
+    assert len(named) > 30, f"metrics are named elsewhere now? found only {sorted(named)}"
+    assert not sorted(name for name in named if f"`{name}`" not in text)

@@ -19,6 +19,8 @@ class Column(NamedTuple):
     """A format specification, with what goes before or behind it."""
 
 
+TOKENS_PER_SECOND = "tokens per second of the whole step"
+"""Not a metric of the run, but made of two of them."""
 STEP_COLUMNS = (
     Column("reward", "objective/scores", "{:.2f}"),
     Column("correct", "objective/verifiable_correct_rate", "{:.0%}"),
@@ -26,9 +28,9 @@ STEP_COLUMNS = (
     Column("kl", "objective/kl3", "{:.4f}"),
     Column("entropy", "policy/entropy_avg", "{:.2f}"),
     Column("grad", "optim/grad_norm", "{:.2f}"),
-    Column("gap", "debug/logprob_gap_mean", "{:.1e}"),
+    Column("gap", "val/logprob_gap_mean", "{:.1e}"),
     Column("stale", "staleness/max", "{:.0f}"),
-    Column("tok/s", "val/tokens_per_second", "{:.0f}"),
+    Column("tok/s", TOKENS_PER_SECOND, "{:.0f}"),
     Column("s", "time/step", "{:.1f}"),
 )
 _STYLES = {
@@ -55,6 +57,8 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
 
     Example: "step  3/20  reward 0.31  correct 31%  loss +0.0123  entropy 0.42  grad 1.31  stale 1  6.3 s"
     """
+    if "val/num_step_tokens" in metrics and metrics.get("time/step", 0) > 0:
+        metrics = {**metrics, TOKENS_PER_SECOND: metrics["val/num_step_tokens"] / metrics["time/step"]}
     width = len(str(num_steps))
     parts = [f"step {step:>{width}}/{num_steps}"]
     for column in STEP_COLUMNS:

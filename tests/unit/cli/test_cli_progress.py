@@ -19,11 +19,13 @@ def test_a_step_is_one_line_with_every_figure_that_was_measured() -> None:
             "objective/scores": 0.3125,
             "objective/verifiable_correct_rate": 0.3125,
             "loss/policy_avg": -0.01234,
+            "val/logprob_gap_mean": 0.00021,
             "staleness/max": 1.0,
-            "time/step": 6.31,
+            "val/num_step_tokens": 2000.0,
+            "time/step": 8.0,
         },
     )
-    assert line == "step  3/20  reward 0.31  correct 31%  loss -0.0123  stale 1  6.3 s"
+    assert line == "step  3/20  reward 0.31  correct 31%  loss -0.0123  gap 2.1e-04  stale 1  tok/s 250  8.0 s"
 
 
 def test_figures_that_were_not_measured_are_left_out() -> None:
