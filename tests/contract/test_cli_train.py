@@ -183,3 +183,31 @@ def test_data_that_the_coordinator_refuses_ends_it_before_a_worker_is_started(
     assert "every prompt is longer than 3 tokens" in errors
     assert "started" not in output
     assert not (tmp_path / "runs" / "sums").exists(), "a refused run leaves nothing in the way of the next try"
+
+
+def test_a_live_run_is_steered_by_any_grpc_client(train: Callable[..., Train]) -> None:
+    run = train(step_s=0.4)
+    address = run.until("the coordinator serves at").split()[-1]
+    run.until("step 1/5")
+
+    def curl(*what: str) -> str:
+        buf = str(Path(sys.executable).parent / "buf")
+        command = [buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge", *what]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def call(method: str) -> dict[str, object]:
+        url = f"http://{address}/shoal.v1.CoordinatorService/{method}"
+        answer: dict[str, dict[str, object]] = json.loads(curl("-d", "{}", url))
+        return answer["run"]
+
+    services = curl("--list-services", f"http://{address}").split()
+    assert {"shoal.v1.CoordinatorService", "grpc.health.v1.Health"} <= set(services)
+    health = curl("-d", '{"service": "shoal.v1.CoordinatorService"}', f"http://{address}/grpc.health.v1.Health/Check")
+    assert json.loads(health) == {"status": "SERVING"}
+    assert call("PauseRun")["state"] == "RUN_STATE_PAUSED"
+    assert call("GetRun")["state"] == "RUN_STATE_PAUSED"
+    assert call("ResumeRun")["state"] == "RUN_STATE_RUNNING"
+    code, output, errors = run.end()
+    assert code == 0 and "step 5/5" in output, output + errors
