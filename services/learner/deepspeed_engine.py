@@ -1,0 +1,255 @@
+"""DeepSpeed, behind the few verbs that the learner's step needs. The only file that imports it.
+
+How the numbers are kept: parameters, gradients and optimizer state are float32 at every ZeRO stage, because at the
+learning rates of reinforcement learning an update is smaller than a bfloat16 weight can show. bfloat16 is what the
+forward and backward passes compute in (autocast, inside the policy). Up to stage 2 DeepSpeed therefore sees a plain
+float32 model. At stage 3 parameters are gathered for every layer, and DeepSpeed's own `torch_autocast` has them
+gathered in bfloat16, for half the traffic and no second copy in the backward pass.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    # DeepSpeed would find this out by itself, and warn.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+from torch import Tensor
+
+from services.learner.batch import PackedRow
+from services.learner.model import Policy
+from shoal.config.services import LearnerConfig
+
+_GATHER_BYTES = 256 << 20
+"""Float32 bytes of sharded parameters that are gathered at once to be read."""
+_BUCKET_ELEMENTS = 50_000_000
+"""Gradients that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
+_TAG = "state"
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What became of one optimizer step."""
+
+    applied: bool
+    """False when the gradient, or the loss, was not finite; then nothing has changed."""
+    grad_norm: float
+    """Global L2 norm before clipping; not finite if the gradient was not."""
+
+
+class DeepSpeedEngine:
+    """A policy with its optimizer, sharded over the ranks as the ZeRO stage says.
+
+    Every method is called on all ranks, in the same order: each may hold collectives.
+    """
+
+    def __init__(self, policy: Policy, config: LearnerConfig, *, device: torch.device) -> None:
+        _start_deepspeed(device)
+        self.device = device
+        self._stage = config.zero_stage
+        self._max_grad_norm = config.max_grad_norm
+        self._parameters = list(policy.lm.named_parameters())
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters}
+        optimizer = torch.optim.AdamW(
+            policy.parameters(),
+            lr=config.learning_rate,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_eps,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self._engine, *_ = deepspeed.initialize(
+            model=policy.train(), optimizer=optimizer, config=_settings(config), dist_init_required=False
+        )
+        self._storage = _Storage()
+        self._engine.checkpoint_engine = self._storage
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter, by the name that transformers gives it; tied parameters once."""
+        return self._shapes
+
+    def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
+        """As `Policy.forward`."""
+        scored: tuple[Tensor, Tensor] = self._engine(row, temperature)
+        return scored
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Adds the gradient of a loss. `is_last` says that this is the last one before `step`.
+
+        DeepSpeed then averages the gradients over the ranks.
+        """
+        self._engine.set_gradient_accumulation_boundary(is_last)
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    def step(self, learning_rate: float, *, refuse: bool) -> StepOutcome:
+        """Clips the accumulated gradient and applies it, unless it is not finite, or is to be refused.
+
+        Either way the gradient is gone afterwards. All ranks come to the same decision, given the same `refuse`.
+        """
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        return self._step_replicated(refuse) if self._stage == 0 else self._step_sharded(refuse)
+
+    def _step_replicated(self, refuse: bool) -> StepOutcome:
+        """Stage 0: DeepSpeed has averaged the gradients, and has no check of its own."""
+        parameters = [parameter for _, parameter in self._parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if refuse or not torch.isfinite(norm):
+            self._engine.zero_grad()
+            return StepOutcome(applied=False, grad_norm=float(norm))
+        if self._max_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
+        self._engine.step()
+        return StepOutcome(applied=True, grad_norm=float(norm))
+
+    def _step_sharded(self, refuse: bool) -> StepOutcome:
+        """Stages 1 to 3: DeepSpeed clips, and drops a gradient whose global norm is not finite."""
+        if refuse:
+            # One value that is not finite, and DeepSpeed clears all that it has accumulated, on every rank.
+            for gradients in self._engine.optimizer.averaged_gradients.values():
+                for gradient in gradients or ():
+                    if gradient is not None:
+                        gradient.fill_(torch.nan)
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm()
+        return StepOutcome(applied=bool(self._engine.was_step_applied()), grad_norm=float(norm))
+
+    def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Each parameter whole, by name, in a fixed order, on this rank's device; must be run to its end.
+
+        In float32, except that sharded ones may come in bfloat16 if that is the `dtype` wanted: the float32 value
+        rounded once, as the caller would. A tensor may be the parameter itself: do not write to it.
+        """
+        if self._stage < 3:
+            yield from ((name, parameter.data) for name, parameter in self._parameters)
+        elif dtype == torch.bfloat16:
+            for names, parameters in self._gather_buckets():
+                with deepspeed.zero.GatheredParameters(parameters):
+                    whole = [parameter.data.to(dtype, copy=True) for parameter in parameters]
+                yield from zip(names, whole, strict=True)
+        else:
+            # What is gathered for the forward pass may be rounded to bfloat16; the masters are not.
+            for name, parameter in self._parameters:
+                yield name, deepspeed.utils.safe_get_full_fp32_param(parameter)
+
+    def _gather_buckets(self) -> Iterator[tuple[list[str], list[Tensor]]]:
+        names: list[str] = []
+        parameters: list[Tensor] = []
+        size = 0
+        for name, parameter in self._parameters:
+            num_bytes = 4 * parameter.ds_numel
+            if names and size + num_bytes > _GATHER_BYTES:
+                yield names, parameters
+                names, parameters, size = [], [], 0
+            names.append(name)
+            parameters.append(parameter)
+            size += num_bytes
+        if names:
+            yield names, parameters
+
+    def save(self, folder: Path) -> OSError | None:
+        """Writes this rank's shards of parameters and optimizer below a folder that exists.
+
+        A failure to write is returned, not raised, so that no rank leaves the others waiting.
+        """
+        self._storage.error = None
+        self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
+        return self._storage.error
+
+    def load(self, folder: Path) -> None:
+        """Restores what `save` wrote, on the same number of ranks and with the same ZeRO stage."""
+        self._engine.load_checkpoint(str(folder), tag=_TAG)
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._engine.destroy()
+
+
+class ReferenceModel:
+    """The frozen model that the KL term compares with; sharded like the policy at stage 3."""
+
+    def __init__(self, reference: Policy, config: LearnerConfig, *, device: torch.device) -> None:
+        self._model: Any
+        if config.zero_stage == 3:
+            _start_deepspeed(device)
+            settings = {
+                "train_micro_batch_size_per_gpu": 1,
+                "zero_optimization": {"stage": 3},
+                "bf16": {"enabled": config.compute_dtype == "bfloat16"},
+            }
+            self._model, *_ = deepspeed.initialize(model=reference, config=settings, dist_init_required=False)
+            self._model.eval()
+        else:
+            self._model = reference.to(device)
+
+    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
+        """[C] log-probabilities of the row's scored tokens."""
+        with torch.no_grad():
+            logprobs_C, _ = self._model(row, temperature)
+        assert isinstance(logprobs_C, Tensor)
+        return logprobs_C
+
+
+def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:
+    """The whole gradient of each parameter, after the last `backward` and before `step`. Called on all ranks."""
+    return {name: deepspeed.utils.safe_get_full_grad(parameter) for name, parameter in engine._parameters}
+
+
+def _settings(config: LearnerConfig) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        # Rows are counted by the learner: DeepSpeed sees one row at a time and is told which is the last.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {"stage": config.zero_stage, "reduce_bucket_size": _BUCKET_ELEMENTS},
+        # At stage 0 the learner clips: DeepSpeed would not tell the norm.
+        "gradient_clipping": 0.0 if config.zero_stage == 0 else config.max_grad_norm,
+        "steps_per_print": 2**62,
+    }
+    if config.zero_stage == 3 and config.compute_dtype == "bfloat16":
+        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    return settings
+
+
+def _start_deepspeed(device: torch.device) -> None:
+    """Lets DeepSpeed use the process group that is there. Safe to repeat."""
+    # DeepSpeed uses older names of two collectives, and torch says so at each.
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # On CPU DeepSpeed would compile this extension at the first start, for most of a minute; gloo does without.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+
+class _Storage(TorchCheckpointEngine):
+    """Writes files so that they last, and remembers the first that could not be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+
+    def save(self, state_dict: Any, path: str) -> None:
+        if self.error is not None:
+            return
+        try:
+            with open(path, "wb") as file:
+                torch.save(state_dict, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self.error = error
+        except RuntimeError as error:
+            # Torch's writer reports a failed write of the file below it in words of its own.
+            self.error = error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))

@@ -1,0 +1,86 @@
+"""The policy as a Hugging Face model folder."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from services.learner.deepspeed_engine import DeepSpeedEngine
+from services.learner.files import discard_folder, finish_folder, start_folder, storage_error
+from services.learner.ranks import Ranks
+from shoal.config.model import ModelConfig
+from shoal.models import load_tokenizer
+
+_SHARD_BYTES = 4 << 30
+"""Most bytes of one safetensors file, so most that rank 0 holds at once."""
+
+
+def export_model(
+    engine: DeepSpeedEngine, lm: Any, model: ModelConfig, folder: Path, ranks: Ranks, *, dtype: torch.dtype
+) -> None:
+    """Writes weights in `dtype`, configuration, generation configuration and tokenizer. Called on all ranks.
+
+    The folder appears whole, or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full.
+    """
+    error: OSError | None = None
+    tensors = engine.full_parameters(dtype)
+    if ranks.rank == 0:
+        try:
+            partial = start_folder(folder)
+            _write_weights(partial, tensors, dtype)
+            _write_companions(partial, lm, model, dtype)
+            finish_folder(folder)
+        except OSError as raised:
+            error = raised
+        except RuntimeError as raised:
+            # safetensors reports a failed write in words of its own.
+            error = OSError(str(raised))
+    for _ in tensors:
+        # The other ranks gather along; so does rank 0 where it could not write.
+        pass
+    if error is not None:
+        discard_folder(folder)
+    ranks.agree(None if error is None else storage_error(error, folder))
+
+
+def _write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+    shards: list[list[str]] = []
+    shard: dict[str, Tensor] = {}
+    size = num_bytes = 0
+    for name, tensor in tensors:
+        whole = tensor.detach().to("cpu", dtype, copy=True).contiguous()
+        if shard and size + whole.nbytes > _SHARD_BYTES:
+            shards.append(_write_shard(folder, len(shards), shard))
+            shard, size = {}, 0
+        shard[name] = whole
+        size += whole.nbytes
+        num_bytes += whole.nbytes
+    shards.append(_write_shard(folder, len(shards), shard))
+    if len(shards) == 1:
+        (folder / _shard_name(0)).rename(folder / "model.safetensors")
+        return
+    weight_map = {name: _shard_name(number) for number, names in enumerate(shards) for name in names}
+    index = {"metadata": {"total_size": num_bytes}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def _write_shard(folder: Path, number: int, shard: dict[str, Tensor]) -> list[str]:
+    save_file(shard, folder / _shard_name(number), metadata={"format": "pt"})
+    return list(shard)
+
+
+def _shard_name(number: int) -> str:
+    return f"model-{number + 1:05d}.safetensors"
+
+
+def _write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dtype) -> None:
+    lm.config.dtype = dtype
+    lm.config.architectures = [type(lm).__name__]
+    lm.config.save_pretrained(folder)
+    if lm.generation_config is not None:
+        lm.generation_config.save_pretrained(folder)
+    load_tokenizer(model).save_pretrained(folder)

@@ -1,0 +1,88 @@
+"""Folders that are written whole or not at all."""
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def storage_error(error: OSError, folder: Path) -> ShoalError:
+    """The error for a write that failed: a full disk, or storage that does not work."""
+    if error.errno in _FULL or _is_full(folder):
+        return ResourceExhausted(
+            f"the disk of {folder} is full: free some space, or give the learner another --data-dir",
+            reason="DISK_FULL",
+            metadata={"folder": str(folder)},
+        )
+    return FailedPrecondition(f"{folder} cannot be written: {error.strerror or error}", reason="STORAGE_NOT_WRITABLE")
+
+
+def _is_full(folder: Path) -> bool:
+    """Torch's writer does not say why it failed. Less than a megabyte left is why."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return shutil.disk_usage(existing).free < 1 << 20
+
+
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turns an OSError inside into `ResourceExhausted` (full disk) or `FailedPrecondition`."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, folder) from error
+
+
+def partial_of(folder: Path) -> Path:
+    """Where `folder` is while it is being written."""
+    return folder.with_name(folder.name + ".partial")
+
+
+def start_folder(folder: Path) -> Path:
+    """Makes an empty folder to write what shall become `folder`."""
+    partial = partial_of(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def finish_folder(folder: Path) -> None:
+    """Puts what was written in its place, instead of what may be there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    partial_of(folder).rename(folder)
+    _sync(folder.parent)
+
+
+def discard_folder(folder: Path) -> None:
+    """Leaves nothing of what could not be written, nor of a parent that holds nothing else."""
+    shutil.rmtree(partial_of(folder), ignore_errors=True)
+    try:
+        folder.parent.rmdir()
+    except OSError:
+        pass
+
+
+def _sync(folder: Path) -> None:
+    """Makes renames in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def list_files(folder: Path) -> list[str]:
+    """Paths of all files below a folder, relative to it, sorted."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

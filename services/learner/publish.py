@@ -1,0 +1,150 @@
+"""Rank 0's end of publishing: the store where members meet, the group of the current epoch, the broadcast."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import torch
+from torch import Tensor
+
+from services.learner.deepspeed_engine import DeepSpeedEngine
+from shoal.config import RunConfig
+from shoal.errors import FailedPrecondition, ShoalError, Unavailable
+from shoal.models import ModelDescription
+from shoal.weights.group import BroadcastGroup, open_store
+from shoal.weights.hashing import hash_tensor
+from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
+from shoal.weights.rendezvous import Rendezvous
+from shoal.weights.transfer import send_weights
+
+_log = logging.getLogger(__name__)
+
+
+def make_manifest(engine: DeepSpeedEngine, config: RunConfig, model: ModelDescription) -> Manifest:
+    """What is broadcast: every parameter, in the type that the generators hold."""
+    dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
+    return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in engine.shapes.items()))
+
+
+class WeightPublisher:
+    """The broadcast groups that this learner has made; one at a time. Any thread may call it."""
+
+    def __init__(self, config: RunConfig, *, run_id: str, host: str, device: torch.device) -> None:
+        """`host` is where generators reach the store. Raises `Unavailable` when its port is taken."""
+        backend = config.weights.backend
+        self._backend = ("nccl" if device.type == "cuda" else "gloo") if backend == "auto" else backend
+        self._config = config.weights
+        self._run_id = run_id
+        self._host = host
+        self._device = device
+        self._store = open_store(host, config.weights.store_port, is_master=True, timeout_s=self._config.timeout_s)
+        self._rendezvous: Rendezvous | None = None
+        self._group: BroadcastGroup | None = None
+        self._connected: Future[None] = Future()
+        self._lock = threading.Lock()
+
+    def create_group(self, epoch: int, world_size: int) -> Rendezvous:
+        """Starts the group of a new epoch and gives up the one before, a broadcast in it included. Does not wait.
+
+        The same epoch again, for as many members, changes nothing. Raises `FailedPrecondition` for an epoch that is
+        not newer.
+        """
+        with self._lock:
+            known = self._rendezvous
+            if known is not None and (epoch, world_size) == (known.epoch, known.world_size):
+                return known
+            if known is not None and epoch <= known.epoch:
+                raise FailedPrecondition(
+                    f"the group of epoch {known.epoch} exists; epoch {epoch} is not newer",
+                    reason="EPOCH_NOT_NEWER",
+                    metadata={"epoch": str(known.epoch)},
+                )
+            self._give_up(f"epoch {epoch} begins")
+            rendezvous = Rendezvous(
+                run_id=self._run_id,
+                epoch=epoch,
+                store_host=self._host,
+                store_port=self._store.port,
+                world_size=world_size,
+                backend=self._backend,
+                timeout_s=self._config.timeout_s,
+            )
+            self._rendezvous = rendezvous
+            self._connected = Future()
+            if world_size == 1:
+                self._connected.set_result(None)
+            else:
+                self._group = BroadcastGroup(
+                    rendezvous, rank=0, store=self._store, device=str(self._device), hostname=self._host
+                )
+                threading.Thread(
+                    target=_connect, args=(self._group, self._connected), name=f"weights-meet-{epoch}", daemon=True
+                ).start()
+            return rendezvous
+
+    def connected(self, epoch: int) -> Future[None]:
+        """Done when all members of the epoch's group have met; fails with `Unavailable` or `DeadlineExceeded`.
+
+        Raises `FailedPrecondition` for an epoch that is not the current one.
+        """
+        with self._lock:
+            current = None if self._rendezvous is None else self._rendezvous.epoch
+            if epoch != current:
+                raise FailedPrecondition(
+                    f"epoch {epoch} is not current: {'there is no group yet' if current is None else current}",
+                    reason="NOT_CURRENT_EPOCH",
+                    metadata={"epoch": "" if current is None else str(current)},
+                )
+            return self._connected
+
+    def send(self, epoch: int, manifest: Manifest, tensors: Iterator[tuple[str, Tensor]]) -> tuple[TensorHash, ...]:
+        """Broadcasts to the members of the epoch's group, once they have met; returns what was sent, by hash.
+
+        Runs `tensors` to its end whatever happens, since other ranks gather along. With no member but the learner it
+        only hashes. Raises `Unavailable` and `DeadlineExceeded`; the group is then of no more use.
+        """
+        group = None
+        try:
+            self.connected(epoch).result(timeout=0)
+            with self._lock:
+                group = self._group
+            if group is not None:
+                return send_weights(group, manifest, tensors)
+            return tuple(_hash(spec, tensor) for spec, (_, tensor) in zip(manifest.tensors, tensors, strict=True))
+        except ShoalError as error:
+            if group is not None:
+                group.abort(error.message)
+            raise
+        finally:
+            for _ in tensors:
+                pass
+
+    def close(self) -> None:
+        """Gives up the group there is."""
+        with self._lock:
+            self._give_up("the learner ends")
+
+    def _give_up(self, reason: str) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            # Telling the members goes through the store; a caller's event loop must not wait for that.
+            threading.Thread(target=group.abort, args=(reason,), name="weights-abort", daemon=True).start()
+
+
+def _connect(group: BroadcastGroup, connected: "Future[None]") -> None:
+    try:
+        group.connect()
+    except ShoalError as error:
+        group.abort(error.message)
+        connected.set_exception(error)
+    except Exception as error:
+        _log.exception("weight group not connected")
+        group.abort(str(error))
+        connected.set_exception(Unavailable(f"the weight group cannot be connected: {error}"))
+    else:
+        connected.set_result(None)
+
+
+def _hash(spec: TensorSpec, tensor: Tensor) -> TensorHash:
+    return TensorHash(spec.name, hash_tensor(tensor.to(getattr(torch, spec.dtype))))

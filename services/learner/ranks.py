@@ -1,0 +1,177 @@
+"""The learner's ranks: how they find each other, and how rank 0 tells the others what to do.
+
+Beside the group that carries gradients there is a control group, always gloo: rank 0 sends commands through it, which
+are the bytes of the public protobuf messages. Nothing is pickled.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from google.protobuf.message import Message
+from torch import Tensor
+
+import shoal.errors
+from shoal.errors import ShoalError
+
+IDLE_S = 10.0
+"""Rank 0 says something at least this often, so that a follower whose peer has gone silent can give up."""
+_TIMEOUT = timedelta(minutes=30)
+"""Longest time that one rank waits for another: a slow disk, a large export."""
+_LENGTH = struct.Struct("<q")
+_M = TypeVar("_M", bound=Message)
+
+
+class Command(IntEnum):
+    """What rank 0 tells the other ranks to take part in; the message that goes with it."""
+
+    IDLE = 0
+    """Nothing; no message."""
+    CONFIGURE = 1
+    """LearnerServiceConfigureRequest."""
+    TRAIN_STEP = 2
+    """The stream of TrainStepRequest, each message behind its length."""
+    COMPUTE_LOGPROBS = 3
+    """ComputeLogprobsRequest."""
+    PUBLISH_WEIGHTS = 4
+    """PublishWeightsRequest."""
+    SAVE_CHECKPOINT = 5
+    """LearnerServiceSaveCheckpointRequest."""
+    LOAD_CHECKPOINT = 6
+    """LoadCheckpointRequest."""
+    EXPORT_MODEL = 7
+    """ExportModelRequest."""
+    STOP = 8
+    """Leave; no message."""
+
+
+class Ranks:
+    """This rank among all ranks. Every method is called on all of them, in the same order."""
+
+    def __init__(self, *, rank: int, size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+        # A group of its own: a collective of the model that is stuck does not stand in a command's way.
+        self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+
+    @classmethod
+    def connect(cls, store: dist.TCPStore | None = None) -> "Ranks":
+        """Joins the process group that the environment names; returns when all ranks have come.
+
+        RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are those of torchrun or of Shoal's own launcher;
+        without them there is one rank. `store` is the launcher's, on its rank 0.
+        """
+        rank, size = int(os.environ.setdefault("RANK", "0")), int(os.environ.setdefault("WORLD_SIZE", "1"))
+        local_rank = int(os.environ.setdefault("LOCAL_RANK", str(rank)))
+        if torch.cuda.is_available():
+            device = torch.device("cuda", local_rank)
+            torch.cuda.set_device(device)
+        else:
+            device = torch.device("cpu")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if size == 1:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        elif "TORCHELASTIC_RUN_ID" in os.environ:
+            dist.init_process_group(backend, timeout=_TIMEOUT)
+        else:
+            if store is None:
+                store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+        return cls(rank=rank, size=size, device=device)
+
+    def send(self, command: Command, body: bytes = b"") -> None:
+        """Tells all followers what to do. Rank 0 only. Raises RuntimeError when a rank is gone."""
+        if self.size > 1:
+            dist.broadcast(torch.tensor([command, len(body)]), 0, group=self._control)
+            if body:
+                dist.broadcast(_to_tensor(body), 0, group=self._control)
+
+    def receive(self) -> tuple[Command, bytes]:
+        """Waits for the next command. Followers only. Raises RuntimeError when rank 0 is gone."""
+        header = torch.empty(2, dtype=torch.int64)
+        dist.broadcast(header, 0, group=self._control)
+        command, length = header.tolist()
+        body = torch.empty(length, dtype=torch.uint8)
+        if length:
+            dist.broadcast(body, 0, group=self._control)
+        return Command(command), body.numpy().tobytes()
+
+    def exchange(self, body: bytes) -> list[bytes]:
+        """Gives every rank the bytes of each, by rank."""
+        if self.size == 1:
+            return [body]
+        lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(body)]), group=self._control)
+        longest = max(1, *(int(length) for length in lengths))
+        bodies = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(bodies, _to_tensor(body.ljust(longest, b"\0")), group=self._control)
+        return [padded.numpy().tobytes()[: int(length)] for padded, length in zip(bodies, lengths, strict=True)]
+
+    def reduce(self, values: Tensor, *, maximum: bool = False) -> Tensor:
+        """The sum, or the largest, over all ranks, element by element, as float64 on the CPU."""
+        reduced = values.detach().to("cpu", torch.float64, copy=True)
+        if self.size > 1:
+            dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self._control)
+        return reduced
+
+    def agree(self, error: ShoalError | None) -> None:
+        """Raises on every rank the error of the first rank that has one."""
+        described = b"" if error is None else _describe(error)
+        for rank, answer in enumerate(self.exchange(described)):
+            if answer:
+                raise _restore(answer, rank, self.size)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done inside on each rank is done on all or fails on all. It must not contain collectives."""
+        error: ShoalError | None = None
+        try:
+            yield
+        except ShoalError as raised:
+            error = raised
+        self.agree(error)
+
+    def share(self, items: Sequence[str]) -> list[str]:
+        """This rank's part of some work that is cut evenly."""
+        return list(items[self.rank :: self.size])
+
+
+def join_messages(messages: Iterable[Message]) -> bytes:
+    """A stream of messages as one string of bytes, each behind its length."""
+    bodies = [message.SerializeToString() for message in messages]
+    return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
+
+
+def split_messages(joined: bytes, kind: type[_M]) -> Iterator[_M]:
+    """Takes `join_messages` apart."""
+    start = 0
+    while start < len(joined):
+        (length,) = _LENGTH.unpack_from(joined, start)
+        start += _LENGTH.size
+        yield kind.FromString(joined[start : start + length])
+        start += length
+
+
+def _to_tensor(body: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(body, dtype=np.uint8).copy())
+
+
+def _describe(error: ShoalError) -> bytes:
+    described = {"type": type(error).__name__, "message": error.message, "reason": error.reason}
+    return json.dumps(described | {"metadata": error.metadata}).encode()
+
+
+def _restore(described: bytes, rank: int, size: int) -> ShoalError:
+    fields = json.loads(described)
+    kind: type[ShoalError] = getattr(shoal.errors, fields["type"])
+    where = f"rank {rank}: " if size > 1 else ""
+    return kind(where + fields["message"], reason=fields["reason"], metadata=fields["metadata"])
