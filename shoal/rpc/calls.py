@@ -1,17 +1,21 @@
 """Calls of a client: with a deadline, in a trace, and with the errors of the domain."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import grpc
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind
 
-from shoal.errors import Unavailable
+from shoal.errors import ShoalError, Unavailable
 from shoal.rpc import spans
 from shoal.rpc.errors import from_rpc_error
+
+_T = TypeVar("_T")
+
+_STATUS_FOLLOWS_S = 1.0
 
 
 class Method:
@@ -32,10 +36,10 @@ class Method:
     ) -> "Call":
         if timeout is None:
             raise ValueError(f"{self._method} was called without a deadline: pass timeout=<seconds>")
-        ending = _Ending(self._method, self._address, timeout)
+        span = spans.start(self._method, SpanKind.CLIENT)
+        ending = _Ending(self._method, self._address, timeout, span)
         if self._streams_requests and request is not None:
             request = ending.requests = _Requests(request)
-        span = spans.start(self._method, SpanKind.CLIENT)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(span))
         try:
@@ -43,8 +47,7 @@ class Method:
         except grpc.aio.UsageError:
             spans.end(span, grpc.StatusCode.UNAVAILABLE)
             raise ending.channel_closed() from None
-        if span.is_recording():
-            inner.add_done_callback(lambda call: _end_span(span, call))
+        inner.add_done_callback(ending.note)
         return Call(inner, ending)
 
 
@@ -98,33 +101,72 @@ class Call:
 async def _result(awaitable: Any, ending: "_Ending") -> Any:
     try:
         return await awaitable
-    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-        raise ending.as_seen_by_caller(error) from None
+    except grpc.aio.AioRpcError as error:
+        raise ending.translated(await ending.told_by_peer(error)) from None
+    except asyncio.CancelledError as error:
+        raise ending.why_cancelled(error) from None
 
 
 async def _responses(inner: Any, ending: "_Ending") -> AsyncIterator[Any]:
     try:
         async for response in inner:
             yield response
-    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-        raise ending.as_seen_by_caller(error) from None
+    except grpc.aio.AioRpcError as error:
+        told = await ending.told_by_peer(error)
+        if told.code() is not grpc.StatusCode.OK:
+            raise ending.translated(told) from None
+    except asyncio.CancelledError as error:
+        raise ending.why_cancelled(error) from None
     finally:
         inner.cancel()
 
 
-@dataclass
 class _Ending:
-    """What is needed to tell a caller why its call ended."""
+    """How a call ended, and what its caller has to hear about it."""
 
-    method: str
-    address: str
-    timeout_s: float
-    requests: "_Requests | None" = None
-    cancelled_by_caller: bool = False
+    def __init__(self, method: str, address: str, timeout_s: float, span: Span) -> None:
+        self.requests: _Requests | None = None
+        self.cancelled_by_caller = False
+        self._method = method
+        self._address = address
+        self._timeout_s = timeout_s
+        self._span = span
+        self._status: grpc.aio.AioRpcError | None = None
+        self._known = asyncio.Event()
 
-    def as_seen_by_caller(self, error: grpc.aio.AioRpcError | asyncio.CancelledError) -> BaseException:
-        if isinstance(error, grpc.aio.AioRpcError):
-            return from_rpc_error(error, method=self.method, address=self.address, timeout_s=self.timeout_s)
+    def note(self, call: Any) -> None:
+        """gRPC has set the call's status. It may do so again, when a write finds the call ended (see below)."""
+        status = grpc.aio.AioRpcError(
+            _now(call.code()), trailing_metadata=_now(call.trailing_metadata()), details=_now(call.details())
+        )
+        if self._status is None and not _is_failed_write(status):
+            self._end(status)
+
+    async def told_by_peer(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """The status that the peer gave, where gRPC reports the failure of a write instead.
+
+        A peer may end a call while its requests are still being sent. The next write then fails, and `grpc.aio`
+        puts INTERNAL over the status that has come or is about to come (grpc issue 36066).
+        """
+        if not _is_failed_write(error):
+            return error
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._known.wait(), _STATUS_FOLLOWS_S)
+        if self._status is None:
+            self._end(error)
+        return self._status or error
+
+    def _end(self, status: grpc.aio.AioRpcError) -> None:
+        self._status = status
+        self._known.set()
+        spans.end(self._span, status.code())
+
+    def translated(self, error: grpc.aio.AioRpcError) -> ShoalError:
+        """The error of the domain."""
+        return from_rpc_error(error, method=self._method, address=self._address, timeout_s=self._timeout_s)
+
+    def why_cancelled(self, error: asyncio.CancelledError) -> BaseException:
+        """CancelledError if the caller asked for it, in one way or the other; else what is behind it."""
         if self.requests is not None and self.requests.failure is not None:
             return self.requests.failure
         task = asyncio.current_task()
@@ -134,7 +176,22 @@ class _Ending:
         return self.channel_closed()
 
     def channel_closed(self) -> Unavailable:
-        return Unavailable(f"{self.method}: the channel to {self.address} was closed", reason="CHANNEL_CLOSED")
+        """The error of a call on a channel that was closed."""
+        return Unavailable(f"{self._method}: the channel to {self._address} was closed", reason="CHANNEL_CLOSED")
+
+
+def _is_failed_write(status: grpc.aio.AioRpcError) -> bool:
+    return status.code() is grpc.StatusCode.INTERNAL and status.details() == "Internal error from Core"
+
+
+def _now(known: Coroutine[Any, Any, _T]) -> _T:
+    """The result of a coroutine that has nothing to wait for, for a callback that cannot wait."""
+    try:
+        known.send(None)
+    except StopIteration as returned:
+        result: _T = returned.value
+        return result
+    raise RuntimeError("the call has ended, but its status is not known")
 
 
 class _Requests:
@@ -158,17 +215,3 @@ class _Requests:
         except Exception as error:
             self.failure = error
             raise
-
-
-_span_ends: set[asyncio.Task[None]] = set()
-
-
-def _end_span(span: Span, call: Any) -> None:
-    """Ends the span of a finished call. Its status can only be awaited, so a task does it."""
-
-    async def end() -> None:
-        spans.end(span, await call.code())
-
-    task = asyncio.get_running_loop().create_task(end())
-    _span_ends.add(task)
-    task.add_done_callback(_span_ends.discard)

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -36,10 +36,6 @@ _LIMITED = frozenset(
 )
 
 _RETRY_AFTER_S = 1.0
-
-# A caller that is refused in the middle of its requests has stopped sending when none comes for this long.
-_QUIET_S = 0.1
-_MAX_DRAIN_S = 10.0
 
 # Generic for the type checker only.
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -73,12 +69,11 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         respond: Any = handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
 
         async def unary(request: Any, context: _Context) -> Any:
-            async with self._call(method, context, request if handler.request_streaming else None):
+            async with self._call(method, context):
                 return await respond(request, context)
 
         async def stream(request: Any, context: _Context) -> None:
-            requests = request if handler.request_streaming else None
-            async with self._call(method, context, requests), aclosing(respond(request, context)) as responses:
+            async with self._call(method, context), aclosing(respond(request, context)) as responses:
                 async for response in responses:
                     await context.write(response)
 
@@ -92,8 +87,8 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(unary, *codec)
 
     @asynccontextmanager
-    async def _call(self, method: str, context: _Context, requests: AsyncIterable[Any] | None) -> AsyncIterator[None]:
-        """Everything from the arrival of a call to its status. `requests` is the caller's stream, if it sends one."""
+    async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
+        """Everything from the arrival of a call to its status."""
         began = time.monotonic()
         code = grpc.StatusCode.OK
         caller = propagate.extract(dict(context.invocation_metadata() or ()))
@@ -108,8 +103,6 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                     raise
                 answer = _answer_to(error, method)
                 code = answer.code
-                if requests is not None:
-                    await _take_what_is_on_its_way(requests)
                 await context.abort(*answer)
             finally:
                 spans.end(span, code)
@@ -134,19 +127,6 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             yield
         finally:
             self._num_limited -= 1
-
-
-async def _take_what_is_on_its_way(requests: AsyncIterable[Any]) -> None:
-    """Reads on until the caller stops sending, so that it learns why it is refused.
-
-    At an asyncio client a write that finds its call ended replaces the status by INTERNAL (grpc issue 36066).
-    """
-    stream = aiter(requests)
-    # Whatever ends the reading, what the caller has to hear is the answer that waits.
-    with suppress(Exception):
-        async with asyncio.timeout(_MAX_DRAIN_S):
-            while True:
-                await asyncio.wait_for(anext(stream), _QUIET_S)
 
 
 def _was_given_up() -> bool:
