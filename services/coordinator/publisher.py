@@ -73,6 +73,8 @@ class Publisher:
         self._epoch = 0
         self._group: list[Member] = []
         """The members of the current epoch's group, in rank order."""
+        self._verified: dict[str, WeightVersion] = {}
+        """By worker id, the version that a generator was last seen to hold, byte for byte."""
         self.lock = asyncio.Lock()
         """Held during a publish: who pauses or resumes generators takes it too."""
 
@@ -92,7 +94,12 @@ class Publisher:
             return await self._publish(version, late) if late else None
 
     async def _holds(self, member: Member, version: WeightVersion) -> bool:
-        """Whether a generator that was out of reach for a while has the version all the same."""
+        """Whether a generator that was out of reach for a while has the version all the same.
+
+        Its word is not enough: what it loaded may not have been what was sent.
+        """
+        if self._verified.get(member.record.worker_id) != version:
+            return False
         try:
             status = await member.stub.GetStatus(
                 generator_pb2.GeneratorServiceGetStatusRequest(), timeout=STATUS_TIMEOUT_S
@@ -288,6 +295,7 @@ class Publisher:
                 )
             else:
                 load.member.serving = True
+                self._verified[worker_id] = report.version
                 report.loaded.append(load.member.name)
                 report.pause_s = max(report.pause_s, load.done.pause_s)
                 report.canary_gap = max(report.canary_gap, gap)
