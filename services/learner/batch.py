@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.errors import FieldViolation, InvalidArgument
 from shoal.grpo.packing import GroupLengths, Row, plan_packing
 from shoal.rollout import FinishReason, Rollout, TrainBatch, TrainGroup
+from shoal.wire import invalid
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -72,40 +72,35 @@ class PackedRow:
 def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None) -> None:
     """Raises `InvalidArgument` that names the group and what is wrong with it: the model must not meet it."""
     if not any(num_loss_tokens(group) for group in batch.groups):
-        raise _invalid("groups", "there is no completion token to train on")
+        raise invalid("groups", "there is no completion token to train on")
     for group in batch.groups:
         name = f"group {group.group_id}"
         if not len(group.prompt_token_ids):
-            raise _invalid("group.prompt_token_ids", f"{name} has an empty prompt: nothing predicts its first token")
-        _check_tokens(group.prompt_token_ids, vocab_size, "group.prompt_token_ids", name)
+            raise invalid("group.prompt_token_ids", f"{name} has an empty prompt: nothing predicts its first token")
+        check_tokens(group.prompt_token_ids, vocab_size, "group.prompt_token_ids", name)
         for rollout in group.rollouts:
             completion = rollout.completion
             name = f"group {group.group_id}, sample {completion.sample_index}"
             if completion.finish_reason is FinishReason.ABORT:
-                raise _invalid(
-                    "completion.finish_reason", f"{name} was aborted; aborted completions are not trained on"
-                )
+                raise invalid("completion.finish_reason", f"{name} was aborted; aborted completions are not trained on")
             if not np.isfinite(rollout.advantage):
-                raise _invalid("rollout.advantage", f"{name} must be finite (given: {rollout.advantage})")
-            _check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
+                raise invalid("rollout.advantage", f"{name} must be finite (given: {rollout.advantage})")
+            check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
             length = len(group.prompt_token_ids) + completion.num_tokens
             if max_positions is not None and length > max_positions:
-                raise _invalid(
+                raise invalid(
                     "completion.token_ids",
                     f"{name} is {length} tokens with its prompt; the model takes {max_positions}",
                 )
 
 
-def _check_tokens(token_ids: npt.NDArray[np.int32], vocab_size: int, field: str, name: str) -> None:
+def check_tokens(token_ids: npt.NDArray[np.int32], vocab_size: int, field: str, name: str) -> None:
+    """Raises `InvalidArgument` when a token is none of the model's."""
     if len(token_ids) and (int(token_ids.min()) < 0 or int(token_ids.max()) >= vocab_size):
-        raise _invalid(
+        raise invalid(
             field,
             f"{name} has token ids from {token_ids.min()} to {token_ids.max()}; the model's are 0 to {vocab_size - 1}",
         )
-
-
-def _invalid(field: str, description: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {description}", violations=[FieldViolation(field, description)])
 
 
 def num_loss_tokens(group: TrainGroup) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from services.learner.batch import (
     check_batch,
+    check_tokens,
     cut_mini_batches,
     num_loss_tokens,
     pack_for_rank,
@@ -25,6 +26,7 @@ from services.learner.schedule import learning_rate
 from shoal.config import RunConfig
 from shoal.models import ModelDescription
 from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
+from shoal.wire import invalid
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,15 @@ class Learner:
             self.engine.backward(loss * ranks.size, is_last=number == len(rows))
             sums.add(row, losses, logprobs_C, entropy_C)
         return sums.over(ranks), num_rows
+
+    def check_sequence(self, sequence: npt.NDArray[np.int32], field: str) -> None:
+        """Raises `InvalidArgument` that names `field` for a sequence that the model cannot score."""
+        if len(sequence) < 2:
+            raise invalid(field, f"at least two tokens are needed: the first is given (found: {len(sequence)})")
+        check_tokens(sequence, self.model.vocab_size, field, "the sequence")
+        limit = self.model.max_context_tokens
+        if limit is not None and len(sequence) > limit:
+            raise invalid(field, f"{len(sequence)} tokens; the model takes {limit}")
 
     def logprobs(self, sequences: list[npt.NDArray[np.int32]], temperature: float) -> list[Float32Array]:
         """Of each sequence the log-probability of every token but the first, under the current weights.

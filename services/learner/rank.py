@@ -1,6 +1,8 @@
 """One rank's share of every command. The same code on all ranks; rank 0 also answers with what came of it."""
 
 import logging
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,6 +23,16 @@ from shoal.weights.manifest import Manifest, TensorHash
 from shoal.wire import batch_from_wire, int32_from_wire
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SentWeights:
+    """What was published."""
+
+    hashes: tuple[TensorHash, ...]
+    finished: float
+    """When the last tensor was out, in `time.monotonic()`."""
+    canary_logprobs: Float32Array | None
 
 
 class LearnerRank:
@@ -80,8 +92,8 @@ class LearnerRank:
 
     def publish_weights(
         self, request: learner_pb2.PublishWeightsRequest, publisher: WeightPublisher | None
-    ) -> tuple[tuple[TensorHash, ...], Float32Array | None]:
-        """One pass over all weights: the hashes of what was sent, and the canary's log-probabilities if there is one.
+    ) -> SentWeights:
+        """One pass over all weights.
 
         Rank 0 has the publisher, and only its result counts. What it raises (`WeightPublisher.send`) it raises after
         the last collective, so that the other ranks are not left alone in one.
@@ -98,12 +110,13 @@ class LearnerRank:
                 hashes = publisher.send(request.epoch, manifest, tensors)
             except ShoalError as raised:
                 error = raised
+        finished = time.monotonic()
         canary = int32_from_wire(request.canary.token_ids, "canary.token_ids")
         # After the broadcast, beside the generators' loading: they are paused until they have loaded.
-        logprobs = learner.logprobs([canary], temperature=1.0)[0] if len(canary) > 1 else None
+        logprobs = learner.logprobs([canary], temperature=1.0)[0] if len(canary) else None
         if error is not None:
             raise error
-        return hashes, logprobs
+        return SentWeights(hashes, finished, logprobs)
 
     def save_checkpoint(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest) -> list[FileDigest]:
         """As `checkpoint.save_checkpoint`."""
@@ -147,6 +160,7 @@ def follow(rank: LearnerRank) -> None:
     while True:
         command, body = rank.ranks.receive()
         if command is Command.STOP:
+            rank.ranks.leave()
             return
         try:
             _take_part(rank, command, body)

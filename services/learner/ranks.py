@@ -7,7 +7,7 @@ are the bytes of the public protobuf messages. Nothing is pickled.
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
@@ -140,9 +140,9 @@ class Ranks:
             error = raised
         self.agree(error)
 
-    def share(self, items: Sequence[str]) -> list[str]:
-        """This rank's part of some work that is cut evenly."""
-        return list(items[self.rank :: self.size])
+    def leave(self) -> None:
+        """Ends the process groups. The last call."""
+        dist.destroy_process_group()
 
 
 def join_messages(messages: Iterable[Message]) -> bytes:

@@ -1,0 +1,105 @@
+"""`python -m services.learner`: a learner process, with all the ranks that it has on this machine.
+
+Or one rank of many: `torchrun --nproc-per-node 8 -m services.learner`. Rank 0 serves, the others follow.
+"""
+
+import argparse
+import asyncio
+import importlib.util
+import logging
+import os
+import sys
+
+from services.learner.launch import Followers, is_launched, limit_threads
+from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+
+EXTRA_MISSING = 3
+
+
+def main() -> int:
+    """Runs until SIGTERM (rank 0) or until rank 0 says so (the others); the exit code of the process."""
+    parser = argparse.ArgumentParser(prog="python -m services.learner", description="Trains the policy.")
+    add_worker_options(parser)
+    parser.add_argument(
+        "--num-ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes to train with on this machine; under torchrun its own number counts (default: %(default)s)",
+    )
+    options = parser.parse_args()
+    arguments = worker_arguments(options)
+    if options.num_ranks < 1:
+        parser.error(f"--num-ranks must be at least 1 (given: {options.num_ranks})")
+    missing = [name for name in ("torch", "deepspeed", "safetensors") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"the learner needs {', '.join(missing)}: pip install 'shoal[learner]'", file=sys.stderr)
+        return EXTRA_MISSING
+    if is_launched():
+        limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return _lead(arguments, None) if os.environ["RANK"] == "0" else _follow(arguments)
+    limit_threads(options.num_ranks)
+    followers = Followers(options.num_ranks, sys.argv[1:]) if options.num_ranks > 1 else None
+    return _lead(arguments, followers)
+
+
+def _lead(arguments: WorkerArguments, followers: Followers | None) -> int:
+    """Rank 0."""
+    from services.learner.rank import LearnerRank
+    from services.learner.ranks import Ranks
+    from services.learner.service import LearnerService
+    from shoal.worker.address import advertised_address
+    from shoal.worker.process import run_worker
+
+    def make_rank() -> LearnerRank:
+        return LearnerRank(Ranks.connect(followers.store if followers else None), arguments.data_dir)
+
+    def find_host() -> str:
+        address = advertised_address(
+            listen=arguments.listen, port=0, advertise=arguments.advertise, coordinator=arguments.coordinator
+        )
+        return address.rpartition(":")[0].strip("[]")
+
+    async def run() -> int:
+        service = LearnerService(
+            make_rank,
+            find_host,
+            num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
+            follower_pids=followers.pids if followers else (),
+        )
+        if followers:
+            followers.watch(service.fail)
+        return await run_worker(service, arguments)
+
+    exit_code = asyncio.run(run())
+    if followers:
+        followers.close()
+    # A torch thread that is still at work would be torn down with the interpreter under it, which may crash.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _follow(arguments: WorkerArguments) -> int:
+    """Any other rank."""
+    from shoal.telemetry import setup as telemetry
+    from shoal.worker.parent import die_with_parent
+
+    if arguments.parent_pid is not None:
+        die_with_parent(parent_pid=arguments.parent_pid)
+    telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
+    from services.learner.rank import LearnerRank, follow
+    from services.learner.ranks import Ranks
+
+    try:
+        follow(LearnerRank(Ranks.connect(), arguments.data_dir))
+    except Exception:
+        logging.getLogger(__name__).critical("learner rank %s ends", os.environ["RANK"], exc_info=True)
+        return 1
+    finally:
+        telemetry.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
