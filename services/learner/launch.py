@@ -42,9 +42,14 @@ class Followers:
         }
         # All ranks are here: nothing of theirs need be reachable from elsewhere.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        command = [sys.executable, "-m", "services.learner", *arguments, "--die-with-parent", str(os.getpid())]
+        command = [sys.executable, "-m", "services.learner", *arguments, "--die-with-parent"]
         self._processes = [
-            subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            subprocess.Popen(
+                command,
+                env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                # Rank 0's first line on stdout is read by programs.
+                stdout=sys.stderr.fileno(),
+            )
             for rank in range(1, num_ranks)
         ]
         os.environ.update(shared | {"RANK": "0", "LOCAL_RANK": "0"})
