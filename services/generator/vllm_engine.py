@@ -304,8 +304,8 @@ class VllmEngine:
 
 def _build(config: RunConfig) -> tuple["AsyncLLM", dict[str, tuple[int, ...]]]:
     """Starts the engine. Takes from seconds to minutes."""
-    import_vllm()
     model = checked_model(config)
+    import_vllm()
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 

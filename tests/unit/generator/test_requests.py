@@ -1,0 +1,37 @@
+"""What of the finished groups is kept, and for how long; the rest is in tests/contract/test_generator_service.py."""
+
+from typing import cast
+
+import numpy as np
+
+from services.generator.engine import Engine, Sample
+from services.generator.requests import GroupRequest, Requests
+from shoal.rollout import FinishReason, SamplingParams
+
+
+class CountingEngine:
+    def __init__(self) -> None:
+        self.num_sampled = 0
+
+    async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> Sample:
+        self.num_sampled += 1
+        count = sampling.max_completion_tokens
+        return Sample(np.zeros(count, np.int32), np.zeros(count, np.float32), FinishReason.LENGTH, ())
+
+
+def request(request_id: str) -> GroupRequest:
+    return GroupRequest(request_id, np.array([1], dtype=np.int32), SamplingParams(1.0, 100, ()), (1,))
+
+
+async def test_the_oldest_finished_groups_make_room_for_newer_ones() -> None:
+    engine = CountingEngine()
+    # A completion of 100 tokens takes 800 bytes.
+    requests = Requests(cast(Engine, engine), capacity=4, max_kept_bytes=2000)
+    for name in ("a", "b", "c"):
+        assert [c.num_tokens async for c in requests.stream(request(name))] == [100]
+    assert engine.num_sampled == 3
+    for name in ("b", "c"):
+        assert len([c async for c in requests.stream(request(name))]) == 1
+    assert engine.num_sampled == 3, "kept groups were sampled again"
+    assert len([c async for c in requests.stream(request("a"))]) == 1
+    assert engine.num_sampled == 4, "the oldest group was to be forgotten"
