@@ -42,7 +42,7 @@ from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.grpo.staleness import capacity
 from shoal.rollout import Prompt, WeightVersion
-from shoal.telemetry import names, trace
+from shoal.telemetry import metrics, names, trace
 
 _log = logging.getLogger(__name__)
 
@@ -267,17 +267,17 @@ class ActiveRun:
         await self._publish()
         published_s = time.monotonic() - began - trained_s
         for group in plan.batch.groups:
-            with trace.span(
+            trace.past_span(
                 names.WEIGHTS_PUBLISH,
                 parent=group.traceparent,
+                duration_s=published_s,
                 group_id=group.group_id,
                 policy_version=self._version.policy_version,
-            ):
-                pass
+            )
         await self._buffer.release()
         step_s = time.monotonic() - began + waited_s
-        metrics = rollout_metrics(groups, plan) | learner_metrics
-        metrics |= {
+        figures = rollout_metrics(groups, plan) | learner_metrics
+        figures |= {
             "episode": float(self._num_episodes),
             "epoch": order_number / len(self._inputs.prompts.prompts),
             "time/waiting_for_groups": waited_s,
@@ -286,7 +286,12 @@ class ActiveRun:
             "time/step": step_s,
             "time/from_scratch": time.monotonic() - self._began,
         }
-        self._report(metrics)
+        metrics.counter(names.RUN_GROUPS).add(len(plan.trained), {names.STATE: "TRAINED"})
+        metrics.counter(names.RUN_GROUPS).add(len(groups) - len(plan.trained), {names.STATE: "DROPPED"})
+        metrics.histogram(names.RUN_STEP).record(step_s)
+        metrics.histogram(names.RUN_STEP_WAIT).record(waited_s)
+        metrics.histogram(names.RUN_PUBLISH).record(published_s)
+        self._report(figures)
 
     async def _skip_step(self, groups: Sequence[SettledGroup], reason: str) -> None:
         """Gives up the groups of a step that was not applied. The version stays."""
@@ -416,19 +421,21 @@ class ActiveRun:
         steps_to_take = self.config.run.num_steps - self._version.policy_version
         return self._buffer.next_to_release + steps_to_take * self.config.grpo.groups_per_step - 1
 
-    def _report(self, metrics: dict[str, float]) -> None:
+    def _report(self, figures: dict[str, float]) -> None:
         step = self._version.policy_version
         self.record.policy_version = step
-        self.record.metrics = metrics
+        self.record.metrics = figures
         self.record.save()
-        self._metrics.add(step, metrics)
-        rate = metrics.get("objective/verifiable_correct_rate", 0.0)
+        self._metrics.add(step, figures)
+        rate = figures.get("objective/verifiable_correct_rate", 0.0)
+        metrics.gauge(names.RUN_POLICY_VERSION).set(step)
+        metrics.gauge(names.RUN_CORRECT_RATE).set(rate)
         self.events.add(
             "step",
             f"step {step}/{self.config.run.num_steps}: {rate:.1%} correct",
             step=step,
             num_steps=self.config.run.num_steps,
-            metrics=metrics,
+            metrics=figures,
         )
 
     def _enter(self, state: RunState, message: str) -> None:

@@ -67,6 +67,7 @@ WORKER_ID = AttributeName("shoal.worker_id", "Names the worker process.")
 REQUEST_ID = AttributeName("shoal.request_id", "Names a `GenerateGroup` request.")
 NUM_COMPLETIONS = AttributeName("shoal.num_completions", "Completions asked for.")
 NUM_TOKENS = AttributeName("shoal.num_tokens", "Tokens sampled.")
+STATE = AttributeName("shoal.state", "Where a group ended: `TRAINED` or `DROPPED`.")
 FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `stop` or `length`.")
 
 RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")
@@ -110,6 +111,27 @@ WEIGHTS_LOAD = MetricName(
     "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that the engine spent loading.", _SECONDS
 )
 
+
+RUN_POLICY_VERSION = MetricName(
+    "shoal.run.policy_version", Instrument.GAUGE, "{step}", "Train steps that the run's policy has seen."
+)
+RUN_CORRECT_RATE = MetricName(
+    "shoal.run.correct_rate", Instrument.GAUGE, "1", "Share of the last step's scored completions that are correct."
+)
+RUN_GROUPS = MetricName(
+    "shoal.run.groups", Instrument.COUNTER, "{group}", "Groups that steps have used up, by ledger state."
+)
+RUN_STEP = MetricName("shoal.run.step", Instrument.HISTOGRAM, "s", "Time from one train step to the next.", _SECONDS)
+RUN_STEP_WAIT = MetricName(
+    "shoal.run.step_wait",
+    Instrument.HISTOGRAM,
+    "s",
+    "Part of a step in which the learner waited for groups.",
+    _SECONDS,
+)
+RUN_PUBLISH = MetricName(
+    "shoal.run.publish", Instrument.HISTOGRAM, "s", "Time that a publish to all generators took.", _SECONDS
+)
 
 _N = TypeVar("_N", SpanName, AttributeName, MetricName)
 
