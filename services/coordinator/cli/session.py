@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import tempfile
+import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ COORDINATOR_START_TIMEOUT_S = 120.0
 START_POLL_S = 0.05
 LOSS_GRACE_S = 30.0
 """Time for the coordinator to notice that the learner died, and to record it: two leases."""
+SAME_SIGNAL_S = 0.5
+"""Signals closer than this are one: tools that end a process often signal it and its group."""
 _DEATH_NOTICE_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -66,6 +69,7 @@ class TrainSession:
         self._stub: CoordinatorServiceAsyncStub | None = None
         self._is_accepted = False
         self._signals: list[signal.Signals] = []
+        self._last_signal_at = -SAME_SIGNAL_S
         self._signalled = asyncio.Event()  # replaced at every signal
 
     def train(self) -> ExitCode:
@@ -92,6 +96,10 @@ class TrainSession:
             await self._end_processes()
 
     def _note(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if now - self._last_signal_at < SAME_SIGNAL_S:
+            return
+        self._last_signal_at = now
         self._signals.append(number)
         self._signalled.set()
         self._signalled = asyncio.Event()
@@ -106,7 +114,9 @@ class TrainSession:
         if not self._is_accepted or self._stub is None:
             self._view.say("interrupted before the run began", "notice")
             return code
-        self._view.say("stopping with a checkpoint; Ctrl-C again ends everything at once", "notice")
+        self._view.say(
+            f"{self._signals[0].name}: stopping with a checkpoint; Ctrl-C again ends everything at once", "notice"
+        )
         insisting = asyncio.create_task(self._wait_for_signals(2))
         try:
             with contextlib.suppress(ShoalError):  # A run that has just ended needs no stop.
