@@ -10,7 +10,6 @@ from services.generator.requests import GroupRequest
 from shoal.config.load import parse_config
 from shoal.errors import FailedPrecondition
 from shoal.rollout import Int32Array
-from shoal.telemetry import names, trace
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceServicer, add_GeneratorServiceServicer_to_server
@@ -75,12 +74,8 @@ class GeneratorServicer(GeneratorServiceServicer):
         group = _group_request(request, running)
         if running.weights.is_stale:
             raise FailedPrecondition(f"the generator is STALE: {running.weights.stale_because}", reason="STALE")
-        with trace.span(names.GROUP_SAMPLE, request_id=group.request_id, num_completions=len(group.seeds)) as span:
-            num_tokens = 0
-            async for completion in running.requests.stream(group):
-                num_tokens += completion.num_tokens
-                yield pb.GenerateGroupResponse(completion=completion_to_wire(completion))
-            span.set_attribute("shoal.num_tokens", num_tokens)
+        async for completion in running.requests.stream(group):
+            yield pb.GenerateGroupResponse(completion=completion_to_wire(completion))
 
     async def JoinWeightGroup(self, request: pb.JoinWeightGroupRequest, context: Context) -> pb.JoinWeightGroupResponse:
         running = self._lifecycle.running

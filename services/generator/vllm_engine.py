@@ -51,6 +51,8 @@ def prepare_environment() -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # Threads that spin while they wait starve whatever shares the cores with them.
+        "OMP_WAIT_POLICY": "passive",
         # vLLM's logs join the generator's; in the engine's processes only warnings come through.
         "VLLM_CONFIGURE_LOGGING": "0",
         # Else torch prints a C++ stack for each poll of a store whose learner has gone.

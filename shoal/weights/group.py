@@ -272,8 +272,8 @@ class BroadcastGroup:
 
         options = ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
-        # The default would end the process when a collective fails; here a failure only ends the group.
-        with _environment("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"):
+        # By default the process ends when a collective fails or its watchdog stalls; here only the group shall end.
+        with _environment(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0"):
             backend = ProcessGroupNCCL(self.board.store, self.rank, self.rendezvous.world_size, options)
         # Connects now instead of in the first broadcast, so that members that cannot reach each other show here.
         backend.eager_connect_single_device(torch.device(self.device))
@@ -306,16 +306,17 @@ def _store_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _first_line(error: BaseException) -> str:

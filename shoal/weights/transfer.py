@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _NUM_IN_FLIGHT = 4
 """Broadcasts under way at once: enough to keep the link busy while one bucket is hashed and loaded."""
 
+_BYTES_IN_FLIGHT = 256 << 20
+"""Beyond this one broadcast at a time: buffers come out of memory that model and caches leave free."""
+
 
 def send_weights(
     group: BroadcastGroup, manifest: Manifest, tensors: Iterable[tuple[str, "torch.Tensor"]]
@@ -35,7 +38,7 @@ def send_weights(
     hashes: list[TensorHash] = []
     in_flight: deque[tuple[torch.Tensor, Work]] = deque()
     for bucket in manifest.buckets():
-        if len(in_flight) == _NUM_IN_FLIGHT:
+        while in_flight and not _may_start(bucket, [len(payload) for payload, _ in in_flight]):
             group.wait(in_flight[0][1], deadline)
             in_flight.popleft()
         payload = _fill(bucket, source, group.device)
@@ -60,18 +63,24 @@ def receive_weights(
 
     deadline = time.monotonic() + group.rendezvous.timeout_s
     in_flight: deque[tuple[Bucket, torch.Tensor, Work]] = deque()
-    upcoming = manifest.buckets()
-    while True:
-        while len(in_flight) < _NUM_IN_FLIGHT and (bucket := next(upcoming, None)) is not None:
+    upcoming = deque(manifest.buckets())
+    while upcoming or in_flight:
+        while upcoming and _may_start(upcoming[0], [len(buffer) for _, buffer, _ in in_flight]):
+            bucket = upcoming.popleft()
             buffer = torch.empty(bucket.num_bytes, dtype=torch.uint8, device=group.device)
             in_flight.append((bucket, buffer, group.start(buffer)))
-        if not in_flight:
-            return
         arrived, payload, work = in_flight[0]
         group.wait(work, deadline)
         in_flight.popleft()
         for spec, part in _parts(arrived, payload):
             yield spec, part, TensorHash(spec.name, hash_tensor(part))
+
+
+def _may_start(bucket: Bucket, in_flight: list[int]) -> bool:
+    """Whether a broadcast may start beside those of these sizes."""
+    if not in_flight:
+        return True
+    return len(in_flight) < _NUM_IN_FLIGHT and sum(in_flight) + bucket.num_bytes <= _BYTES_IN_FLIGHT
 
 
 def _fill(bucket: Bucket, source: Iterator[tuple[str, "torch.Tensor"]], device: str) -> "torch.Tensor":
