@@ -67,8 +67,9 @@ class _TokenLogprobs(torch.autograd.Function):
             scaled_BV = logits_CV[rows].float() / temperature
             lse_B = torch.logsumexp(scaled_BV, dim=-1)
             lse_C[rows] = lse_B
-            logprobs_C[rows] = scaled_BV.gather(-1, targets_C[rows, None]).squeeze(-1) - lse_B
-            entropy_C[rows] = lse_B - torch.linalg.vecdot(torch.exp(scaled_BV - lse_B[:, None]), scaled_BV)
+            log_softmax_BV = scaled_BV.sub_(lse_B[:, None])
+            logprobs_C[rows] = log_softmax_BV.gather(-1, targets_C[rows, None]).squeeze(-1)
+            entropy_C[rows] = -torch.linalg.vecdot(torch.exp(log_softmax_BV), log_softmax_BV)
         ctx.save_for_backward(logits_CV, targets_C, lse_C)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy_C)

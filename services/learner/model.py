@@ -56,8 +56,9 @@ def load_policy(folder: Path, config: LearnerConfig) -> Policy:
     """
     lm = _load_lm(folder, torch.float32)
     policy = Policy(lm, compute_dtype=torch.float32, logits_chunk_tokens=config.logits_chunk_tokens)
-    _check_packing(policy)
-    lm.set_attn_implementation(register_attention(choose_attention(config.attention)))
+    attention = choose_attention(config.attention)
+    _check_packing(policy, "sdpa" if attention == "sdpa" else "eager")
+    lm.set_attn_implementation(register_attention(attention))
     policy.compute_dtype = getattr(torch, config.compute_dtype)
     if config.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -84,7 +85,7 @@ def _load_lm(folder: Path, dtype: torch.dtype) -> Any:
 
     transformers_logging.disable_progress_bar()
     try:
-        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
     except (OSError, ValueError, RuntimeError) as error:
         raise InvalidArgument(f"model.path: {folder} cannot be loaded as a causal language model: {error}") from error
     # A policy is a function of its weights alone: with dropout the ratio to the behavior policy would be noise.
@@ -106,7 +107,7 @@ def choose_attention(asked: str) -> str:
     return asked
 
 
-def _check_packing(policy: Policy) -> None:
+def _check_packing(policy: Policy, attention: str) -> None:
     """Proves on a few tokens, in float32, that the model computes on a packed row what it computes on the sequences.
 
     This refuses whatever packing would silently break: layers that carry state past a sequence's end, attention that
@@ -122,7 +123,7 @@ def _check_packing(policy: Policy) -> None:
             logits = lm(input_ids=tokens[None], use_cache=False).logits[0]
             own.append(torch.log_softmax(logits[:-1], -1).gather(-1, tokens[1:, None]).squeeze(-1))
         try:
-            lm.set_attn_implementation(register_attention("sdpa"))
+            lm.set_attn_implementation(register_attention(attention))
             packed, _ = policy(sequence_row(sequences), 1.0)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgument(

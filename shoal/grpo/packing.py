@@ -69,15 +69,19 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
     num_forwards = max(1, math.ceil(total / (max_tokens * num_ranks)))
     while True:
         num_bins = num_forwards * num_ranks
-        # Pieces no longer than an even share, so that a group larger than that spreads over several ranks.
+        # No more of a group's completions in a piece than an even share, so that a larger group spreads over ranks.
         share = math.ceil(total / num_bins)
-        pieces = [piece for index, group in enumerate(groups) for piece in _cut(index, group, min(max_tokens, share))]
+        pieces = [
+            piece
+            for index, group in enumerate(groups)
+            for piece in _cut(index, group, min(max_tokens, group.num_prompt_tokens + share))
+        ]
         bins = _spread(pieces, num_bins)
         if not _fits(bins, max_tokens):
             pieces = [piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)]
             bins = _fill(pieces, max_tokens)
         if _fits(bins, max_tokens) and len(bins) <= num_bins:
-            return _deal(bins, num_forwards, num_ranks)
+            return _deal([_join(pieces, groups) for pieces in bins], num_forwards, num_ranks)
         num_forwards += 1
 
 
@@ -151,9 +155,24 @@ def _load(pieces: Sequence[Piece]) -> int:
     return sum(piece.num_tokens for piece in pieces)
 
 
-def _deal(bins: Sequence[Sequence[Piece]], num_forwards: int, num_ranks: int) -> PackingPlan:
-    """Bins of about the same length share a forward; each forward gives its longest to the rank with least so far."""
-    ordered: list[Row] = sorted((_in_order(pieces) for pieces in bins), key=_load, reverse=True)
+def _join(pieces: Sequence[Piece], groups: Sequence[GroupLengths]) -> Row:
+    """A row in the order of groups; pieces of one group that met become one, with one prompt."""
+    completions: dict[int, list[int]] = {}
+    for piece in pieces:
+        completions.setdefault(piece.group, []).extend(piece.completions)
+    return tuple(
+        Piece(
+            index,
+            tuple(sorted(joined)),
+            groups[index].num_prompt_tokens + sum(groups[index].num_completion_tokens[i] for i in joined),
+        )
+        for index, joined in sorted(completions.items())
+    )
+
+
+def _deal(rows: Sequence[Row], num_forwards: int, num_ranks: int) -> PackingPlan:
+    """Rows of about the same length share a forward; each forward gives its longest to the rank with least so far."""
+    ordered = sorted(rows, key=_load, reverse=True)
     ordered += [()] * (num_forwards * num_ranks - len(ordered))
     totals = [0] * num_ranks
     forwards = []
@@ -165,7 +184,3 @@ def _deal(bins: Sequence[Sequence[Piece]], num_forwards: int, num_ranks: int) ->
             totals[rank] += _load(row)
         forwards.append(tuple(forward))
     return PackingPlan(tuple(forwards))
-
-
-def _in_order(pieces: Sequence[Piece]) -> Row:
-    return tuple(sorted(pieces, key=lambda piece: (piece.group, piece.completions)))

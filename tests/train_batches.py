@@ -1,0 +1,72 @@
+"""Recorded-looking batches for the tests of the learner."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.rollout import (
+    Completion,
+    FinishReason,
+    Float32Array,
+    Rollout,
+    TrainBatch,
+    TrainGroup,
+    VersionSpan,
+    WeightVersion,
+)
+
+START = WeightVersion(attempt=0, policy_version=0)
+
+
+def make_group(
+    group_id: str,
+    *,
+    num_prompt_tokens: int,
+    completion_lengths: Sequence[int],
+    rng: np.random.Generator,
+    vocab_size: int = 256,
+) -> TrainGroup:
+    """A group of random tokens and advantages, with plausible log-probabilities."""
+    rollouts = []
+    for index, length in enumerate(completion_lengths):
+        completion = Completion(
+            sample_index=index,
+            token_ids=rng.integers(0, vocab_size, size=length).astype(np.int32),
+            behavior_logprobs=(rng.normal(size=length) / 5 - np.log(vocab_size)).astype(np.float32),
+            finish_reason=FinishReason.STOP,
+            version_spans=(VersionSpan(START, 0, length),),
+            seed=index,
+        )
+        rollouts.append(Rollout(completion, advantage=float(rng.normal())))
+    prompt = rng.integers(0, vocab_size, size=num_prompt_tokens).astype(np.int32)
+    return TrainGroup(group_id, prompt, tuple(rollouts))
+
+
+def make_groups(num_groups: int = 4, group_size: int = 4, *, seed: int = 0) -> tuple[TrainGroup, ...]:
+    """Groups of unequal prompts and completions."""
+    rng = np.random.default_rng(seed)
+    return tuple(
+        make_group(
+            f"g{number}",
+            num_prompt_tokens=int(rng.integers(3, 20)),
+            completion_lengths=[int(length) for length in rng.integers(1, 16, size=group_size)],
+            rng=rng,
+        )
+        for number in range(num_groups)
+    )
+
+
+def make_batch(
+    train_step_id: str = "step-0", version: WeightVersion = START, *, groups: Sequence[TrainGroup] | None = None
+) -> TrainBatch:
+    """A batch of the groups, or of `make_groups()`."""
+    return TrainBatch(train_step_id, version, 1.0, tuple(make_groups() if groups is None else groups))
+
+
+def with_behavior(group: TrainGroup, values: float | Float32Array) -> TrainGroup:
+    """The group with other behavior log-probabilities in its first rollout."""
+    first, *others = group.rollouts
+    logprobs = np.broadcast_to(np.asarray(values, dtype=np.float32), first.completion.token_ids.shape)
+    completion = Completion(**{**vars(first.completion), "behavior_logprobs": logprobs})
+    changed = Rollout(completion, advantage=-1.0)
+    return TrainGroup(group.group_id, group.prompt_token_ids, (changed, *others), group.traceparent)
