@@ -6,10 +6,10 @@ PIP_FLAGS ?=
 # Asked for the CPU build of torch when pip, as it is configured, does not find one.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # What `buf breaking` compares with: main, wherever it is.
-BASE := $(shell git rev-parse -q --verify main || git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD)
+BASE = $(shell git rev-parse -q --verify main || git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD)
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install $(PIP_FLAGS) --no-deps --no-compile --progress-bar off --quiet
+PIP := $(BIN)/pip --disable-pip-version-check install $(PIP_FLAGS) --quiet --no-deps --no-compile --no-build-isolation
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 REQUIREMENTS := $(wildcard requirements/*.txt)
 TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
@@ -69,13 +69,15 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/torch: requirements/learner.txt | $(BIN)/python
+# First torch, which may need an index of its own, and what a few packages that come as source are built with.
+$(VENV)/torch: requirements/learner.txt requirements/build.txt | $(BIN)/python
 	$(PIP) '$(TORCH)' 2>/dev/null || $(PIP) --index-url $(TORCH_CPU_INDEX) '$(TORCH)'
+	$(PIP) -r requirements/build.txt
 	@touch $@
 
 $(VENV)/installed: $(REQUIREMENTS) pyproject.toml $(VENV)/torch
 	$(PIP) -r requirements/all-cpu.txt
-	$(PIP) --no-build-isolation -e .
+	$(PIP) -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

