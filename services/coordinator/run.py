@@ -376,6 +376,8 @@ class ActiveRun:
         checkpoint_id = await self._checkpoints.save(
             self._learner, self.ledger, attempt=self.record.attempt, policy_version=self._version.policy_version
         )
+        if checkpoint_id == self.record.last_checkpoint_id:
+            return checkpoint_id  # Nothing has happened since.
         self.record.last_checkpoint_id = checkpoint_id
         self.record.save()
         self.events.add(
