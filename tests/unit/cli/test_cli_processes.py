@@ -37,7 +37,7 @@ time.sleep(600)
 async def _first_line(path: Path) -> str:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        if path.exists() and (text := path.read_text()).endswith("\n"):  # noqa: ASYNC240 - a test may block
+        if path.exists() and (text := path.read_text()).endswith("\n"):
             return text.splitlines()[0]
         await asyncio.sleep(0.02)
     raise AssertionError(f"{path} stayed empty for {PATIENCE_S} s")
