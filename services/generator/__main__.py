@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import threading
 
+from services.generator.engine_process import tie_children
 from services.generator.service import GeneratorServicer
 from services.generator.vllm_engine import VllmEngine, import_vllm
 from shoal.config.run import RunConfig
@@ -30,6 +31,7 @@ def main() -> int:
     async def start_engine(config: RunConfig) -> VllmEngine:
         return await VllmEngine.start(config, hostname=hostname)
 
+    tie_children()
     # Takes seconds, in which the process can already register and be configured.
     threading.Thread(target=import_vllm, daemon=True).start()
     return asyncio.run(run_worker(GeneratorServicer(start_engine), arguments))

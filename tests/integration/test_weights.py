@@ -411,6 +411,24 @@ async def test_a_killed_engine_ends_the_generator_with_a_last_word(client: Clien
     assert not alive, f"left behind: {alive}"
 
 
+async def test_a_generator_killed_while_its_engine_starts_leaves_no_process(setting: Setting, tmp_path: Path) -> None:
+    generator = Generator(tmp_path, Path(setting.old.name_or_path))
+    try:
+        async with connect(generator.address, GENERATOR) as channel:
+            request = pb.GeneratorServiceConfigureRequest(run_id="run", config=generator.config)
+            await GeneratorServiceStub(channel).Configure(request, timeout=TIMEOUT_S)
+        give_up = time.monotonic() + START_TIMEOUT_S
+        # The engine's process has just begun: it has yet to import vLLM.
+        while not (children := [child for child in generator.children() if "spawn_main" in str(child.cmdline())]):
+            assert time.monotonic() < give_up, generator.last_words()
+            await asyncio.sleep(0.05)
+    finally:
+        generator.process.kill()
+    generator.process.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive, f"left behind: {alive}"
+
+
 async def test_weights_are_cast_to_the_engines_type_and_a_killed_generator_leaves_no_process(tmp_path: Path) -> None:
     random_model(tmp_path / "old", seed=1, tie_embeddings=False)
     new = random_model(tmp_path / "new", seed=2, tie_embeddings=False)
