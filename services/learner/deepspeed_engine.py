@@ -72,6 +72,9 @@ class DeepSpeedEngine:
         )
         self._storage = _Storage()
         self._engine.checkpoint_engine = self._storage
+        # Rank 0 alone would copy DeepSpeed's conversion scripts beside the files: on a full disk that fails where the
+        # other ranks wait for it.
+        self._engine._copy_recovery_script = lambda save_path: None
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -164,6 +167,10 @@ class DeepSpeedEngine:
         A failure to write is returned, not raised, so that no rank leaves the others waiting.
         """
         self._storage.error = None
+        try:
+            (folder / _TAG).mkdir(exist_ok=True)
+        except OSError as error:
+            self._storage.error = error
         self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
         return self._storage.error
 
@@ -251,5 +258,5 @@ class _Storage(TorchCheckpointEngine):
         except OSError as error:
             self.error = error
         except RuntimeError as error:
-            # Torch's writer reports a failed write of the file below it in words of its own.
-            self.error = error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
+            # Torch's writer fails in words of its own after the file below it has.
+            self.error = error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error))

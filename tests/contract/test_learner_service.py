@@ -1,0 +1,472 @@
+"""The learner over real gRPC: one rank, real DeepSpeed, a tiny model."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from services.learner.rank import LearnerRank
+from services.learner.ranks import Ranks
+from services.learner.service import LearnerService
+from shoal.config.load import config_digest, config_struct, parse_config
+from shoal.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from shoal.rollout import TrainBatch, TrainGroup, WeightVersion
+from shoal.rpc.channel import connect
+from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
+from shoal.v1.learner_pb2_grpc import LearnerServiceStub
+from shoal.weights.group import BroadcastGroup, open_store
+from shoal.weights.manifest import Manifest, hashes_from_wire
+from shoal.weights.rendezvous import Rendezvous
+from shoal.weights.transfer import receive_weights
+from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+from tests.serving import LEARNER, serving
+from tests.tiny_model import make_tiny_model
+from tests.train_batches import make_batch, make_groups, with_behavior
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RUN_ID = "run-1"
+TIMEOUT_S = 120.0
+CANARY = np.arange(40, 52, dtype=np.int32)
+
+
+class Client:
+    """A learner and a stub that talks to it."""
+
+    def __init__(self, stub: Any, data_dir: Path, config: dict[str, Any]) -> None:
+        self.stub = stub
+        self.run_dir = data_dir / RUN_ID
+        self.config = config
+
+    async def configure(self, run_id: str = RUN_ID, **changes: Any) -> worker_pb2.WorkerStatus:
+        config = config_struct(parse_config(self.config | changes))
+        request = learner_pb2.LearnerServiceConfigureRequest(run_id=run_id, config=config)
+        return (await self.stub.Configure(request, timeout=10)).status
+
+    async def status(self) -> learner_pb2.LearnerServiceGetStatusResponse:
+        return await self.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=10)
+
+    async def loaded(self) -> worker_pb2.WorkerState.ValueType:
+        """Asks for the status until the model is loaded, as any client must."""
+        state = (await self.status()).status.state
+        while state == worker_pb2.WORKER_STATE_LOADING:
+            await asyncio.sleep(0.05)
+            state = (await self.status()).status.state
+        return state
+
+    async def version(self) -> WeightVersion:
+        return version_from_wire((await self.status()).version)
+
+    async def batch(self, step_id: str, groups: Sequence[TrainGroup] | None = None) -> TrainBatch:
+        """A batch that the learner expects."""
+        return make_batch(step_id, await self.version(), groups=groups)
+
+    async def train(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:
+        return await self.send(list(batch_to_wire(batch)))
+
+    async def send(self, messages: Sequence[learner_pb2.TrainStepRequest]) -> learner_pb2.TrainStepResponse:
+        async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
+            for message in messages:
+                yield message
+
+        return await self.stub.TrainStep(stream(), timeout=TIMEOUT_S)
+
+    async def logprobs(self, sequence: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+        request = learner_pb2.ComputeLogprobsRequest(token_ids=[int32_to_wire(sequence)], temperature=temperature)
+        response = await self.stub.ComputeLogprobs(request, timeout=TIMEOUT_S)
+        return float32_from_wire(response.logprobs[0], "logprobs")
+
+    async def create_group(self, epoch: int, world_size: int) -> learner_pb2.CreateWeightGroupResponse:
+        request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
+        return await self.stub.CreateWeightGroup(request, timeout=10)
+
+    async def publish(self, epoch: int) -> learner_pb2.PublishWeightsResponse:
+        canary = weights_pb2.Canary(token_ids=int32_to_wire(CANARY))
+        request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
+        return await self.stub.PublishWeights(request, timeout=TIMEOUT_S)
+
+    async def save(self, name: str, keep: Sequence[str] = ()) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=name, keep_checkpoint_ids=keep)
+        return await self.stub.SaveCheckpoint(request, timeout=TIMEOUT_S)
+
+    async def load(self, name: str, files: Sequence[learner_pb2.FileDigest], attempt: int) -> WeightVersion:
+        request = learner_pb2.LoadCheckpointRequest(checkpoint_id=name, files=files, attempt=attempt)
+        return version_from_wire((await self.stub.LoadCheckpoint(request, timeout=TIMEOUT_S)).version)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """A learner that is configured once for the module. Tests ask for its version, since earlier ones raise it."""
+    folder = make_tiny_model(tmp_path_factory.mktemp("model"))
+    data_dir = tmp_path_factory.mktemp("data")
+    config = {
+        "model": {"path": str(folder)},
+        "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 64},
+        "grpo": {"groups_per_step": 4, "num_mini_batches": 2, "kl_coef": 0.1},
+        "learner": {"zero_stage": 2, "compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 64},
+        "weights": {"timeout_s": 3.0},
+    }
+    service = LearnerService(lambda: LearnerRank(Ranks.connect(), data_dir), lambda: "127.0.0.1")
+    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
+        client = Client(LearnerServiceStub(channel), data_dir, config)
+        assert (await client.status()).status.state == worker_pb2.WORKER_STATE_IDLE
+        started = time.monotonic()
+        status = await client.configure()
+        assert time.monotonic() - started < 5
+        assert status.state == worker_pb2.WORKER_STATE_LOADING
+        assert await client.loaded() == worker_pb2.WORKER_STATE_READY, await client.status()
+        yield client
+    await service.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def unconfigured(tmp_path: Path) -> AsyncIterator[Client]:
+    """A learner whose other ranks have not come yet."""
+    service = LearnerService(lambda: threading.Event().wait(), lambda: "127.0.0.1")  # type: ignore[func-returns-value]
+    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
+        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
+        yield Client(LearnerServiceStub(channel), tmp_path, config)
+
+
+async def test_before_it_is_configured_every_call_that_needs_the_model_says_so(unconfigured: Client) -> None:
+    calls = [
+        unconfigured.train(make_batch()),
+        unconfigured.logprobs(CANARY),
+        unconfigured.create_group(1, 1),
+        unconfigured.publish(1),
+        unconfigured.save("c1"),
+        unconfigured.load("c1", [], 1),
+        unconfigured.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=10),
+    ]
+    for call in calls:
+        with pytest.raises(FailedPrecondition, match="the learner is IDLE") as caught:
+            await call
+        assert caught.value.reason == "NOT_READY"
+
+
+async def test_a_configuration_that_does_not_validate_names_the_field(unconfigured: Client) -> None:
+    request = learner_pb2.LearnerServiceConfigureRequest(run_id=RUN_ID)
+    request.config.update({"model": {"path": "m"}, "data": {"sources": [{"task": "t"}]}, "learner": {"zero_stage": 4}})
+    with pytest.raises(InvalidArgument) as caught:
+        await unconfigured.stub.Configure(request, timeout=10)
+    assert [violation.field for violation in caught.value.violations] == ["learner.zero_stage"]
+
+
+async def test_a_run_id_that_leads_out_of_the_data_folder_is_refused(unconfigured: Client) -> None:
+    with pytest.raises(InvalidArgument, match="run_id"):
+        await unconfigured.configure(run_id="../elsewhere")
+
+
+async def test_the_same_configuration_again_changes_nothing_and_another_is_refused(client: Client) -> None:
+    status = await client.configure()
+    assert status.state == worker_pb2.WORKER_STATE_READY
+    assert status.config_digest == config_digest(parse_config(client.config))
+    with pytest.raises(FailedPrecondition, match="another configuration") as caught:
+        await client.configure(run={"seed": 1})
+    assert caught.value.reason == "OTHER_CONFIGURATION"
+
+
+async def test_a_step_raises_the_version_by_one_however_many_optimizer_steps_it_takes(client: Client) -> None:
+    before = await client.status()
+    response = await client.train(await client.batch("one"))
+    assert response.applied and response.skip_reason == ""
+    assert response.version.policy_version == before.version.policy_version + 1
+    assert response.num_optimizer_steps == before.num_optimizer_steps + 2
+    after = await client.status()
+    assert (after.version, after.num_optimizer_steps) == (response.version, response.num_optimizer_steps)
+    assert 0 < response.metrics["optim/grad_norm"] < 100
+    assert response.metrics["val/num_missing_behavior_logprobs"] == 0
+    assert response.metrics["objective/kl3"] >= 0
+
+
+async def test_a_repeated_step_returns_its_result_and_is_not_applied_again(client: Client) -> None:
+    batch = await client.batch("repeated")
+    first, joined = await asyncio.gather(client.train(batch), client.train(batch))
+    repeated = await client.train(batch)
+    assert first == joined == repeated
+    assert await client.version() == version_from_wire(first.version)
+
+
+async def test_a_batch_for_another_version_is_refused(client: Client) -> None:
+    version = await client.version()
+    stale = replace(version, policy_version=version.policy_version + 1)
+    with pytest.raises(FailedPrecondition, match=f"the learner is at {version}") as caught:
+        await client.train(make_batch("early", stale))
+    assert caught.value.reason == "VERSION_MISMATCH"
+    assert (await client.train(make_batch("early", version))).applied, "a refused step may be sent again"
+
+
+async def test_a_stream_that_is_not_half_closed_applies_nothing(client: Client) -> None:
+    batch = await client.batch("broken-off")
+    sent = asyncio.Event()
+
+    async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
+        for message in batch_to_wire(batch):
+            yield message
+        sent.set()
+        await asyncio.Event().wait()
+
+    call = asyncio.ensure_future(client.stub.TrainStep(stream(), timeout=TIMEOUT_S))
+    await asyncio.wait_for(sent.wait(), TIMEOUT_S)
+    call.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await call
+    assert await client.version() == batch.expected_version
+    assert (await client.train(batch)).applied
+
+
+async def test_a_step_runs_to_its_end_when_the_caller_goes_away_and_status_answers_meanwhile(client: Client) -> None:
+    batch = await client.batch("abandoned", make_groups(num_groups=32, group_size=16))
+    call = asyncio.ensure_future(client.train(batch))
+    while (await client.status()).status.load.num_running == 0:
+        assert not call.done(), "the step was over before it could be abandoned"
+        await asyncio.sleep(0.002)
+    call.cancel()
+    slowest = 0.0
+    while await client.version() == batch.expected_version:
+        started = time.monotonic()
+        await client.status()
+        slowest = max(slowest, time.monotonic() - started)
+        await asyncio.sleep(0.01)
+    assert slowest < 1, f"GetStatus took {slowest:.2f} s"
+    result = await client.train(batch)
+    assert result.version.policy_version == batch.expected_version.policy_version + 1
+
+
+async def test_messages_out_of_order_and_batches_without_tokens_are_refused(client: Client) -> None:
+    header, *rest = list(batch_to_wire(await client.batch("malformed")))
+    with pytest.raises(InvalidArgument, match="begins with one header"):
+        await client.send(rest)
+    with pytest.raises(InvalidArgument, match="announced"):
+        await client.send([header])
+    with pytest.raises(InvalidArgument, match="no completion token to train on"):
+        await client.train(await client.batch("empty", []))
+
+
+async def test_a_step_that_is_not_finite_is_not_applied_and_leaves_everything_as_it_was(client: Client) -> None:
+    version, before = await client.version(), await client.logprobs(CANARY)
+    steps = (await client.status()).num_optimizer_steps
+    poisoned = [with_behavior(group, -1e30) for group in make_groups()]
+    response = await client.train(make_batch("poisoned", version, groups=poisoned))
+    assert not response.applied
+    assert response.skip_reason.startswith("not finite: loss ")
+    assert version_from_wire(response.version) == version
+    assert (await client.status()).num_optimizer_steps == steps
+    assert np.array_equal(before, await client.logprobs(CANARY))
+    # One mini-batch of two is sound: that one is applied, and the version rises.
+    half = [with_behavior(group, -1e30) if index < 2 else group for index, group in enumerate(make_groups())]
+    response = await client.train(make_batch("half-poisoned", version, groups=half))
+    assert response.applied
+    assert response.metrics["optim/num_refused"] == 1
+    assert response.version.policy_version == version.policy_version + 1
+    assert np.isfinite(list(response.metrics.values())).all(), response.metrics
+
+
+async def test_missing_behavior_logprobs_are_counted(client: Client) -> None:
+    group, *others = make_groups()
+    batch = await client.batch("missing", [with_behavior(group, float("nan")), *others])
+    metrics = (await client.train(batch)).metrics
+    # Counted over the first mini-batch, before the weights move.
+    assert metrics["val/num_missing_behavior_logprobs"] == group.rollouts[0].completion.num_tokens
+
+
+@pytest.mark.parametrize("sequence", [[], [5]])
+async def test_a_sequence_of_fewer_than_two_tokens_cannot_be_scored(client: Client, sequence: list[int]) -> None:
+    with pytest.raises(InvalidArgument, match=r"token_ids\[0\]: at least two tokens"):
+        await client.logprobs(np.array(sequence, dtype=np.int32))
+
+
+async def test_an_epoch_must_be_newer_and_the_same_one_again_changes_nothing(client: Client) -> None:
+    first = await client.create_group(10, 1)
+    assert await client.create_group(10, 1) == first
+    assert first.rendezvous.store_host == "127.0.0.1"
+    assert first.manifest.digest == Manifest.from_wire(first.manifest).digest
+    names = [tensor.name for tensor in first.manifest.tensors]
+    assert "model.embed_tokens.weight" in names
+    assert "lm_head.weight" not in names, "the tied head travels once"
+    for epoch, world_size in ((9, 1), (10, 2)):
+        with pytest.raises(FailedPrecondition, match="not newer") as caught:
+            await client.create_group(epoch, world_size)
+        assert caught.value.reason == "EPOCH_NOT_NEWER"
+    with pytest.raises(FailedPrecondition, match="epoch 11 is not current") as caught:
+        await client.publish(11)
+    assert caught.value.reason == "NOT_CURRENT_EPOCH"
+
+
+async def test_a_publish_without_generators_hashes_and_scores_the_canary(client: Client) -> None:
+    await client.create_group(20, 1)
+    first, again = await client.publish(20), await client.publish(20)
+    assert first.hashes == again.hashes and len(first.hashes) > 0
+    assert first.num_bytes == sum(np.prod(t.shape) * 4 for t in (await client.create_group(20, 1)).manifest.tensors)
+    canary = float32_from_wire(first.canary.logprobs, "canary")
+    np.testing.assert_allclose(canary, await client.logprobs(CANARY), atol=1e-6)
+
+
+async def test_a_member_receives_the_weights_that_were_published(client: Client) -> None:
+    created = await client.create_group(30, 2)
+    rendezvous, manifest = Rendezvous.from_wire(created.rendezvous), Manifest.from_wire(created.manifest)
+
+    def receive() -> list[Any]:
+        store = open_store(rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=10)
+        group = BroadcastGroup(rendezvous, rank=1, store=store)
+        group.connect()
+        received = [(digest, tensor.clone()) for _, tensor, digest in receive_weights(group, manifest)]
+        group.close()
+        return received
+
+    received, sent = await asyncio.gather(asyncio.to_thread(receive), client.publish(30))
+    assert tuple(digest for digest, _ in received) == hashes_from_wire(sent.hashes)
+    lm = AutoModelForCausalLM.from_pretrained(client.config["model"]["path"])
+    lm.load_state_dict({digest.name: tensor for digest, tensor in received}, strict=False)
+    with torch.no_grad():
+        distribution = torch.log_softmax(lm(torch.from_numpy(CANARY)[None].long()).logits[0, :-1], -1)
+    expected = distribution.gather(-1, torch.from_numpy(CANARY)[1:, None].long()).squeeze(-1).numpy()
+    np.testing.assert_allclose(float32_from_wire(sent.canary.logprobs, "canary"), expected, atol=1e-5)
+
+
+async def test_a_publish_ends_in_time_when_a_member_does_not_come_and_when_its_epoch_is_replaced(
+    client: Client,
+) -> None:
+    await client.create_group(40, 2)
+    with pytest.raises(DeadlineExceeded):
+        await client.publish(40)
+    await client.create_group(41, 2)
+    waiting = asyncio.ensure_future(client.publish(41))
+    await asyncio.sleep(0.2)
+    await client.create_group(42, 1)
+    with pytest.raises(Unavailable, match="epoch 42 begins"):
+        await waiting
+    assert (await client.publish(42)).hashes
+
+
+async def test_a_restored_checkpoint_takes_the_same_next_step(client: Client) -> None:
+    saved = await client.save("c1")
+    assert (client.run_dir / "checkpoints" / "c1" / "learner" / "learner.json").is_file()
+    version = version_from_wire(saved.version)
+    groups = make_groups(seed=7)
+    first = await client.train(make_batch("next", version, groups=groups))
+    restored = await client.load("c1", saved.files, version.attempt + 1)
+    assert restored == WeightVersion(version.attempt + 1, version.policy_version)
+    again = await client.train(make_batch("next", restored, groups=groups))
+    assert again.num_optimizer_steps == first.num_optimizer_steps
+    for name in ("objective/loss", "optim/grad_norm", "objective/kl3", "lr"):
+        assert first.metrics[name] == again.metrics[name], name
+    with pytest.raises(InvalidArgument, match="attempt"):
+        await client.load("c1", saved.files, version.attempt)
+
+
+async def test_old_checkpoints_go_when_a_new_one_is_written(client: Client) -> None:
+    await client.save("k1")
+    await client.save("k2", keep=["k1"])
+    await client.save("k3", keep=["k2"])
+    assert sorted(path.name for path in (client.run_dir / "checkpoints").iterdir()) == ["k2", "k3"]
+
+
+async def test_a_checkpoint_that_is_not_there_or_not_whole_is_refused(client: Client) -> None:
+    attempt = (await client.version()).attempt + 1
+    with pytest.raises(NotFound, match="there is no checkpoint nothing"):
+        await client.load("nothing", [], attempt)
+    saved = await client.save("damaged")
+    folder = client.run_dir / "checkpoints" / "damaged" / "learner"
+    before = await client.logprobs(CANARY)
+    victim = folder / max(saved.files, key=lambda file: file.num_bytes).path
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataLoss, match="is not what was written"):
+        await client.load("damaged", saved.files, attempt)
+    victim.unlink()
+    with pytest.raises(DataLoss, match="is missing"):
+        await client.load("damaged", saved.files, attempt)
+    assert np.array_equal(before, await client.logprobs(CANARY))
+
+
+async def test_a_checkpoint_of_another_number_of_ranks_is_refused(client: Client) -> None:
+    saved = await client.save("other-ranks")
+    summary = client.run_dir / "checkpoints" / "other-ranks" / "learner" / "learner.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"num_ranks": 2}))
+    digest = hashlib.sha256(summary.read_bytes()).hexdigest()
+    files = [
+        learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=digest) if f.path == "learner.json" else f
+        for f in saved.files
+    ]
+    with pytest.raises(FailedPrecondition, match="written with num_ranks 2, this learner has 1"):
+        await client.load("other-ranks", files, (await client.version()).attempt + 1)
+
+
+async def test_without_a_name_it_goes_back_to_the_model_it_began_with(client: Client) -> None:
+    lm = AutoModelForCausalLM.from_pretrained(client.config["model"]["path"])
+    with torch.no_grad():
+        distribution = torch.log_softmax(lm(torch.from_numpy(CANARY)[None].long()).logits[0, :-1], -1)
+    begun = distribution.gather(-1, torch.from_numpy(CANARY)[1:, None].long()).squeeze(-1).numpy()
+    attempt = (await client.version()).attempt + 1
+    assert np.abs(begun - await client.logprobs(CANARY)).max() > 1e-3
+    assert await client.load("", [], attempt) == WeightVersion(attempt, 0)
+    np.testing.assert_allclose(await client.logprobs(CANARY), begun, atol=1e-5)
+    assert (await client.status()).num_optimizer_steps == 0
+    response = await client.train(make_batch("anew", WeightVersion(attempt, 0)))
+    assert response.version.policy_version == 1
+
+
+@contextlib.contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """Mounts a tiny file system over a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_full_disk_leaves_nothing_of_a_checkpoint(client: Client) -> None:
+    checkpoints = client.run_dir / "checkpoints"
+    with full_disk(checkpoints):
+        with pytest.raises(ResourceExhausted, match="is full") as caught:
+            await client.save("too-much")
+        assert caught.value.reason == "DISK_FULL"
+        assert list(checkpoints.iterdir()) == []
+    assert (await client.save("fits")).files
+
+
+async def test_the_exported_model_is_the_policy_with_its_tokenizer(client: Client) -> None:
+    response = await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
+    assert version_from_wire(response.version) == await client.version()
+    lm = AutoModelForCausalLM.from_pretrained(response.path)
+    with torch.no_grad():
+        distribution = torch.log_softmax(lm(torch.from_numpy(CANARY)[None].long()).logits[0, :-1], -1)
+    expected = distribution.gather(-1, torch.from_numpy(CANARY)[1:, None].long()).squeeze(-1).numpy()
+    np.testing.assert_allclose(await client.logprobs(CANARY), expected, atol=1e-5)
+    original = Path(client.config["model"]["path"])
+    question = [{"role": "user", "content": "What is 2 + 2?"}]
+    texts = [
+        AutoTokenizer.from_pretrained(folder).apply_chat_template(question, tokenize=False)
+        for folder in (response.path, original)
+    ]
+    assert texts[0] == texts[1]
+    assert (Path(response.path) / "generation_config.json").is_file()
+    again = await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
+    assert again.path == response.path
