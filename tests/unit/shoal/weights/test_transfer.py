@@ -89,9 +89,11 @@ def test_a_group_of_a_later_epoch_works_over_the_same_store(rendezvous: Rendezvo
 
 
 def test_a_member_that_never_comes_is_not_waited_for_beyond_the_deadline(rendezvous: Rendezvous) -> None:
-    with closing(member(replace(rendezvous, timeout_s=0.3), 1)) as group:
-        with pytest.raises(DeadlineExceeded, match="meeting of 3 members"):
-            group.connect()
+    with (
+        closing(member(replace(rendezvous, timeout_s=0.3), 1)) as group,
+        pytest.raises(DeadlineExceeded, match="meeting of 3 members"),
+    ):
+        group.connect()
 
 
 def test_a_broadcast_that_never_comes_ends_at_the_deadline(rendezvous: Rendezvous) -> None:
