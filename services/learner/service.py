@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -73,6 +74,8 @@ class LearnerService(LearnerServiceServicer):
         self._version: WeightVersion | None = None
         self._num_optimizer_steps = 0
         self._steps: OrderedDict[str, Future[StepResult]] = OrderedDict()
+        self._is_ending = False
+        self._ending = threading.Lock()
         self._torch.start()
 
     def status(self) -> worker_pb2.WorkerStatus:
@@ -88,14 +91,20 @@ class LearnerService(LearnerServiceServicer):
 
     def fail(self, reason: str) -> None:
         """The learner cannot go on: says so and ends the process. From any thread; the first reason stands."""
-        if self._state != worker_pb2.WORKER_STATE_FAILED:
-            self._message = reason
-            self._state = worker_pb2.WORKER_STATE_FAILED
+        with self._ending:
+            if self._is_ending:
+                return
+            self._is_ending = True
+        self._state, self._message = worker_pb2.WORKER_STATE_FAILED, reason
         _log.critical("learner ends", extra={"reason": reason})
+        # Once: a second signal may find the process past the point where it handles them.
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def close(self) -> None:
         """Lets all ranks leave. Afterwards this process may only end."""
+        with self._ending:
+            # What breaks from here on is no longer news.
+            self._is_ending = True
         if self._loading is not None:
             self._loading.cancel()
         if self._publisher is not None:

@@ -1,0 +1,113 @@
+"""One rank of a learner that goes through its paces; started by test_learner_ranks.py, alone or with others.
+
+Usage: python learner_ranks.py FOLDER ZERO_STAGE... Writes to FOLDER/stage-<n>-of-<ranks>: gradient.safetensors and
+result.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from services.learner.deepspeed_engine import full_gradients
+from services.learner.launch import limit_threads
+from services.learner.learner import Learner
+from services.learner.rank import LearnerRank
+from services.learner.ranks import Ranks
+from shoal.config import parse_config
+from shoal.rollout import WeightVersion
+from shoal.v1 import learner_pb2, weights_pb2
+from shoal.wire import int32_to_wire
+from tests.train_batches import make_batch, make_groups, with_behavior
+
+
+def main() -> None:
+    limit_threads(2)
+    folder = Path(sys.argv[1])
+    rank = LearnerRank(Ranks.connect(), folder)
+    for stage in map(int, sys.argv[2:]):
+        result = exercise(rank, folder, stage)
+        if rank.ranks.rank == 0:
+            (output_of(folder, stage, rank.ranks.size) / "result.json").write_text(json.dumps(result))
+        rank.learner.engine.close()
+    rank.ranks.leave()
+
+
+def output_of(folder: Path, stage: int, num_ranks: int) -> Path:
+    output = folder / f"stage-{stage}-of-{num_ranks}"
+    output.mkdir(exist_ok=True)
+    return output
+
+
+def exercise(rank: LearnerRank, folder: Path, stage: int) -> dict[str, Any]:
+    """Everything that a learner does, once; what came of it."""
+    config = parse_config(
+        {
+            "model": {"path": str(folder / "model")},
+            "data": {"sources": [{"task": "arithmetic"}]},
+            "grpo": {"groups_per_step": 4, "kl_coef": 0.1},
+            "learner": {
+                "zero_stage": stage,
+                "compute_dtype": "float32",
+                "learning_rate": 1e-3,
+                "pack_tokens": 48,
+                "logits_chunk_tokens": 16,
+            },
+        }
+    )
+    rank.configure(f"run-{stage}-{rank.ranks.size}", config)
+    learner = rank.learner
+    result: dict[str, Any] = {"gradient_norm": record_gradient(learner, output_of(folder, stage, rank.ranks.size))}
+
+    first = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
+    result["first"] = first.metrics
+    result["version"] = learner.version.policy_version
+    saved = rank.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
+    result["files"] = [file.path for file in saved]
+
+    before = weights_of(learner)
+    poisoned = [with_behavior(group, -1e30) for group in make_groups(seed=2)[:1]]
+    refused = learner.step(make_batch("poisoned", learner.version, groups=[*poisoned, *make_groups(seed=3)]))
+    result["refused"] = [refused.applied, refused.skip_reason, learner.version.policy_version]
+    result["refused_changed_weights"] = not torch.equal(before, weights_of(learner))
+
+    second = make_groups(seed=4)
+    result["second"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
+    request = learner_pb2.LoadCheckpointRequest(
+        checkpoint_id="c1",
+        files=[learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved],
+        attempt=1,
+    )
+    result["restored"] = str(rank.load_checkpoint(request))
+    result["restored_changed_weights"] = not torch.equal(before, weights_of(learner))
+    result["second_again"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
+
+    canary = weights_pb2.Canary(token_ids=int32_to_wire(make_groups()[0].prompt_token_ids))
+    sent = rank.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1, canary=canary), None)
+    assert sent.canary_logprobs is not None
+    result["canary"] = sent.canary_logprobs.tolist()
+    result["export"] = str(rank.export_model())
+    result["reset"] = str(rank.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
+    return result
+
+
+def record_gradient(learner: Learner, output: Path) -> float:
+    """Writes the whole gradient of a recorded batch, which is then dropped."""
+    learner.accumulate_gradient(make_groups(num_groups=4, group_size=5), temperature=0.9)
+    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
+    if learner.ranks.rank == 0:
+        save_file(gradients, output / "gradient.safetensors")
+    learner.engine.step(0.0, refuse=True)
+    assert learner.version == WeightVersion(0, 0)
+    return float(torch.cat([gradient.flatten() for gradient in gradients.values()]).norm())
+
+
+def weights_of(learner: Learner) -> torch.Tensor:
+    return torch.cat([tensor.flatten().clone() for _, tensor in learner.engine.full_parameters(torch.float32)])
+
+
+if __name__ == "__main__":
+    main()

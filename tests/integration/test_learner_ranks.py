@@ -1,0 +1,188 @@
+"""Real DeepSpeed on one and on two ranks: the same gradient, the same steps, at every way of sharding."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from shoal.config.load import config_struct, parse_config
+from shoal.rpc.channel import connect
+from shoal.v1 import learner_pb2, worker_pb2
+from shoal.v1.learner_pb2_grpc import LearnerServiceStub
+from shoal.wire import batch_to_wire
+from tests.integration.learner_ranks import output_of
+from tests.serving import LEARNER
+from tests.tiny_model import make_tiny_model
+from tests.train_batches import make_batch, make_groups
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+STAGES = (0, 2, 3)
+SCRIPT = Path(__file__).with_name("learner_ranks.py")
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which one rank, and then two ranks, have gone through their paces at every stage."""
+    folder = tmp_path_factory.mktemp("ranks")
+    make_tiny_model(folder / "model")
+    stages = [str(stage) for stage in STAGES]
+    alone = [sys.executable, str(SCRIPT), str(folder), *stages]
+    both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
+    for command in (alone, both):
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def result_of(folder: Path, stage: int, num_ranks: int) -> dict[str, Any]:
+    result = json.loads((output_of(folder, stage, num_ranks) / "result.json").read_text())
+    assert isinstance(result, dict)
+    return result
+
+
+def gradient_of(folder: Path, stage: int, num_ranks: int) -> dict[str, torch.Tensor]:
+    return load_file(output_of(folder, stage, num_ranks) / "gradient.safetensors")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: int) -> None:
+    one, two = gradient_of(folder, 0, 1), gradient_of(folder, stage, 2)
+    assert one.keys() == two.keys()
+    difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
+    whole = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
+    assert float(difference / whole) <= 1e-5, f"relative L2 distance {float(difference / whole):.2e}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_step_on_two_ranks_says_of_itself_what_a_step_on_one_does(folder: Path, stage: int) -> None:
+    one, two = result_of(folder, stage, 1)["first"], result_of(folder, stage, 2)["first"]
+    assert one.keys() == two.keys()
+    measured = {name for name in one if not name.startswith(("time/", "learner_tokens", "other/packed"))}
+    for name in sorted(measured):
+        assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_step_that_is_not_finite_on_one_rank_is_applied_on_none(folder: Path, stage: int, num_ranks: int) -> None:
+    result = result_of(folder, stage, num_ranks)
+    applied, skip_reason, version = result["refused"]
+    assert not applied and version == result["version"] == 1
+    assert skip_reason.startswith("not finite: ")
+    assert not result["refused_changed_weights"]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: int, num_ranks: int) -> None:
+    result = result_of(folder, stage, num_ranks)
+    assert result["restored"] == "1.1" and not result["restored_changed_weights"]
+    for name, value in result["second"].items():
+        if not name.startswith(("time/", "learner_tokens")):
+            assert result["second_again"][name] == value, name
+    assert result["reset"] == "2.0"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage: int) -> None:
+    result = result_of(folder, stage, 2)
+    lm = AutoModelForCausalLM.from_pretrained(result["export"])
+    tokens = torch.from_numpy(make_groups()[0].prompt_token_ids).long()
+    with torch.no_grad():
+        distribution = torch.log_softmax(lm(tokens[None]).logits[0, :-1], -1)
+    expected = distribution.gather(-1, tokens[1:, None]).squeeze(-1).numpy()
+    np.testing.assert_allclose(result["canary"], expected, atol=1e-5)
+
+
+class LearnerProcess:
+    """A learner of two ranks, as the launcher starts it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, stub: Any) -> None:
+        self.process = process
+        self.stub = stub
+
+    async def status(self) -> learner_pb2.LearnerServiceGetStatusResponse:
+        return await self.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=30)
+
+    async def train(self) -> learner_pb2.TrainStepResponse:
+        async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
+            for message in batch_to_wire(make_batch()):
+                yield message
+
+        return await self.stub.TrainStep(stream(), timeout=120)
+
+
+@contextlib.asynccontextmanager
+async def two_ranks(data_dir: Path, log: Path) -> AsyncIterator[LearnerProcess]:
+    options = ["--coordinator", "127.0.0.1:9", "--listen", "127.0.0.1:0", "--num-ranks", "2"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.learner", *options, "--data-dir", str(data_dir), "--log-file", str(log),
+        env=ENVIRONMENT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        address = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))["address"]
+        async with connect(address, LEARNER) as channel:
+            yield LearnerProcess(process, LearnerServiceStub(channel))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def gone(pid: int, timeout_s: float = 60.0) -> bool:
+    """Whether a process ends in time."""
+    try:
+        await asyncio.to_thread(psutil.Process(pid).wait, timeout_s)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
+async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_it(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path / "model")
+    log = tmp_path / "learner.log"
+    config = {
+        "model": {"path": str(tmp_path / "model")},
+        "data": {"sources": [{"task": "arithmetic"}]},
+        "learner": {"zero_stage": 3},
+    }
+    async with two_ranks(tmp_path, log) as learner:
+        request = learner_pb2.LearnerServiceConfigureRequest(run_id="r", config=config_struct(parse_config(config)))
+        await learner.stub.Configure(request, timeout=10)
+        status = await learner.status()
+        while status.status.state == worker_pb2.WORKER_STATE_LOADING:
+            await asyncio.sleep(0.1)
+            status = await learner.status()
+        assert status.status.state == worker_pb2.WORKER_STATE_READY, status.status.message
+        assert (await learner.train()).applied, "two ranks, as the launcher starts them, train"
+        leader, follower = (await learner.status()).rank_pids
+        assert leader == learner.process.pid
+        os.kill(follower, signal.SIGKILL)
+        assert await asyncio.wait_for(learner.process.wait(), 60) == 1
+    assert f"learner rank 1 (pid {follower}) ended with exit code -9" in log.read_text()
+
+
+async def test_a_follower_does_not_outlive_rank_0(tmp_path: Path) -> None:
+    async with two_ranks(tmp_path, tmp_path / "learner.log") as learner:
+        leader, follower = (await learner.status()).rank_pids
+        os.kill(leader, signal.SIGKILL)
+        assert await gone(follower), f"follower {follower} is still there"
