@@ -59,8 +59,8 @@ def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
         )
     for pair in draw_distinct(f"arithmetic:{source.task_seed}", base * base, source.task_size):
         first, second = divmod(pair, base)
-        # Only the number is asked for, so only the number is right.
-        yield f"What is {first} + {second}? Reply with only the number.", str(first + second), "exact_string"
+        # The last number of the answer counts, so "3 + 4 = 7" is as good as "7".
+        yield f"What is {first} + {second}? Reply with only the number.", str(first + second), "gsm8k"
 
 
 def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:

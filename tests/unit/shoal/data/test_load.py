@@ -222,7 +222,7 @@ def test_arithmetic_asks_different_sums_with_their_answers() -> None:
     assert len(set(prompts.questions)) == 100, "all of the 100 sums of two digits"
     for number, question in enumerate(prompts.questions):
         first, second = (int(word.rstrip("?")) for word in question.split() if word.rstrip("?").isdigit())
-        assert truths(prompts, number) == [("exact_string", str(first + second))]
+        assert truths(prompts, number) == [("gsm8k", str(first + second))]
         assert 0 <= first <= 9 and 0 <= second <= 9
 
 
