@@ -7,17 +7,31 @@ scripted learner, generator and reward service. `SCRIPTED_STEP_S` says how long 
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from services.coordinator.cli import main, session, train
 from services.coordinator.launcher.plan import ProcessPlan
-from shoal.v1 import worker_pb2
+from shoal.v1 import learner_pb2, worker_pb2
 from tests.scripted import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
+
+STEP_BEGINS = "a train step begins"
+
+
+class TalkingLearner(ScriptedLearner):
+    """Says when a train step begins."""
+
+    async def TrainStep(
+        self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
+    ) -> learner_pb2.TrainStepResponse:
+        print(STEP_BEGINS, flush=True)
+        return await super().TrainStep(request_iterator, context)
 
 
 async def _serve(coordinator: str) -> None:
     plane = Plane()
-    learner = ScriptedLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
+    learner = TalkingLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
     workers = [
         await serve_worker(coordinator, worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
         await serve_worker(coordinator, worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),

@@ -118,10 +118,8 @@ class TrainSession:
             f"{self._signals[0].name}: stopping with a checkpoint; Ctrl-C again ends everything at once", "notice"
         )
         insisting = asyncio.create_task(self._wait_for_signals(2))
+        stopping = asyncio.create_task(self._ask_to_stop(self._stub))
         try:
-            with contextlib.suppress(ShoalError):  # A run that has just ended needs no stop.
-                request = pb.StopRunRequest(run_id=self._run.request.run_id, mode=pb.STOP_MODE_NOW)
-                await self._stub.StopRun(request, timeout=CALL_TIMEOUT_S)
             await asyncio.wait({driving, insisting}, return_when=asyncio.FIRST_COMPLETED)
             if driving.done():
                 driving.result()
@@ -131,7 +129,13 @@ class TrainSession:
             self._view.say(self._run.how_to_resume(), "notice")
             return code
         finally:
-            insisting.cancel()
+            for task in (insisting, stopping):
+                task.cancel()
+
+    async def _ask_to_stop(self, stub: "CoordinatorServiceAsyncStub") -> None:
+        request = pb.StopRunRequest(run_id=self._run.request.run_id, mode=pb.STOP_MODE_NOW)
+        with contextlib.suppress(ShoalError):  # A run that has just ended needs no stop.
+            await stub.StopRun(request, timeout=CALL_TIMEOUT_S)
 
     async def _end_processes(self) -> None:
         """Ends all processes; another signal cuts their grace short."""

@@ -16,6 +16,8 @@ from services.coordinator.launcher.plan import ProcessPlan
 
 _TAIL_BYTES = 64 << 10
 _PR_SET_CHILD_SUBREAPER = 36
+# The kernel takes its time to free the memory of a large process.
+_KILL_TIMEOUT_S = 10.0
 
 
 class ChildProcess:
@@ -61,7 +63,7 @@ class ChildProcess:
                 self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills what is left of the process, its group and its descendants, and reaps it."""
+        """Kills what is left of the process, its group and its descendants, and waits until they are gone."""
         if self.exit_status() is None:
             self.look_for_descendants()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -70,6 +72,7 @@ class ChildProcess:
             with contextlib.suppress(psutil.Error):
                 process.kill()  # Knows by its start time whether the pid is still the same process.
         self._process.wait()
+        psutil.wait_procs(self._seen.values(), timeout=_KILL_TIMEOUT_S)
 
     def describe_exit(self) -> str:
         """How it ended: "exit code 1", "killed by SIGKILL"."""
@@ -99,10 +102,12 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kills every process that descends from this one."""
-    for process in psutil.Process().children(recursive=True):
+    """Kills every process that descends from this one, and waits until they are gone."""
+    descendants = psutil.Process().children(recursive=True)
+    for process in descendants:
         with contextlib.suppress(psutil.Error):
             process.kill()
+    psutil.wait_procs(descendants, timeout=_KILL_TIMEOUT_S)
 
 
 def best_line(lines: list[str]) -> str:
