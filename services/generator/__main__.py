@@ -8,7 +8,8 @@ import threading
 
 from services.generator.engine_process import tie_children
 from services.generator.service import GeneratorServicer
-from services.generator.vllm_engine import VllmEngine, import_vllm
+from services.generator.vllm_engine import VllmEngine
+from services.generator.vllm_start import import_vllm
 from shoal.config.run import RunConfig
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker

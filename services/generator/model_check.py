@@ -38,12 +38,18 @@ def checked_model(config: RunConfig) -> CheckedModel:
 
 
 def expected_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of each tensor of a model as transformers knows it, tied ones once, without loading any."""
+    """Name and shape of each tensor of a model as transformers knows it, tied ones once, without loading any.
+
+    Raises `InvalidArgument` for a model that transformers cannot make.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    except (ValueError, KeyError, ImportError) as error:
+        raise InvalidArgument(f"model.path: transformers cannot make the model in {folder}: {error}") from error
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
-"""Set by a generator for the processes of its engine: the file where they say why they could not start."""
+"""Set by a generator for the processes of its engine: the file where they say what went wrong."""
 
 BACKEND = "shoal"
 """Name of the weight-transfer engine; it speaks gloo and nccl."""
@@ -28,11 +28,11 @@ def register() -> None:
 
         # vLLM's processes outlive a parent that is killed, and hold its memory.
         die_with_parent()
-        logging.getLogger("vllm").addHandler(_FirstError(errors))
+        logging.getLogger("vllm").addHandler(_ErrorLines(errors))
 
 
-class _FirstError(logging.Handler):
-    """Writes the first exception that vLLM logs to a file, since its parent only learns that there was one."""
+class _ErrorLines(logging.Handler):
+    """Appends each exception that vLLM logs to a file, since its parent only learns that there was one."""
 
     def __init__(self, path: str) -> None:
         super().__init__(level=logging.ERROR)
@@ -42,9 +42,10 @@ class _FirstError(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return
+        line = " ".join(f"{type(error).__name__}: {error}".split())
         try:
-            with open(self._path, "x", encoding="utf-8") as file:
-                file.write(f"{type(error).__name__}: {error}")
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
         except OSError:
-            # Another process was first.
+            # The parent has ended and taken its folder away.
             pass

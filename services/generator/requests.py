@@ -1,15 +1,18 @@
 """Groups being sampled, by request id: repeats join, the finished are kept for a while, nothing is sampled twice."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from services.generator.engine import Engine
-from shoal.errors import Aborted, ResourceExhausted, ShoalError, Unavailable
+from shoal.errors import Aborted, Internal, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import Completion, Int32Array, SamplingParams
 from shoal.telemetry import metrics, names
 from shoal.wire import invalid
+
+log = logging.getLogger(__name__)
 
 _RETRY_AFTER_S = 1.0
 
@@ -123,7 +126,8 @@ class Requests:
                 f"{busy} completions are in flight; with {len(missing)} more there would be over {self._capacity} "
                 "(generator.max_num_seqs + generator.max_queued_requests)",
                 reason="QUEUE_FULL",
-                retry_after_s=_RETRY_AFTER_S,
+                # A group that is larger than the whole queue never fits.
+                retry_after_s=_RETRY_AFTER_S if len(missing) <= self._capacity else None,
             )
         # In the order of the seeds, which is the order in which the engine admits them.
         for index in missing:
@@ -141,6 +145,10 @@ class Requests:
             return
         except ShoalError as error:
             self._fail(group, error)
+            return
+        except Exception as error:
+            log.exception("sampling failed", extra={"request_id": request.request_id})
+            self._fail(group, Internal(f"sampling failed: {type(error).__name__}: {error}"))
             return
         finally:
             group.running.pop(index, None)

@@ -3,22 +3,16 @@
 import asyncio
 import itertools
 import logging
-import os
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from services.generator.engine import LoadReport, Sample
-from services.generator.model_check import CheckedModel, checked_model, expected_tensors, manifest_violation
-from services.generator.plugin import BACKEND, ENGINE_MARK
+from services.generator.model_check import manifest_violation
+from services.generator.vllm_start import StartedVllm, in_lasting_thread, start_vllm
 from shoal import errors
 from shoal.config.run import RunConfig
 from shoal.errors import Aborted, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
@@ -29,7 +23,6 @@ from shoal.weights.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
-    from vllm.v1.engine.async_llm import AsyncLLM
 
 log = logging.getLogger(__name__)
 
@@ -38,44 +31,16 @@ T = TypeVar("T")
 _BOARD_POLL_S = 0.01
 _DEATH_POLL_S = 0.25
 _END_S = 1.0
-_CPU_BLOCK_TOKENS = 32
-"""Tokens of a key-value block on CPU. vLLM's own choice, 128, is longer than many prompts, so that the completions
-of a group would share nothing of theirs."""
-
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-
-
-def prepare_environment() -> None:
-    """Sets what vLLM reads from the environment, before it is imported. What a person has set stays."""
-    for name, value in {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # Threads that spin while they wait starve whatever shares the cores with them.
-        "OMP_WAIT_POLICY": "passive",
-        # vLLM's logs join the generator's; in the engine's processes only warnings come through.
-        "VLLM_CONFIGURE_LOGGING": "0",
-        # Else torch prints a C++ stack for each poll of a store whose learner has gone.
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }.items():
-        os.environ.setdefault(name, value)
-
-
-def import_vllm() -> None:
-    """Imports vLLM, which takes seconds: worth doing while nothing else is asked of the process."""
-    prepare_environment()
-    import vllm.v1.engine.async_llm  # noqa: F401  (kept by the interpreter)
 
 
 class VllmEngine:
     """An `Engine`. Make it with `start`."""
 
-    def __init__(
-        self, llm: "AsyncLLM", *, max_model_len: int, shapes: dict[str, tuple[int, ...]], hostname: str | None
-    ):
-        self._llm = llm
+    def __init__(self, started: StartedVllm, *, max_model_len: int, hostname: str | None) -> None:
+        self._llm = started.llm
+        self._started = started
         self._max_model_len = max_model_len
-        self._shapes = shapes
         self._hostname = hostname
         self._numbers = itertools.count()
         self._in_flight: set[str] = set()
@@ -92,12 +57,12 @@ class VllmEngine:
         `hostname` is this machine's address as its peers know it. Raises `InvalidArgument` for a model or a
         setting that vLLM does not take, and `Internal` when the engine does not start for another reason.
         """
-        started = time.monotonic()
-        llm, shapes = await asyncio.wrap_future(_in_lasting_thread(lambda: _build(config)))
+        began = time.monotonic()
+        started = await asyncio.wrap_future(in_lasting_thread(lambda: start_vllm(config)))
         # The first call ties the engine's sockets to this event loop, and proves that it answers.
-        await llm.get_supported_tasks()
-        log.info("engine started", extra={"model": config.model.path, "duration_s": time.monotonic() - started})
-        return cls(llm, max_model_len=config.max_model_len, shapes=shapes, hostname=hostname)
+        await started.llm.get_supported_tasks()
+        log.info("engine started", extra={"model": config.model.path, "duration_s": time.monotonic() - began})
+        return cls(started, max_model_len=config.max_model_len, hostname=hostname)
 
     @property
     def num_weight_ranks(self) -> int:
@@ -157,7 +122,7 @@ class VllmEngine:
     async def _generate(self, token_ids: Sequence[int], make_params: Callable[[], Any]) -> "RequestOutput":
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
-        from vllm.v1.engine.exceptions import EngineDeadError
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         request_id = str(next(self._numbers))
         self._in_flight.add(request_id)
@@ -169,6 +134,8 @@ class VllmEngine:
             raise _dead() from error
         except (VLLMClientError, ValueError) as error:
             raise InvalidArgument(f"vLLM refuses the request: {error}") from error
+        except EngineGenerateError as error:
+            raise Internal(f"vLLM failed to sample: {error.__cause__!r}", reason="ENGINE_FAILED") from error
         finally:
             self._in_flight.discard(request_id)
         if output is None or output.outputs[0].finish_reason == "abort":
@@ -185,7 +152,7 @@ class VllmEngine:
         await self._alive(self._llm.resume_generation())
 
     async def check_manifest(self, manifest: Manifest) -> None:
-        violation = manifest_violation(manifest, self._shapes)
+        violation = manifest_violation(manifest, self._started.shapes)
         if violation is not None:
             raise violation
 
@@ -279,7 +246,9 @@ class VllmEngine:
     async def _watch(self) -> str:
         while True:
             if self._llm.errored and not self._is_closing:
-                return "a process of vLLM's engine ended; its last words are in this process's stderr"
+                errors_said = self._started.errors()
+                said = f"the last error it logged: {errors_said[-1]}" if errors_said else "it logged no error"
+                return f"a process of vLLM's engine ended; {said}"
             await asyncio.sleep(_DEATH_POLL_S)
 
     async def _alive(self, call: Awaitable[T]) -> T:
@@ -302,84 +271,7 @@ class VllmEngine:
             self._llm.output_handler.cancel()
         # Nothing of the engine needs an orderly end.
         await asyncio.to_thread(self._llm.shutdown, _END_S)
-
-
-def _build(config: RunConfig) -> tuple["AsyncLLM", dict[str, tuple[int, ...]]]:
-    """Starts the engine. Takes from seconds to minutes."""
-    model = checked_model(config)
-    import_vllm()
-    from vllm.platforms import current_platform
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    if current_platform.is_cpu():
-        # vLLM compiles a few small functions even when told not to, which on CPU takes a C++ compiler and seconds.
-        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        _check_head_size(model.folder)
-    arguments = _engine_arguments(config, model, on_cpu=current_platform.is_cpu())
-    with tempfile.TemporaryDirectory(prefix="shoal-engine-") as folder:
-        first_error = Path(folder) / "error"
-        os.environ[ENGINE_MARK] = str(first_error)
-        try:
-            llm = AsyncLLM.from_engine_args(arguments)
-        except (ValueError, OSError) as error:
-            raise InvalidArgument(f"vLLM refuses model or settings: {error}", reason="ENGINE_REFUSED") from error
-        except Exception as error:
-            cause = first_error.read_text(encoding="utf-8") if first_error.exists() else f"{error}"
-            raise Internal(f"vLLM's engine did not start: {cause}", reason="ENGINE_FAILED") from error
-    return llm, expected_tensors(model.folder)
-
-
-def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -> Any:
-    from vllm import AsyncEngineArgs
-    from vllm.config import WeightTransferConfig
-
-    generator = config.generator
-    # Scoring a whole context has vLLM sample one token more.
-    max_model_len = min(config.max_model_len + 1, model.max_context_tokens or sys.maxsize)
-    num_workers = generator.tensor_parallel_size * generator.pipeline_parallel_size
-    cpu: dict[str, Any] = {
-        "kv_cache_memory_bytes": int(generator.cpu_kv_cache_gib * 2**30),
-        "block_size": _CPU_BLOCK_TOKENS,
-        "enforce_eager": True,
-    }
-    if num_workers == 1:
-        # Named by its class, since by its short name vLLM would replace it with an extra process.
-        cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-    gpu = {
-        "gpu_memory_utilization": generator.gpu_memory_utilization,
-        "enforce_eager": generator.enforce_eager,
-    }
-    return AsyncEngineArgs(
-        model=str(model.folder),
-        skip_tokenizer_init=True,
-        dtype=model.dtype,
-        max_model_len=max_model_len,
-        tensor_parallel_size=generator.tensor_parallel_size,
-        pipeline_parallel_size=generator.pipeline_parallel_size,
-        max_num_seqs=generator.max_num_seqs,
-        logprobs_mode="processed_logprobs",
-        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-        worker_extension_cls="services.generator.weight_transfer.WorkerExtension",
-        seed=config.run.seed % 2**32,
-        disable_log_stats=True,
-        **(cpu if on_cpu else gpu),
-    )
-
-
-def _check_head_size(folder: Path) -> None:
-    """vLLM's CPU attention takes few sizes of heads, and dies of others at the first request."""
-    from transformers import AutoConfig
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    config = AutoConfig.from_pretrained(folder).get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    supported = CPUAttentionBackend.get_supported_head_sizes()
-    if head_dim not in supported:
-        raise InvalidArgument(
-            f"model.path: {folder} has heads of {head_dim}, vLLM on CPU takes only "
-            f"{', '.join(map(str, supported))}; take another model, or a GPU",
-            reason="ENGINE_REFUSED",
-        )
+        self._started.forget_errors()
 
 
 def _sample(output: "RequestOutput") -> Sample:
@@ -411,21 +303,3 @@ async def _translated(call: Awaitable[T], doing: str) -> T:
 
 def _dead() -> Unavailable:
     return Unavailable("the engine has died", reason="ENGINE_DEAD")
-
-
-def _in_lasting_thread(work: Callable[[], T]) -> Future[T]:
-    """Runs work in a thread that then stays for as long as the process.
-
-    The kernel ends a process tied to its parent when the parent's *thread* that started it ends.
-    """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-        threading.Event().wait()
-
-    threading.Thread(target=run, name="engine", daemon=True).start()
-    return future

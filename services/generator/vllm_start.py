@@ -1,0 +1,183 @@
+"""Starts vLLM's AsyncLLM as the generator needs it."""
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from services.generator.model_check import CheckedModel, checked_model, expected_tensors
+from services.generator.plugin import BACKEND, ENGINE_MARK
+from shoal.config.run import RunConfig
+from shoal.errors import Internal, InvalidArgument
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+T = TypeVar("T")
+
+_CPU_BLOCK_TOKENS = 32
+"""Tokens of a key-value block on CPU. vLLM's own choice, 128, is longer than many prompts, so that the completions
+of a group would share nothing of theirs."""
+
+
+def prepare_environment() -> None:
+    """Sets what vLLM reads from the environment, before it is imported. What a person has set stays."""
+    for name, value in {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # Threads that spin while they wait starve whatever shares the cores with them.
+        "OMP_WAIT_POLICY": "passive",
+        # vLLM's logs join the generator's; in the engine's processes only warnings come through.
+        "VLLM_CONFIGURE_LOGGING": "0",
+        # Else torch prints a C++ stack for each poll of a store whose learner has gone.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def import_vllm() -> None:
+    """Imports vLLM, which takes seconds: worth doing while nothing else is asked of the process."""
+    prepare_environment()
+    import vllm.v1.engine.async_llm  # noqa: F401  (kept by the interpreter)
+
+
+@dataclass(frozen=True)
+class StartedVllm:
+    """A running engine, and what belongs to it."""
+
+    llm: "AsyncLLM"
+    shapes: dict[str, tuple[int, ...]]
+    """Of each tensor of the model, by name."""
+    error_file: Path
+    """Where the engine's processes write the errors that they log."""
+
+    def errors(self) -> list[str]:
+        """The errors that the engine's processes have logged, oldest first, one line each."""
+        return _lines(self.error_file)
+
+    def forget_errors(self) -> None:
+        shutil.rmtree(self.error_file.parent, ignore_errors=True)
+
+
+def start_vllm(config: RunConfig) -> StartedVllm:
+    """Starts the engine's processes and loads the model, which takes from seconds to minutes.
+
+    Raises `InvalidArgument` for a model or a setting that vLLM does not take, and `Internal` when the engine does not
+    start for another reason.
+    """
+    model = checked_model(config)
+    import_vllm()
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    if current_platform.is_cpu():
+        # vLLM compiles a few small functions even when told not to, which on CPU takes a C++ compiler and seconds.
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+        _check_head_size(model.folder)
+    arguments = _engine_arguments(config, model, on_cpu=current_platform.is_cpu())
+    error_file = Path(tempfile.mkdtemp(prefix="shoal-engine-")) / "errors"
+    os.environ[ENGINE_MARK] = str(error_file)
+    with _removed_on_failure(error_file.parent):
+        try:
+            # While the engine's process starts, this one has nothing else to do.
+            with ThreadPoolExecutor(1) as beside:
+                shapes = beside.submit(expected_tensors, model.folder)
+                llm = AsyncLLM.from_engine_args(arguments)
+                return StartedVllm(llm, shapes.result(), error_file)
+        except (ValueError, OSError) as error:
+            raise InvalidArgument(f"vLLM refuses model or settings: {error}", reason="ENGINE_REFUSED") from error
+        except RuntimeError as error:
+            cause = next(iter(_lines(error_file)), str(error))
+            raise Internal(f"vLLM's engine did not start: {cause}", reason="ENGINE_FAILED") from error
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -> Any:
+    from vllm import AsyncEngineArgs
+    from vllm.config import WeightTransferConfig
+
+    generator = config.generator
+    # Scoring a whole context has vLLM sample one token more.
+    max_model_len = min(config.max_model_len + 1, model.max_context_tokens or sys.maxsize)
+    num_workers = generator.tensor_parallel_size * generator.pipeline_parallel_size
+    cpu: dict[str, Any] = {
+        "kv_cache_memory_bytes": int(generator.cpu_kv_cache_gib * 2**30),
+        "block_size": _CPU_BLOCK_TOKENS,
+        "enforce_eager": True,
+    }
+    if num_workers == 1:
+        # Named by its class, since by its short name vLLM would replace it with an extra process.
+        cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+    gpu = {
+        "gpu_memory_utilization": generator.gpu_memory_utilization,
+        "enforce_eager": generator.enforce_eager,
+    }
+    return AsyncEngineArgs(
+        model=str(model.folder),
+        skip_tokenizer_init=True,
+        dtype=model.dtype,
+        max_model_len=max_model_len,
+        tensor_parallel_size=generator.tensor_parallel_size,
+        pipeline_parallel_size=generator.pipeline_parallel_size,
+        max_num_seqs=generator.max_num_seqs,
+        logprobs_mode="processed_logprobs",
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+        worker_extension_cls="services.generator.weight_transfer.WorkerExtension",
+        seed=config.run.seed % 2**32,
+        disable_log_stats=True,
+        **(cpu if on_cpu else gpu),
+    )
+
+
+def _check_head_size(folder: Path) -> None:
+    """vLLM's CPU attention takes few sizes of heads, and dies of others at the first request."""
+    from transformers import AutoConfig
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    config = AutoConfig.from_pretrained(folder).get_text_config()
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    supported = CPUAttentionBackend.get_supported_head_sizes()
+    if head_dim not in supported:
+        raise InvalidArgument(
+            f"model.path: {folder} has heads of {head_dim}, vLLM on CPU takes only "
+            f"{', '.join(map(str, supported))}; take another model, or a GPU",
+            reason="ENGINE_REFUSED",
+        )
+
+
+def in_lasting_thread(work: Callable[[], T]) -> Future[T]:
+    """Runs work in a thread that then stays for as long as the process.
+
+    The kernel ends a process tied to its parent when the parent's *thread* that started it ends.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+        threading.Event().wait()
+
+    threading.Thread(target=run, name="engine", daemon=True).start()
+    return future
