@@ -103,10 +103,11 @@ class Requests:
                     yield completion
                 if group.error is not None:
                     raise group.error
+                if num_sent < len(group.finished):
+                    continue  # More have finished while these were on their way.
                 if group.is_complete:
                     return
-                if num_sent == len(group.finished):
-                    await group.progress.wait()
+                await group.progress.wait()
         finally:
             group.num_readers -= 1
             if not group.num_readers:

@@ -26,7 +26,7 @@ from tests.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.integration
 
-NUM_STEPS = 16
+NUM_STEPS = 120
 BUF = Path(sys.executable).with_name("buf")
 
 

@@ -1,5 +1,6 @@
 """What of the finished groups is kept, and for how long; the rest is in tests/contract/test_generator_service.py."""
 
+import asyncio
 from typing import cast
 
 import numpy as np
@@ -35,3 +36,29 @@ async def test_the_oldest_finished_groups_make_room_for_newer_ones() -> None:
     assert engine.num_sampled == 3, "kept groups were sampled again"
     assert len([c async for c in requests.stream(request("a"))]) == 1
     assert engine.num_sampled == 4, "the oldest group was to be forgotten"
+
+
+async def test_completions_that_finish_while_another_is_sent_are_sent_too() -> None:
+    class TwoRounds(CountingEngine):
+        """The first seed's completion is done at once, the others when the first has been read."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first_was_read = asyncio.Event()
+
+        async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> Sample:
+            if seed:
+                await self.first_was_read.wait()
+            return await super().sample(prompt_token_ids, sampling, seed)
+
+    engine = TwoRounds()
+    requests = Requests(cast(Engine, engine), capacity=8)
+    group = GroupRequest("slow", np.array([1], dtype=np.int32), SamplingParams(1.0, 2, ()), (0, 1, 2))
+    received = []
+    async for completion in requests.stream(group):
+        received.append(completion.sample_index)
+        engine.first_was_read.set()
+        # Long enough for the others to finish, as a slow connection is.
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert sorted(received) == [0, 1, 2], f"of 3 completions only {received} were sent"
