@@ -7,14 +7,15 @@ have come, that they are receiving, that the group is given up.
 
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import DeadlineExceeded, Unavailable
+from shoal.errors import DeadlineExceeded, ShoalError, Unavailable
 from shoal.weights.rendezvous import Rendezvous, address_toward
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class BroadcastGroup:
         Raises `DeadlineExceeded` when not all come within the rendezvous' `timeout_s`, `Unavailable` when one goes
         away meanwhile or the group is aborted.
         """
-        threading.Thread(target=self._watch, name=f"weights-{self.rendezvous.epoch}", daemon=True).start()
+        _in_background(self._watch)
         deadline = time.monotonic() + self.rendezvous.timeout_s
         self.board.say_here(self.rank)
         while not self.board.are_here(range(self.rendezvous.world_size)):
@@ -166,19 +167,18 @@ class BroadcastGroup:
 
         `deadline` is a time of `time.monotonic()`; unset allows the rendezvous' `timeout_s`. Raises
         `DeadlineExceeded` past it and `Unavailable` when a member went away or the group was aborted. Either way
-        the group is of no more use: abort it.
+        the group is of no more use, and is aborted for all members.
         """
         if deadline is None:
             deadline = time.monotonic() + self.rendezvous.timeout_s
-        while not work.is_completed():
-            self._check(deadline, "broadcast")
-            self._rest(work)
         try:
-            # The work is done: this returns at once, and raises if it failed.
-            work.wait(timedelta(seconds=60))
-        except RuntimeError as error:
-            self._raise_if_aborted()
-            raise self._unavailable(f"lost a member: {_first_line(error)}") from error
+            while not work.is_completed():
+                self._check(deadline, "broadcast")
+                self._rest(work)
+            self._raise_if_failed(work)
+        except ShoalError as error:
+            self.abort(error.message)
+            raise
 
     def broadcast(self, tensor: "torch.Tensor", deadline: float | None = None) -> None:
         """Broadcasts a contiguous tensor on `device` from rank 0, in place. Errors as `wait`."""
@@ -186,21 +186,24 @@ class BroadcastGroup:
 
     def abort(self, reason: str) -> None:
         """Gives the group up, for all members: calls that use it raise `Unavailable`. From any thread."""
-        if self._aborted is None:
+        if self._aborted is None and not self._closed.is_set():
             self._aborted = reason
-            if not self._closed.is_set():
-                with _quietly("telling the members of epoch %d that it is given up", self.rendezvous.epoch):
-                    self.board.abort(f"rank {self.rank}: {reason}")
+            _in_background(self._tell, f"rank {self.rank}: {reason}")
         self.close()
 
     def close(self) -> None:
         """Leaves the group. Safe to repeat."""
         self._closed.set()
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            # Gloo cannot be interrupted: it goes when its last operation has run into its timeout. NCCL's abort
-            # may block for as long as its proxy thread does. Neither may hold up the caller.
-            threading.Thread(target=_dispose, args=(backend,), name="weights-dispose", daemon=True).start()
+        if self._backend is not None:
+            # Handed over in a list, so that this frame holds no reference.
+            backends, self._backend = [self._backend], None
+            _dispose_in_background(backends)
+
+    def _tell(self, reason: str) -> None:
+        try:
+            self.board.abort(reason)
+        except Unavailable as error:
+            log.info("cannot tell the members of epoch %d: %s", self.rendezvous.epoch, error.message)
 
     def _check(self, deadline: float, doing: str) -> None:
         self._raise_if_aborted()
@@ -222,6 +225,14 @@ class BroadcastGroup:
         return Unavailable(
             f"weight group of epoch {epoch} {what}", reason="WEIGHT_GROUP_BROKEN", metadata={"epoch": str(epoch)}
         )
+
+    def _raise_if_failed(self, work: "Work") -> None:
+        try:
+            # The work is done: this returns at once, and raises if it failed.
+            work.wait(timedelta(seconds=60))
+        except RuntimeError as error:
+            self._raise_if_aborted()
+            raise self._unavailable(f"lost a member: {_first_line(error)}") from error
 
     def _rest(self, work: "Work") -> None:
         """Lets a little time pass, less if the work is done."""
@@ -280,17 +291,32 @@ class BroadcastGroup:
         return backend
 
 
-def _dispose(backend: Any) -> None:
-    with _quietly("disposing of a %s group", backend.name()):
-        backend.abort()
+def _dispose_in_background(backends: list[Any]) -> None:
+    """Takes the backend out of the list and ends it.
+
+    Gloo cannot be interrupted: its destructor waits until the last operation has run into its timeout. NCCL's abort
+    may block for as long as its proxy thread does. Neither may hold up the caller.
+    """
+
+    def dispose() -> None:
+        backend = backends.pop()
+        if backend is None:
+            # Closed from two threads at once.
+            return
+        try:
+            backend.abort()
+        except RuntimeError as error:
+            log.info("aborting a weight group: %s", _first_line(error))
+        # The last to let go of it runs the destructor, and waits.
+        while sys.getrefcount(backend) > 2:
+            time.sleep(_WATCH_S)
+
+    _in_background(dispose)
 
 
-@contextmanager
-def _quietly(doing: str, *values: object) -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        log.debug(f"failed: {doing}", *values, exc_info=True)
+def _in_background(work: Callable[..., None], *values: object) -> None:
+    """Runs what may hang with a peer's host or in a library."""
+    threading.Thread(target=work, args=values, name="weights-background", daemon=True).start()
 
 
 @contextmanager
