@@ -1,5 +1,6 @@
 """What is known of a run whether it is active or not: its folder, and `run.json` in it."""
 
+import fcntl
 import json
 import time
 from collections.abc import Mapping
@@ -13,7 +14,30 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.coordinator.checkpoints import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_struct
+from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2
+
+
+class RunLock:
+    """Says that a coordinator drives a run; the kernel takes it back when the process ends, however it ends.
+
+    Several coordinators may share a data folder, each with a run of its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the lock of a run's folder. Raises `FailedPrecondition` when another coordinator drives the run."""
+        self._file = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise FailedPrecondition(
+                f"run {folder.name} is driven by another coordinator; stop it there", reason="RUN_ACTIVE"
+            ) from None
+
+    def release(self) -> None:
+        """Lets another coordinator drive the run."""
+        self._file.close()
 
 
 class RunState(StrEnum):

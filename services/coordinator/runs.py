@@ -11,7 +11,7 @@ from services.coordinator.controls import StopMode
 from services.coordinator.events import Event, EventLog, read_events
 from services.coordinator.ledger import Ledger, RecordedGroup
 from services.coordinator.preflight import PreparedInputs, preflight
-from services.coordinator.record import RunRecord, RunState
+from services.coordinator.record import RunLock, RunRecord, RunState
 from services.coordinator.run import ActiveRun
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig
@@ -33,13 +33,18 @@ class Runs:
     def close_abandoned(self) -> None:
         """Marks the runs that a coordinator before this one left without an end."""
         for record in self.all():
-            if not record.state.has_ended:
+            if record.state.has_ended:
+                continue
+            # A run whose lock is held has a coordinator, which shares the data folder with this one.
+            with contextlib.suppress(FailedPrecondition):
+                lock = RunLock(record.folder)
                 record.state = RunState.FAILED
                 record.message = (
                     f"the coordinator went away at step {record.policy_version}; resume with: "
                     f"shoal train --resume {record.run_id}"
                 )
                 record.save()
+                lock.release()
 
     async def start(self, config: RunConfig, run_id: str) -> RunRecord:
         """Starts a new run. Data and model are looked at first, so that bad input ends here."""
@@ -70,6 +75,7 @@ class Runs:
     def _begin(self, record: RunRecord, config: RunConfig, inputs: PreparedInputs) -> RunRecord:
         try:
             record.folder.mkdir(parents=True, exist_ok=True)
+            lock = RunLock(record.folder)
             record.save_config(config)
             record.save()
             events = EventLog(record.folder / "events.jsonl")
@@ -79,6 +85,7 @@ class Runs:
             raise FailedPrecondition(f"the run's folder cannot be written: {error}", reason="FOLDER") from error
         self._active = ActiveRun(record, config, inputs, self._registry, events)
         self._driving = asyncio.create_task(self._active.drive())
+        self._driving.add_done_callback(lambda _: lock.release())
         return record
 
     @contextlib.asynccontextmanager

@@ -1,7 +1,6 @@
 """The coordinator over real gRPC, with workers that follow a script."""
 
 import asyncio
-import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -415,8 +414,16 @@ async def test_a_run_that_a_coordinator_left_behind_is_failed_with_the_way_to_re
     await house.add_all(ScriptedGenerator(house.plane, delay_s=0.05))
     await house.start(arithmetic_config(model, run={"num_steps": 1000}), run_id="left")
     await house.until(lambda event: event.kind == "step")
-    Runs(house.data_dir, WorkerRegistry()).close_abandoned()
-    record = json.loads((house.data_dir / "left" / "run.json").read_text())
+    path = house.data_dir / "left" / "run.json"
+    other = Runs(house.data_dir, WorkerRegistry())
+    other.close_abandoned()
+    assert json.loads(path.read_text())["state"] == "RUNNING", "a run that is driven was taken for abandoned"
+    with pytest.raises(FailedPrecondition, match="another coordinator"):
+        await other.resume("left")
+    await house.stub.StopRun(pb.StopRunRequest(), timeout=10)
+    await house.end()
+    # What a killed coordinator leaves: a run without an end, and nobody who holds its lock.
+    path.write_text(path.read_text().replace("STOPPED", "RUNNING"))
+    other.close_abandoned()
+    record = json.loads(path.read_text())
     assert record["state"] == "FAILED" and "shoal train --resume left" in record["message"], record
-    with contextlib.suppress(FailedPrecondition):
-        await house.stub.StopRun(pb.StopRunRequest(), timeout=10)
