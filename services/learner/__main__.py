@@ -8,6 +8,7 @@ import asyncio
 import importlib.util
 import logging
 import os
+import signal
 import sys
 
 from services.learner.launch import Followers, is_launched, limit_threads
@@ -87,6 +88,9 @@ def _follow(arguments: WorkerArguments) -> int:
 
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
+    # A signal to all ranks is rank 0's to answer: the others leave when it says so, or when it is gone.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
     from services.learner.rank import LearnerRank, follow
     from services.learner.ranks import Ranks

@@ -60,9 +60,15 @@ class LearnerRank:
         return self._manifest
 
     def configure(self, run_id: str, config: RunConfig) -> None:
-        """Loads the model. Raises, on every rank alike, `InvalidArgument` when one cannot."""
+        """Loads the model, in place of what was loaded.
+
+        Raises, on every rank alike, `InvalidArgument` when a rank cannot.
+        """
         self._run_dir = self._data_dir / run_id
         settings, ranks = config.learner, self.ranks
+        if self._learner is not None:
+            self._learner.engine.close()
+            self._learner = None
         with ranks.together():
             folder = resolve_model(config.model.path, config.model.revision)
             model = model_config(folder)
@@ -136,10 +142,7 @@ class LearnerRank:
             )
         else:
             if self.learner.num_optimizer_steps:
-                config = self.learner.config
-                self.learner.engine.close()
-                self._learner = None
-                self.configure(self._run_dir.name, config)
+                self.configure(self._run_dir.name, self.learner.config)
             self.learner.version = WeightVersion(request.attempt, 0)
         return self.learner.version
 

@@ -118,7 +118,9 @@ class LearnerService(LearnerServiceServicer):
         config = parse_config(request.config)
         _check_name(request.run_id, "run_id")
         digest = config_digest(config)
-        if self._state == worker_pb2.WORKER_STATE_IDLE:
+        # What could not be loaded leaves nothing behind: another configuration may be tried.
+        is_free = self._state in (worker_pb2.WORKER_STATE_IDLE, worker_pb2.WORKER_STATE_FAILED) and not self._is_ending
+        if is_free:
             self._run_id, self._digest = request.run_id, digest
             self._state, self._message = worker_pb2.WORKER_STATE_LOADING, "loading the model"
             self._loading = asyncio.create_task(self._load(request, config))

@@ -179,6 +179,23 @@ async def test_a_run_id_that_leads_out_of_the_data_folder_is_refused(unconfigure
         await unconfigured.configure(run_id="../elsewhere")
 
 
+async def test_a_model_that_is_not_there_is_told_and_another_may_be_tried(client: Client, tmp_path: Path) -> None:
+    # A second learner in the process group of the first: `client` is there for that.
+    service = LearnerService(
+        lambda: LearnerRank(Ranks(rank=0, size=1, device=torch.device("cpu")), tmp_path), lambda: "127.0.0.1"
+    )
+    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
+        other = Client(LearnerServiceStub(channel), tmp_path, client.config)
+        await other.configure(model={"path": str(tmp_path / "nowhere")})
+        assert await other.loaded() == worker_pb2.WORKER_STATE_FAILED
+        message = (await other.status()).status.message
+        assert message.startswith("model.path: there is no folder"), message
+        with pytest.raises(FailedPrecondition, match=r"the learner is FAILED, not READY: model\.path"):
+            await other.logprobs(CANARY)
+        await other.configure()
+        assert await other.loaded() == worker_pb2.WORKER_STATE_READY
+
+
 async def test_the_same_configuration_again_changes_nothing_and_another_is_refused(client: Client) -> None:
     status = await client.configure()
     assert status.state == worker_pb2.WORKER_STATE_READY

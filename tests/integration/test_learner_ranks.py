@@ -22,6 +22,7 @@ from shoal.config.load import config_struct, parse_config
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
+from shoal.weights.hashing import hash_tensor
 from shoal.wire import batch_to_wire
 from tests.integration.learner_ranks import output_of
 from tests.serving import LEARNER
@@ -157,13 +158,25 @@ async def gone(pid: int, timeout_s: float = 60.0) -> bool:
     return True
 
 
+async def assert_published_weights_are_the_rounded_masters(learner: LearnerProcess) -> None:
+    """What is gathered for a bfloat16 broadcast is what an export in float32 rounds to."""
+    await learner.stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=30)
+    sent = await learner.stub.PublishWeights(learner_pb2.PublishWeightsRequest(epoch=1), timeout=60)
+    exported = await learner.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=60)
+    weights = load_file(Path(exported.path) / "model.safetensors")
+    assert {digest.name: digest.xxh3 for digest in sent.hashes} == {
+        name: hash_tensor(tensor.to(torch.bfloat16)) for name, tensor in weights.items()
+    }
+
+
 async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_it(tmp_path: Path) -> None:
     make_tiny_model(tmp_path / "model")
     log = tmp_path / "learner.log"
     config = {
         "model": {"path": str(tmp_path / "model")},
         "data": {"sources": [{"task": "arithmetic"}]},
-        "learner": {"zero_stage": 3},
+        "learner": {"zero_stage": 3, "compute_dtype": "bfloat16"},
+        "weights": {"dtype": "bfloat16"},
     }
     async with two_ranks(tmp_path, log) as learner:
         request = learner_pb2.LearnerServiceConfigureRequest(run_id="r", config=config_struct(parse_config(config)))
@@ -174,6 +187,7 @@ async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_i
             status = await learner.status()
         assert status.status.state == worker_pb2.WORKER_STATE_READY, status.status.message
         assert (await learner.train()).applied, "two ranks, as the launcher starts them, train"
+        await assert_published_weights_are_the_rounded_masters(learner)
         leader, follower = (await learner.status()).rank_pids
         assert leader == learner.process.pid
         os.kill(follower, signal.SIGKILL)
