@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -36,8 +37,8 @@ def export_model(
             finish_folder(folder)
         except OSError as raised:
             error = raised
-        except RuntimeError as raised:
-            # safetensors reports a failed write in words of its own.
+        except SafetensorError as raised:
+            # It reports a failed write in words of its own.
             error = OSError(str(raised))
     for _ in tensors:
         # The other ranks gather along; so does rank 0 where it could not write.

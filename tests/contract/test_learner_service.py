@@ -469,6 +469,14 @@ async def test_a_full_disk_leaves_nothing_of_a_checkpoint(client: Client) -> Non
     assert (await client.save("fits")).files
 
 
+async def test_a_full_disk_leaves_nothing_of_an_export(client: Client) -> None:
+    run_dir = client.run_dir
+    with full_disk(run_dir):
+        with pytest.raises(ResourceExhausted, match="is full"):
+            await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
+        assert list(run_dir.iterdir()) == []
+
+
 async def test_the_exported_model_is_the_policy_with_its_tokenizer(client: Client) -> None:
     response = await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
     assert version_from_wire(response.version) == await client.version()
