@@ -233,8 +233,10 @@ def test_one_trace_follows_a_group_through_all_services(outcome: Outcome) -> Non
     wanted = {"group.issue", "group.sample", "group.score", "train.step", "weights.publish"}
     whole = [spans for spans in by_trace.values() if wanted <= spans.keys()]
     assert whole, f"no trace has {wanted}; some have {[sorted(s) for s in list(by_trace.values())[:3]]}"
-    services = set().union(*whole[0].values())
-    assert {"shoal-coordinator", "shoal-generator", "shoal-reward", "shoal-learner"} <= services, services
+    everybody = {"shoal-coordinator", "shoal-generator", "shoal-reward", "shoal-learner"}
+    # A killed generator takes the spans along that it had not sent yet.
+    through = [set().union(*spans.values()) for spans in whole]
+    assert any(everybody <= services for services in through), through[:3]
     trained = ledger(outcome.stack, "SELECT trace_id FROM groups WHERE state = 'TRAINED'")
     complete = sum(wanted <= by_trace.get(trace_id, {}).keys() for (trace_id,) in trained)
     assert complete >= 0.99 * len(trained), f"{complete} of {len(trained)} trained groups have a whole trace"
