@@ -24,23 +24,29 @@ def main() -> int:
     parser.add_argument(
         "--num-ranks",
         type=int,
-        default=1,
         metavar="N",
-        help="processes to train with on this machine; under torchrun its own number counts (default: %(default)s)",
+        help="processes to train with on this machine (default: 1); leave it out under torchrun, which has its own",
     )
     options = parser.parse_args()
     arguments = worker_arguments(options)
-    if options.num_ranks < 1:
-        parser.error(f"--num-ranks must be at least 1 (given: {options.num_ranks})")
+    num_ranks = options.num_ranks
+    if num_ranks is not None and num_ranks < 1:
+        parser.error(f"--num-ranks must be at least 1 (given: {num_ranks})")
     missing = [name for name in ("torch", "deepspeed", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         print(f"the learner needs {', '.join(missing)}: pip install 'shoal[learner]'", file=sys.stderr)
         return EXTRA_MISSING
     if is_launched():
+        world_size = os.environ.get("WORLD_SIZE", "1")
+        if num_ranks is not None and str(num_ranks) != world_size:
+            parser.error(
+                f"--num-ranks is {num_ranks}, but RANK and WORLD_SIZE in the environment say that this is one of "
+                f"{world_size} ranks: leave --num-ranks out under torchrun, else unset RANK"
+            )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return _lead(arguments, None) if os.environ["RANK"] == "0" else _follow(arguments)
-    limit_threads(options.num_ranks)
-    followers = Followers(options.num_ranks, sys.argv[1:]) if options.num_ranks > 1 else None
+    limit_threads(num_ranks or 1)
+    followers = Followers(num_ranks, sys.argv[1:]) if num_ranks and num_ranks > 1 else None
     return _lead(arguments, followers)
 
 
