@@ -146,6 +146,8 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
 
     def __init__(self) -> None:
         self.failing = False
+        self.unconfigured = False
+        """Refuse to score, as a process does that has just taken another's place."""
         self.constant: float | None = None
         self.num_scored = 0
         self.server: RpcServer | None = None
@@ -169,6 +171,8 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
     async def ScoreGroup(
         self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
     ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
+        if self.unconfigured:
+            raise FailedPrecondition("the reward service is not configured", reason="NOT_CONFIGURED")
         async for request in request_iterator:
             if request.HasField("prompt"):
                 continue
@@ -197,6 +201,8 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.refuse_steps = False
         """Say of every step that its gradient is not finite."""
         self.kept: list[str] = []
+        self.in_step = False
+        self.num_publishes_in_step = 0
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
 
     async def Configure(self, request: Any, context: Any) -> learner_pb2.LearnerServiceConfigureResponse:
@@ -218,7 +224,9 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             return stored
         if header.expected_version != self.plane.version():
             raise FailedPrecondition(f"expected {header.expected_version}, is {self.plane.version()}")
+        self.in_step = True
         await asyncio.sleep(self.step_s)
+        self.in_step = False
         if self.refuse_steps:
             return learner_pb2.TrainStepResponse(skip_reason="the gradient is not finite", version=self.plane.version())
         self.batches.append(messages)
@@ -243,6 +251,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
     async def PublishWeights(
         self, request: learner_pb2.PublishWeightsRequest, context: Any
     ) -> learner_pb2.PublishWeightsResponse:
+        self.num_publishes_in_step += self.in_step
         # Each pass is one event: the same epoch may carry many.
         self.plane.sent.setdefault(request.epoch, asyncio.Event()).set()
         self.plane.sent[request.epoch] = asyncio.Event()

@@ -103,7 +103,10 @@ class Checkpoints:
         if _sha256(snapshot) != manifest.ledger_sha256:
             raise DataLoss(f"{snapshot} is not what its manifest says: its SHA-256 differs")
         set_aside(ledger, attempt)
-        shutil.copyfile(snapshot, ledger)
+        # A reader finds no ledger or a whole one.
+        copy = ledger.with_name(ledger.name + ".tmp")
+        shutil.copyfile(snapshot, copy)
+        copy.rename(ledger)
 
     def _delete_old(self) -> None:
         for checkpoint_id in self.committed()[: -self._keep_last]:

@@ -64,7 +64,8 @@ class RunControls:
 
     async def wait_for_change_or(self, work: "asyncio.Task[Any]") -> None:
         """Returns when something is asked for, or when the work is done."""
-        changed = asyncio.create_task(self._changed.wait())
+        # The event is taken here, not when the task begins: what is asked for in between is not missed.
+        changed = asyncio.create_task(self._changed.next.wait())
         try:
             await asyncio.wait([changed, work], return_when=asyncio.FIRST_COMPLETED)
         finally:

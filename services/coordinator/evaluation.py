@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from services.coordinator.generators import GeneratorLost, Generators
 from services.coordinator.rewards import GrowingGroup, Rewards
-from services.coordinator.sampling import Sampler
+from services.coordinator.sampling import NUM_TIMED_ISSUES, Sampler
 from services.coordinator.step import is_correct
+from services.coordinator.tasks import first_error
 from shoal.config import RunConfig
+from shoal.errors import DeadlineExceeded
 from shoal.rollout import Prompt, SamplingParams, Score, ScoreOutcome
 
 NUM_IN_FLIGHT = 64
@@ -44,7 +46,7 @@ async def evaluate(
         async with places:
             return await _ask(config, f"{name}/{index}", prompt, sampling, sampler, generators, rewards)
 
-    async with asyncio.TaskGroup() as tasks:
+    async with first_error(asyncio.TaskGroup()) as tasks:
         asked = [tasks.create_task(ask(index, prompt)) for index, prompt in enumerate(prompts)]
     scored = [score for task in asked if (score := task.result()).outcome is ScoreOutcome.SCORED]
     return EvaluationResult(
@@ -64,19 +66,26 @@ async def _ask(
     generators: Generators,
     rewards: Rewards,
 ) -> Score:
+    """One question's score; FAILED when it runs into `coordinator.sampling_timeout_s` twice."""
     timeout_s = config.coordinator.sampling_timeout_s
-    num_tries = 0
+    num_tries, num_timed_out = 0, 0
     while True:
+        await sampler.unpaused()
         num_tries += 1
-        group = GrowingGroup()
-        member = await generators.choose(1)
+        num_pauses = sampler.num_pauses
         try:
+            group = GrowingGroup()
+            member = await generators.choose(1)
             async for completion in generators.sample(
                 member, prompt, [0], sampling, request_id=f"{name}/{num_tries}", timeout_s=timeout_s
             ):
                 group.add(await sampler.with_text(completion))
+            group.complete()
+            (score,) = await rewards.score(name, prompt, group, timeout_s=timeout_s)
+            return score
         except GeneratorLost:
             continue
-        group.complete()
-        (score,) = await rewards.score(name, prompt, group, timeout_s=timeout_s)
-        return score
+        except DeadlineExceeded:
+            num_timed_out += num_pauses == sampler.num_pauses
+            if num_timed_out == NUM_TIMED_ISSUES:
+                return Score(0, ScoreOutcome.FAILED, 0.0, ())

@@ -141,6 +141,7 @@ class Fleet:
                 self._loading[worker_id] = asyncio.create_task(self._load(record))
 
     def _remove(self, member: Member, reason: str) -> None:
+        held_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
         del self._members[member.record.worker_id]
         member.serving = False
         self._events.add(
@@ -151,7 +152,7 @@ class Fleet:
             address=member.record.address,
             reason=reason,
         )
-        if member.record.kind == worker_pb2.WORKER_KIND_LEARNER:
+        if held_policy:  # Another learner may come and go: the run never used it.
             self._learner_loss = reason
         # The channel is left to the calls that are under way on it; they end by themselves.
         self._changed.notify()

@@ -78,7 +78,8 @@ class Rewards:
                 return await self._score_at(member, prompt, group, timeout_s)
             except ResourceExhausted as error:
                 await asyncio.sleep(error.retry_after_s or 1.0)
-            except (Unavailable, Internal) as error:
+            except (Unavailable, Internal, FailedPrecondition) as error:
+                # FailedPrecondition: a new process at the old one's address, which is not configured yet.
                 await self._fleet.lost(member, error)
                 self._events.add(
                     "scoring_repeated",

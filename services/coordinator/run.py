@@ -63,6 +63,8 @@ class ActiveRun:
         self._version = WeightVersion(record.attempt, 0)
         self._num_skipped = 0
         self._num_episodes = 0
+        self._learner_steps = asyncio.Lock()
+        """Held during a step and a catch-up: behind a step, the learner would broadcast newer weights than it says."""
         self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
         self._metrics = MetricsFile(record.folder / "metrics.jsonl")
         self._fleet = Fleet(config, record.run_id, registry, events)
@@ -104,6 +106,8 @@ class ActiveRun:
             self._fail(f"a defect in the coordinator, its log says more: {type(error).__name__}: {error}")
         finally:
             for request in self.controls.checkpoint_requests:
+                if request.done():  # Who asked has gone.
+                    continue
                 request.set_exception(FailedPrecondition(f"the run has ended: {self.record.message}"))
             with contextlib.suppress(ShoalError):
                 await self.ledger.close()
@@ -121,13 +125,14 @@ class ActiveRun:
         self._enter(RunState.STARTING, "waiting for workers and their models")
         if await self.controls.unless_stopped(self._prepare()) is None:
             return
-        self._enter(RunState.RUNNING, f"training from step {self._version.policy_version}")
+        if not self.controls.is_paused and self.controls.stop is None:
+            self._enter(RunState.RUNNING, f"training from step {self._version.policy_version}")
         if self._version.policy_version == 0:
             await self.controls.unless_stopped(self._evaluate())
         await self._train_while_sampling()
         await self._save_checkpoint()
         if self.controls.stop is None:
-            await self._evaluate()
+            await self.controls.unless_stopped(self._evaluate())
             await self._export()
 
     async def _prepare(self) -> WeightVersion:
@@ -189,6 +194,7 @@ class ActiveRun:
         while True:
             await self.controls.unpaused()
             order_number = await self._buffer.admit()
+            await self.controls.unpaused()
             task = tasks.create_task(self._run_group(order_number, self._inputs.prompts.at(order_number)))
             beside.add(task)
             task.add_done_callback(beside.discard)
@@ -229,9 +235,9 @@ class ActiveRun:
         Checkpoints that are asked for are written here, where ledger and learner agree.
         """
         while True:
-            requests, self.controls.checkpoint_requests = self.controls.checkpoint_requests, []
-            for request in requests:
-                await self._answer_checkpoint_request(request)
+            while requests := self.controls.checkpoint_requests:
+                await self._answer_checkpoint_request(requests[0])
+                del requests[0]  # Not before: what ends the run meanwhile is its answer.
             if self.controls.stop is StopMode.NOW:
                 return False
             if not self.controls.is_paused:
@@ -246,9 +252,10 @@ class ActiveRun:
         skip_reason = "no group has a signal: within each, all rewards are equal or missing"
         learner_metrics = {}
         if plan.batch.groups:
-            result = await self._learner.train_step(plan.batch)
-            skip_reason, learner_metrics = result.skip_reason, dict(result.metrics)
-            self._version = result.version
+            async with self._learner_steps:
+                result = await self._learner.train_step(plan.batch)
+                skip_reason, learner_metrics = result.skip_reason, dict(result.metrics)
+                self._version = result.version
         trained_s = time.monotonic() - began
         if skip_reason:
             await self._skip_step(groups, skip_reason)
@@ -262,9 +269,9 @@ class ActiveRun:
             next_order_number=order_number,
             num_episodes=self._num_episodes,
         )
-        if not await self._hold_while_paused():
-            return
-        await self._publish()
+        self.record.policy_version = self._version.policy_version
+        if await self._hold_while_paused():  # A run that stops needs no publish, but its step is reported.
+            await self._publish()
         published_s = time.monotonic() - began - trained_s
         for group in plan.batch.groups:
             trace.past_span(
@@ -321,7 +328,8 @@ class ActiveRun:
         """Publishes to generators that joined, or missed a version; for ever."""
         while True:
             if any(not member.serving for member in self._fleet.generators):
-                await self._publisher.catch_up(self._version)
+                async with self._learner_steps:
+                    await self._publisher.catch_up(self._version)
                 await self._stay_paused()
             await self._fleet.wait_for_change(timeout_s=1.0)
 
@@ -345,9 +353,14 @@ class ActiveRun:
     async def resume(self) -> None:
         """Lets a paused run go on."""
         if self.controls.is_paused:
-            await self._publisher.resume()
+            # First: a publish that ends meanwhile must not pause the generators behind this, nor a run that ends
+            # meanwhile be entered as running.
             self.controls.resume()
-            self._enter(RunState.RUNNING, "resumed")
+            if self.controls.stop is None:
+                self._enter(RunState.RUNNING, "resumed")
+            else:
+                self._enter(RunState.STOPPING, f"stopping ({self.controls.stop})")
+            await self._publisher.resume()
 
     async def stop(self, mode: StopMode) -> None:
         """Asks the run to end."""

@@ -64,8 +64,8 @@ class Sampler:
         self._events = events
         self._tokenizer = tokenizer
         self._policy_version = policy_version
-        self._unpaused = unpaused
-        self._num_pauses = 0
+        self.unpaused = unpaused
+        self.num_pauses = 0
         self.sampling = SamplingParams(
             temperature=config.sampling.temperature,
             max_completion_tokens=config.sampling.max_completion_tokens,
@@ -74,7 +74,7 @@ class Sampler:
 
     def run_was_paused(self) -> None:
         """Time in a pause does not count against a group's deadline."""
-        self._num_pauses += 1
+        self.num_pauses += 1
 
     async def run_group(self, order_number: int, prompt: Prompt) -> SettledGroup:
         """Samples and scores one group, on another generator if the first goes away.
@@ -93,7 +93,7 @@ class Sampler:
                 traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
             settled = SettledGroup(order_number, group_id, prompt, traceparent)
             await self._ledger.issued(order_number, group_id, prompt, trace_id, self._policy_version(), detail)
-            num_pauses = self._num_pauses
+            num_pauses = self.num_pauses
             request_id = f"{self._run_id}/{self._attempt}/{order_number}/{num_issues}"
             try:
                 async with asyncio.timeout(self._config.coordinator.sampling_timeout_s):
@@ -103,13 +103,13 @@ class Sampler:
             except (TimeoutError, DeadlineExceeded):
                 timeout_s = self._config.coordinator.sampling_timeout_s
                 detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
-                if num_pauses == self._num_pauses:
+                if num_pauses == self.num_pauses:
                     num_timed_out += 1
                 if num_timed_out == NUM_TIMED_ISSUES:
                     return await self._drop(settled, "timeout", detail)
             except InvalidArgument as error:
                 return await self._drop(settled, "refused", error.message)
-            await self._unpaused()
+            await self.unpaused()
             self._events.add(
                 "group_reissued", f"{group_id} is issued again: {detail}", group_id=group_id, order_number=order_number
             )
@@ -118,7 +118,9 @@ class Sampler:
         """Scores each completion while its siblings are still sampled."""
         group = GrowingGroup()
         async with first_error(asyncio.TaskGroup()) as tasks:
-            tasks.create_task(self._sample(settled, group, seeds, request_id))
+            sampling = tasks.create_task(self._sample(settled, group, seeds, request_id))
+            # Also when it failed: a stream to a reward service must not wait for ever.
+            sampling.add_done_callback(lambda _: group.complete())
             scoring = tasks.create_task(self._score(settled, group))
         completions = tuple(sorted(group.completions, key=lambda completion: completion.sample_index))
         scores = tuple(scoring.result())

@@ -1,5 +1,6 @@
 """CoordinatorService: wire in, the run or the registry, wire out."""
 
+import re
 from collections.abc import AsyncIterator
 
 import grpc
@@ -148,7 +149,7 @@ def _page(size: int, token: str, *, default: int, largest: int) -> tuple[int, in
     """Page size and first item of a paged call."""
     if size < 0:
         raise invalid("page_size", f"must be at least 0 (given: {size})")
-    if token and not token.isdigit():
+    if token and not re.fullmatch("[0-9]{1,18}", token):
         raise InvalidArgument(f"page_token: {token!r} was not given out here; leave it empty for the first page")
     return min(size or default, largest), int(token or 0)
 

@@ -14,7 +14,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.runs import Runs
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers import WorkerRegistry
-from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from shoal.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
@@ -30,6 +30,7 @@ from tests.scripted import (
 from tests.tiny_model import make_tiny_model
 
 SERVICE = "shoal.v1.CoordinatorService"
+GENERATOR = worker_pb2.WORKER_KIND_GENERATOR
 
 
 @pytest.fixture(scope="module")
@@ -397,15 +398,16 @@ async def test_runs_and_workers_can_be_listed_and_unknown_ones_are_not_found(hou
         await house.stub.PauseRun(pb.PauseRunRequest(), timeout=10)
     with pytest.raises(FailedPrecondition, match="ended"):
         await house.stub.PauseRun(pb.PauseRunRequest(run_id="one"), timeout=10)
-    with pytest.raises(InvalidArgument, match="page_token"):
-        await house.stub.ListRollouts(pb.ListRolloutsRequest(page_token="x"), timeout=10)
+    for token in ("x", "²", "9" * 30):
+        with pytest.raises(InvalidArgument, match="page_token"):
+            await house.stub.ListRollouts(pb.ListRolloutsRequest(page_token=token), timeout=10)
 
 
 async def test_workers_that_are_not_known_have_to_register(house: House) -> None:
     with pytest.raises(NotFound, match="register"):
         await house.stub.Heartbeat(pb.HeartbeatRequest(worker_id="nobody"), timeout=10)
-    for wrong in ({"worker_id": ""}, {"kind": 0}, {"address": "nowhere"}):
-        fields: dict[str, Any] = {"worker_id": "w", "kind": 1, "address": "h:1"} | wrong
+    for wrong in ({"worker_id": ""}, {"kind": 0}, {"address": "nowhere"}, {"num_weight_ranks": 0}):
+        fields: dict[str, Any] = {"worker_id": "w", "kind": GENERATOR, "address": "h:1"} | wrong
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
             await house.stub.RegisterWorker(pb.RegisterWorkerRequest(**fields), timeout=10)
 
@@ -427,3 +429,100 @@ async def test_a_run_that_a_coordinator_left_behind_is_failed_with_the_way_to_re
     other.close_abandoned()
     record = json.loads(path.read_text())
     assert record["state"] == "FAILED" and "shoal train --resume left" in record["message"], record
+
+
+async def test_a_checkpoint_that_nobody_waits_for_any_more_does_not_keep_the_end_back(
+    house: House, model: Path
+) -> None:
+    await house.start(arithmetic_config(model, coordinator={"worker_timeout_s": 1.0}))
+    with pytest.raises(DeadlineExceeded):
+        await house.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=0.3)
+    run, _ = await house.end(timeout_s=10)
+    assert run.state == pb.RUN_STATE_FAILED, run.message
+
+
+async def test_a_step_during_which_a_stop_was_asked_for_is_reported(house: House, model: Path) -> None:
+    await house.add_all(ScriptedGenerator(house.plane))
+    house.learner.step_s = 0.5
+    await house.start(arithmetic_config(model, run={"num_steps": 20}))
+    await house.until(lambda event: event.kind == "publish")
+    while not house.learner.in_step:
+        await asyncio.sleep(0.01)
+    await house.stub.StopRun(pb.StopRunRequest(), timeout=10)
+    run, events = await house.end()
+    assert run.last_checkpoint_id == f"step-{run.policy_version:08d}" and run.policy_version == 1, run
+    assert kinds(events).count("step") == 1, kinds(events)
+
+
+async def test_a_resume_that_meets_a_publish_leaves_no_generator_paused(house: House, model: Path) -> None:
+    generator = ScriptedGenerator(house.plane)
+    await house.add_all(generator)
+    house.learner.step_s = 0.5
+    await house.start(arithmetic_config(model, run={"num_steps": 20}))
+    await house.until(lambda event: event.kind == "step")
+    active = house.runs.active("")
+    async with active._publisher.lock:  # As a publish does, which looks at the pause when it is through.
+        asked = [asyncio.create_task(active.pause()), asyncio.create_task(active.resume())]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await active._stay_paused()
+    await asyncio.gather(*asked)
+    assert generator._running.is_set() and (await house.run()).state == pb.RUN_STATE_RUNNING
+
+
+async def test_a_learner_that_the_run_does_not_use_may_go_away(house: House, model: Path) -> None:
+    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.02))
+    await house.start(arithmetic_config(model, run={"num_steps": 15}))
+    await house.until(lambda event: event.kind == "step")
+    server = await house.add(worker_pb2.WORKER_KIND_LEARNER, ScriptedLearner(Plane()), "other")
+    await house.until(lambda event: event.kind == "worker_joined" and event.attributes["worker_id"] == "other")
+    house.registry.report_lost("other", "it was ended")
+    await house.kill(server, "other")
+    run, events = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED and "worker_lost" in kinds(events), run.message
+
+
+async def test_a_catch_up_does_not_meet_a_step(house: House, model: Path) -> None:
+    await house.add_all(ScriptedGenerator(house.plane))
+    house.learner.step_s = 0.5
+    await house.start(arithmetic_config(model, run={"num_steps": 6}))
+    await house.until(lambda event: event.kind == "step")
+    while not house.learner.in_step:
+        await asyncio.sleep(0.01)
+    late = ScriptedGenerator(house.plane)
+    await house.add(worker_pb2.WORKER_KIND_GENERATOR, late, "late")
+    run, _ = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED and late.num_loads, run.message
+    assert not house.learner.num_publishes_in_step, "weights were published behind a step, under the old version"
+
+
+async def test_a_reward_service_that_is_not_configured_is_replaced_by_another(house: House, model: Path) -> None:
+    fresh = ScriptedReward()
+    fresh.unconfigured = True
+    await house.add_all(ScriptedGenerator(house.plane), rewards=(fresh, ScriptedReward()))
+    await house.start(arithmetic_config(model))
+    run, events = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED and "scoring_repeated" in kinds(events), run.message
+
+
+async def test_a_pause_during_an_evaluation_may_be_longer_than_the_deadline_of_a_question(
+    house: House, model: Path
+) -> None:
+    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.4))
+    evaluation = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
+    sections = {"run": {"num_steps": 1}, "coordinator": {"sampling_timeout_s": 2.0}, "evaluation": evaluation}
+    await house.start(arithmetic_config(model, **sections))
+    await house.until(lambda event: event.kind == "publish")
+    await house.stub.PauseRun(pb.PauseRunRequest(), timeout=10)
+    await asyncio.sleep(2.5)
+    await house.stub.ResumeRun(pb.ResumeRunRequest(), timeout=10)
+    run, events = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED and kinds(events).count("evaluation") == 2, run.message
+
+
+async def test_a_question_without_an_answer_is_not_scored(house: House, model: Path) -> None:
+    await house.add_all(ScriptedGenerator(house.plane, delay_s=30.0))
+    evaluation = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
+    await house.start(arithmetic_config(model, evaluation=evaluation, coordinator={"sampling_timeout_s": 0.3}))
+    events = await house.until(lambda event: event.kind == "evaluation")
+    assert events[-1].kind == "evaluation" and events[-1].attributes["num_scored"] == 0, kinds(events)
