@@ -201,7 +201,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.refuse_steps = False
         """Say of every step that its gradient is not finite."""
         self.kept: list[str] = []
-        self.in_step = False
+        self.stepping = asyncio.Event()
         self.num_publishes_in_step = 0
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
 
@@ -224,9 +224,9 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             return stored
         if header.expected_version != self.plane.version():
             raise FailedPrecondition(f"expected {header.expected_version}, is {self.plane.version()}")
-        self.in_step = True
+        self.stepping.set()
         await asyncio.sleep(self.step_s)
-        self.in_step = False
+        self.stepping.clear()
         if self.refuse_steps:
             return learner_pb2.TrainStepResponse(skip_reason="the gradient is not finite", version=self.plane.version())
         self.batches.append(messages)
@@ -251,7 +251,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
     async def PublishWeights(
         self, request: learner_pb2.PublishWeightsRequest, context: Any
     ) -> learner_pb2.PublishWeightsResponse:
-        self.num_publishes_in_step += self.in_step
+        self.num_publishes_in_step += self.stepping.is_set()
         # Each pass is one event: the same epoch may carry many.
         self.plane.sent.setdefault(request.epoch, asyncio.Event()).set()
         self.plane.sent[request.epoch] = asyncio.Event()

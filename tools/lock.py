@@ -28,6 +28,7 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "build": ((), ()),
     "base": ((), ()),
     "data": (("data",), ("base",)),
+    "tasks": (("tasks",), ("base",)),
     "reward": (("reward",), ("base",)),
     "generator-cpu": (("generator-cpu",), ("base",)),
     "learner": (("learner",), ("base",)),

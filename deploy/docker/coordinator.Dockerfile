@@ -5,9 +5,9 @@ FROM ${BASE} AS compiled
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev
 WORKDIR /wheels
-COPY requirements/build.txt requirements/data.txt requirements/
+COPY requirements/build.txt requirements/tasks.txt requirements/
 RUN pip install --no-cache-dir --no-deps -r requirements/build.txt \
-    && pip wheel --no-cache-dir --no-deps --no-build-isolation "$(grep '^pycosat==' requirements/data.txt)"
+    && pip wheel --no-cache-dir --no-deps --no-build-isolation "$(grep '^pycosat==' requirements/tasks.txt)"
 
 FROM ${BASE}
 ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
@@ -16,10 +16,10 @@ RUN useradd --uid 10001 --create-home shoal \
 
 WORKDIR /opt/shoal
 # Packages come before the code, so that a change of the code does not install them again.
-COPY requirements/build.txt requirements/base.txt requirements/data.txt requirements/quickstart.txt requirements/
+COPY requirements/build.txt requirements/base.txt requirements/data.txt requirements/tasks.txt requirements/quickstart.txt requirements/
 COPY --from=compiled /wheels/*.whl /wheels/
 RUN pip install --no-deps -r requirements/build.txt \
-    && pip install --no-deps --no-build-isolation --find-links /wheels -r requirements/data.txt -r requirements/quickstart.txt
+    && pip install --no-deps --no-build-isolation --find-links /wheels -r requirements/tasks.txt -r requirements/data.txt -r requirements/quickstart.txt
 COPY pyproject.toml README.md ./
 COPY shoal shoal
 COPY services/__init__.py services/

@@ -63,7 +63,7 @@ class Rewards:
             if unknown := sorted({truth.verifier for truth in prompt.ground_truths} - known):
                 raise InvalidArgument(
                     f"prompt {prompt.prompt_id} names the verifier {unknown[0]!r}, which the reward service does not"
-                    f" have; known: {', '.join(sorted(known))}"
+                    f" have; known: {', '.join(sorted(known))} (reasoning_gym needs the extra shoal[tasks] there)"
                 )
 
     async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:

@@ -14,9 +14,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m services.reward", description="Scores completions.")
     add_worker_options(parser)
     arguments = worker_arguments(parser.parse_args())
-    missing = [name for name in ("math_verify", "reasoning_gym") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"the reward service needs {' and '.join(missing)}: pip install 'shoal[reward]'", file=sys.stderr)
+    if importlib.util.find_spec("math_verify") is None:
+        print("the reward service needs math_verify: pip install 'shoal[reward]'", file=sys.stderr)
         return EXTRA_MISSING
     return asyncio.run(_run(arguments))
 

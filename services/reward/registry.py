@@ -1,5 +1,6 @@
 """The verifiers by name."""
 
+import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ class Verifier:
     """Completion and label -> verdict. Raises `Unscorable`; whatever else it raises means that it broke."""
     load: Callable[[], None] = _nothing_to_load
     """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
+    module: str = ""
+    """A package that it needs and that is an extra of its own."""
 
     @property
     def description(self) -> str:
@@ -28,9 +31,15 @@ class Verifier:
         return inspect.getdoc(self.verify) or ""
 
 
-VERIFIERS = {
+_ALL = {
     "exact_string": Verifier(exact_string.verify),
     "gsm8k": Verifier(gsm8k.verify),
     "math": Verifier(math.verify, math.load),
-    "reasoning_gym": Verifier(reasoning_gym.verify, reasoning_gym.load),
+    "reasoning_gym": Verifier(reasoning_gym.verify, reasoning_gym.load, module="reasoning_gym"),
 }
+VERIFIERS = {
+    name: verifier
+    for name, verifier in _ALL.items()
+    if not verifier.module or importlib.util.find_spec(verifier.module) is not None
+}
+"""Those that can work with what is installed."""

@@ -69,7 +69,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     try:
         from reasoning_gym.factory import DATASETS, create_dataset
     except ImportError:
-        raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[data]'") from None
+        raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[tasks]'") from None
     if task not in DATASETS:
         near = difflib.get_close_matches(task, [ARITHMETIC, *DATASETS], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"

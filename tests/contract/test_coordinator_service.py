@@ -446,8 +446,7 @@ async def test_a_step_during_which_a_stop_was_asked_for_is_reported(house: House
     house.learner.step_s = 0.5
     await house.start(arithmetic_config(model, run={"num_steps": 20}))
     await house.until(lambda event: event.kind == "publish")
-    while not house.learner.in_step:
-        await asyncio.sleep(0.01)
+    await house.learner.stepping.wait()
     await house.stub.StopRun(pb.StopRunRequest(), timeout=10)
     run, events = await house.end()
     assert run.last_checkpoint_id == f"step-{run.policy_version:08d}" and run.policy_version == 1, run
@@ -487,8 +486,7 @@ async def test_a_catch_up_does_not_meet_a_step(house: House, model: Path) -> Non
     house.learner.step_s = 0.5
     await house.start(arithmetic_config(model, run={"num_steps": 6}))
     await house.until(lambda event: event.kind == "step")
-    while not house.learner.in_step:
-        await asyncio.sleep(0.01)
+    await house.learner.stepping.wait()
     late = ScriptedGenerator(house.plane)
     await house.add(worker_pb2.WORKER_KIND_GENERATOR, late, "late")
     run, _ = await house.end()

@@ -39,9 +39,9 @@ LEARNER = Extra(
     ("torch", "deepspeed", "safetensors", "xxhash"),
     "pip install 'shoal[learner]'",
 )
-REWARD = Extra("reward", "the reward service", ("math_verify", "reasoning_gym"), "pip install 'shoal[reward]'")
+REWARD = Extra("reward", "the reward service", ("math_verify",), "pip install 'shoal[reward]'")
 DATASETS = Extra("data", "Hugging Face data sets", ("datasets",), "pip install 'shoal[data]'")
-TASKS = Extra("data", "reasoning-gym tasks", ("reasoning_gym",), "pip install 'shoal[data]'")
+TASKS = Extra("tasks", "reasoning-gym tasks", ("reasoning_gym",), "pip install 'shoal[tasks]' (needs a C compiler)")
 QUICKSTART = Extra(
     "quickstart",
     "the model of the quickstart",

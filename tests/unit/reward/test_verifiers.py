@@ -137,11 +137,15 @@ def test_exact_string_compares_letter_for_letter(completion: str, label: Any, ex
     assert value("exact_string", completion, label) == expected
 
 
+needs_reasoning_gym = pytest.mark.skipif("reasoning_gym" not in VERIFIERS, reason="reasoning-gym is not installed")
+
+
 def reasoning_label(task: str, **options: Any) -> Any:
     [row] = make_task(SourceConfig(task=task, task_size=1, task_seed=3, task_options=options)).rows
     return row.values["ground_truth"]
 
 
+@needs_reasoning_gym
 @pytest.mark.parametrize("task", ["basic_arithmetic", "arc_1d", "rearc", "countdown"])
 def test_reasoning_gym_pays_the_tasks_own_answer_in_full(task: str) -> None:
     label = reasoning_label(task)
@@ -155,6 +159,7 @@ def test_reasoning_gym_pays_the_tasks_own_answer_in_full(task: str) -> None:
     assert value("reasoning_gym", "<answer>nonsense</answer>", label) < 0.1
 
 
+@needs_reasoning_gym
 @pytest.mark.parametrize("label", ["5", None, {"task": "no_such_task", "options": "{}", "entry": "{}"}, {"task": "x"}])
 def test_reasoning_gym_without_its_own_label_is_unscorable(label: Any) -> None:
     with pytest.raises(Unscorable):
