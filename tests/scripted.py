@@ -73,7 +73,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         return generator_pb2.GeneratorServiceConfigureResponse(status=self._status)
 
     async def GetStatus(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceGetStatusResponse:
-        return generator_pb2.GeneratorServiceGetStatusResponse(status=self._status, version=self._version)
+        return generator_pb2.GeneratorServiceGetStatusResponse(
+            status=self._status, version=self._version, num_weight_ranks=1
+        )
 
     async def GenerateGroup(
         self, request: generator_pb2.GenerateGroupRequest, context: Any
@@ -317,7 +319,6 @@ async def serve_worker(
             worker_id=worker_id,
             kind=kind,
             address=f"127.0.0.1:{server.port}",
-            num_weight_ranks=int(kind == worker_pb2.WORKER_KIND_GENERATOR),
         ),
         timeout=10,
     )

@@ -171,6 +171,10 @@ class Fleet:
                 response = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
             if response.status.state == worker_pb2.WORKER_STATE_FAILED:
                 raise FailedPrecondition(response.status.message, reason="WORKER_FAILED")
+            if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
+                # What it registered with may be from before it was configured.
+                status = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
+                record.num_weight_ranks = status.num_weight_ranks
         except ShoalError as error:
             await channel.close()
             self._failures[record.worker_id] = (record, error)

@@ -15,7 +15,6 @@ reason in its record; workers that come and go are no errors.
 
 import asyncio
 import contextlib
-import errno
 import logging
 import time
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from services.coordinator.ledger import Ledger, Progress
 from services.coordinator.preflight import PreparedInputs
 from services.coordinator.publisher import Publisher
 from services.coordinator.record import RunRecord, RunState
-from services.coordinator.report import MetricsFile
+from services.coordinator.report import Report
 from services.coordinator.rewards import Rewards
 from services.coordinator.sampling import Sampler, SettledGroup
 from services.coordinator.step import plan_step, rollout_metrics
@@ -66,7 +65,7 @@ class ActiveRun:
         self._learner_steps = asyncio.Lock()
         """Held during a step and a catch-up: behind a step, the learner would broadcast newer weights than it says."""
         self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
-        self._metrics = MetricsFile(record.folder / "metrics.jsonl")
+        self._report = Report(record, events, config.run.num_steps)
         self._fleet = Fleet(config, record.run_id, registry, events)
         self._learner = Learner(self._fleet, config)
         self._publisher = Publisher(
@@ -95,15 +94,11 @@ class ActiveRun:
             await self._with_fleet()
             stopped = self.controls.stop is not None and self._version.policy_version < self.config.run.num_steps
             state = RunState.STOPPED if stopped else RunState.FINISHED
-            self._enter(state, f"{state.lower()} after step {self._version.policy_version}")
-        except ShoalError as error:
-            self._fail(error.message)
-        except OSError as error:
-            full = error.errno == errno.ENOSPC
-            self._fail(f"the disk is full: {error}" if full else f"{type(error).__name__}: {error}")
+            self._report.state(state, f"{state.lower()} after step {self._version.policy_version}")
         except Exception as error:
-            _log.exception("the run ended by a defect")
-            self._fail(f"a defect in the coordinator, its log says more: {type(error).__name__}: {error}")
+            if not isinstance(error, (ShoalError, OSError)):
+                _log.exception("the run ended by a defect")
+            self._report.failure(error)
         finally:
             for request in self.controls.checkpoint_requests:
                 if request.done():  # Who asked has gone.
@@ -122,11 +117,11 @@ class ActiveRun:
 
     async def _from_start_to_end(self) -> None:
         """Prepares, trains, evaluates, exports."""
-        self._enter(RunState.STARTING, "waiting for workers and their models")
+        self._report.state(RunState.STARTING, "waiting for workers and their models")
         if await self.controls.unless_stopped(self._prepare()) is None:
             return
         if not self.controls.is_paused and self.controls.stop is None:
-            self._enter(RunState.RUNNING, f"training from step {self._version.policy_version}")
+            self._report.state(RunState.RUNNING, f"training from step {self._version.policy_version}")
         if self._version.policy_version == 0:
             await self.controls.unless_stopped(self._evaluate())
         await self._train_while_sampling()
@@ -151,22 +146,17 @@ class ActiveRun:
     async def _restore(self) -> Progress:
         """Opens the ledger, and on a resume takes ledger and learner back to the last checkpoint."""
         attempt, path = self.record.attempt, self.record.folder / "ledger.sqlite"
+        checkpoint_id = ""
         if attempt > 0:
             committed = self._checkpoints.committed()
             if committed:
-                manifest = self._checkpoints.load_manifest(committed[-1])
+                checkpoint_id = committed[-1]
+                manifest = self._checkpoints.load_manifest(checkpoint_id)
                 await asyncio.to_thread(self._checkpoints.restore_ledger, manifest, path, attempt)
-                self._version = await self._learner.load_checkpoint(committed[-1], manifest.learner_files, attempt)
+                self._version = await self._learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
             else:
                 await asyncio.to_thread(set_aside, path, attempt)
                 self._version = await self._learner.load_checkpoint("", (), attempt)
-            self.events.add(
-                "restored",
-                f"attempt {attempt} begins at step {self._version.policy_version}"
-                f" ({committed[-1] if committed else 'there was no checkpoint'})",
-                attempt=attempt,
-                policy_version=self._version.policy_version,
-            )
         else:
             self._version = await self._learner.version()
         progress = await self.ledger.open()
@@ -176,8 +166,7 @@ class ActiveRun:
                 " the learner and resume the run"
             )
         self._num_episodes = progress.num_episodes
-        self._metrics.keep_until(progress.policy_version)
-        self.record.policy_version = progress.policy_version
+        self._report.restored(progress.policy_version, checkpoint_id)
         return progress
 
     async def _train_while_sampling(self) -> None:
@@ -282,7 +271,6 @@ class ActiveRun:
                 policy_version=self._version.policy_version,
             )
         await self._buffer.release()
-        step_s = time.monotonic() - began + waited_s
         figures = rollout_metrics(groups, plan) | learner_metrics
         figures |= {
             "episode": float(self._num_episodes),
@@ -290,15 +278,12 @@ class ActiveRun:
             "time/waiting_for_groups": waited_s,
             "time/training": trained_s,
             "time/publishing": published_s,
-            "time/step": step_s,
+            "time/step": time.monotonic() - began + waited_s,
             "time/from_scratch": time.monotonic() - self._began,
         }
         metrics.counter(names.RUN_GROUPS).add(len(plan.trained), {names.STATE: "TRAINED"})
         metrics.counter(names.RUN_GROUPS).add(len(groups) - len(plan.trained), {names.STATE: "DROPPED"})
-        metrics.histogram(names.RUN_STEP).record(step_s)
-        metrics.histogram(names.RUN_STEP_WAIT).record(waited_s)
-        metrics.histogram(names.RUN_PUBLISH).record(published_s)
-        self._report(figures)
+        self._report.step(self._version.policy_version, figures)
 
     async def _skip_step(self, groups: Sequence[SettledGroup], reason: str) -> None:
         """Gives up the groups of a step that was not applied. The version stays."""
@@ -312,12 +297,7 @@ class ActiveRun:
             num_episodes=self._num_episodes,
         )
         await self._buffer.release()
-        self.events.add(
-            "step_skipped",
-            f"step {self._version.policy_version + 1} was skipped: {reason}",
-            policy_version=self._version.policy_version,
-            reason=reason,
-        )
+        self._report.skipped_step(self._version.policy_version, reason)
         if self._num_skipped >= self.config.grpo.max_skipped_steps:
             raise FailedPrecondition(
                 f"{self._num_skipped} steps in a row were skipped (grpo.max_skipped_steps): {reason}",
@@ -347,7 +327,7 @@ class ActiveRun:
         if not self.controls.is_paused:
             self.controls.pause()
             self._sampler.run_was_paused()
-            self._enter(RunState.PAUSED, "paused")
+            self._report.state(RunState.PAUSED, "paused")
             await self._publisher.pause()
 
     async def resume(self) -> None:
@@ -357,16 +337,16 @@ class ActiveRun:
             # meanwhile be entered as running.
             self.controls.resume()
             if self.controls.stop is None:
-                self._enter(RunState.RUNNING, "resumed")
+                self._report.state(RunState.RUNNING, "resumed")
             else:
-                self._enter(RunState.STOPPING, f"stopping ({self.controls.stop})")
+                self._report.state(RunState.STOPPING, f"stopping ({self.controls.stop})")
             await self._publisher.resume()
 
     async def stop(self, mode: StopMode) -> None:
         """Asks the run to end."""
         was_paused = self.controls.is_paused
         self.controls.ask_to_stop(mode)
-        self._enter(RunState.STOPPING, f"stopping ({self.controls.stop})")
+        self._report.state(RunState.STOPPING, f"stopping ({self.controls.stop})")
         if was_paused and mode is StopMode.DRAIN:
             await self._publisher.resume()
 
@@ -391,15 +371,7 @@ class ActiveRun:
         )
         if checkpoint_id == self.record.last_checkpoint_id:
             return checkpoint_id  # Nothing has happened since.
-        self.record.last_checkpoint_id = checkpoint_id
-        self.record.save()
-        self.events.add(
-            "checkpoint",
-            f"checkpoint {checkpoint_id} is written",
-            checkpoint_id=checkpoint_id,
-            policy_version=self._version.policy_version,
-            duration_s=time.monotonic() - began,
-        )
+        self._report.checkpoint(checkpoint_id, self._version.policy_version, time.monotonic() - began)
         return checkpoint_id
 
     async def _evaluate(self) -> None:
@@ -414,20 +386,10 @@ class ActiveRun:
             generators=self._generators,
             rewards=self._rewards,
         )
-        self.events.add(
-            "evaluation",
-            f"the policy of step {self._version.policy_version} answers {result.correct_rate:.1%} of"
-            f" {result.num_scored} held-out questions correctly",
-            policy_version=self._version.policy_version,
-            num_prompts=result.num_prompts,
-            num_scored=result.num_scored,
-            correct_rate=result.correct_rate,
-            mean_reward=result.mean_reward,
-        )
+        self._report.evaluation(self._version.policy_version, result)
 
     async def _export(self) -> None:
-        path = await self._learner.export_model()
-        self.events.add("exported", f"the model is in {path}", path=path, policy_version=self._version.policy_version)
+        self._report.exported(self._version.policy_version, await self._learner.export_model())
 
     def _last_order_number(self) -> int:
         """Beyond which group the run needs none: the steps still to take, or what was in flight when it drained."""
@@ -435,31 +397,3 @@ class ActiveRun:
             return -1
         steps_to_take = self.config.run.num_steps - self._version.policy_version
         return self._buffer.next_to_release + steps_to_take * self.config.grpo.groups_per_step - 1
-
-    def _report(self, figures: dict[str, float]) -> None:
-        step = self._version.policy_version
-        self.record.policy_version = step
-        self.record.metrics = figures
-        self.record.save()
-        self._metrics.add(step, figures)
-        rate = figures.get("objective/verifiable_correct_rate", 0.0)
-        metrics.gauge(names.RUN_POLICY_VERSION).set(step)
-        metrics.gauge(names.RUN_CORRECT_RATE).set(rate)
-        self.events.add(
-            "step",
-            f"step {step}/{self.config.run.num_steps}: {rate:.1%} correct",
-            step=step,
-            num_steps=self.config.run.num_steps,
-            metrics=figures,
-        )
-
-    def _enter(self, state: RunState, message: str) -> None:
-        self.record.state, self.record.message = state, message
-        with contextlib.suppress(OSError):  # On a full disk the run still says in its events how it ended.
-            self.record.save()
-        self.events.add("state", message, state=state.value, policy_version=self._version.policy_version)
-
-    def _fail(self, message: str) -> None:
-        checkpoint_id = self.record.last_checkpoint_id
-        hint = f"; resume from {checkpoint_id} with: shoal train --resume {self.record.run_id}" if checkpoint_id else ""
-        self._enter(RunState.FAILED, f"{message}{hint}")

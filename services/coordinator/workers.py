@@ -52,8 +52,8 @@ class WorkerRegistry:
             raise invalid("kind", "must be set")
         if not _ADDRESS.fullmatch(address):
             raise invalid("address", f"must be host:port (given: {address!r})")
-        if kind == worker_pb2.WORKER_KIND_GENERATOR and num_weight_ranks < 1:
-            raise invalid("num_weight_ranks", f"must be at least 1 for a generator (given: {num_weight_ranks})")
+        if num_weight_ranks < 0:
+            raise invalid("num_weight_ranks", f"must be at least 0 (given: {num_weight_ranks})")
         for other in self._records.values():
             if other.address == address and other.worker_id != worker_id and not other.lost:
                 self._lose(other, f"another process took its address {address}")

@@ -406,7 +406,7 @@ async def test_runs_and_workers_can_be_listed_and_unknown_ones_are_not_found(hou
 async def test_workers_that_are_not_known_have_to_register(house: House) -> None:
     with pytest.raises(NotFound, match="register"):
         await house.stub.Heartbeat(pb.HeartbeatRequest(worker_id="nobody"), timeout=10)
-    for wrong in ({"worker_id": ""}, {"kind": 0}, {"address": "nowhere"}, {"num_weight_ranks": 0}):
+    for wrong in ({"worker_id": ""}, {"kind": 0}, {"address": "nowhere"}, {"num_weight_ranks": -1}):
         fields: dict[str, Any] = {"worker_id": "w", "kind": GENERATOR, "address": "h:1"} | wrong
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
             await house.stub.RegisterWorker(pb.RegisterWorkerRequest(**fields), timeout=10)
