@@ -19,12 +19,12 @@ CHAT_TEMPLATE = (
 MAX_POSITION_EMBEDDINGS = 2048
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, tie_embeddings: bool = True) -> Path:
+def make_tiny_model(folder: Path, *, seed: int = 0, tie_embeddings: bool = True, heads: int = 2) -> Path:
     """Saves a random Llama with a byte-level tokenizer as a Hugging Face folder and returns the folder.
 
-    2 layers, hidden 64, 2 heads of 32 (the least that vLLM's CPU attention takes), a vocabulary of 260: every
-    byte is a token of its own, so every text encodes and every sampled token decodes. Some 100,000 parameters in
-    float32. The chat turns end with `<|im_end|>`, which is the eos token.
+    2 layers, `heads` heads of 32 (the least that vLLM's CPU attention takes), a vocabulary of 260: every
+    byte is a token of its own, so every text encodes and every sampled token decodes. With 2 heads some 100,000
+    parameters in float32, with n heads about (n / 2)^2 times as many. The chat turns end with `<|im_end|>`, which is the eos token.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -32,11 +32,11 @@ def make_tiny_model(folder: Path, *, seed: int = 0, tie_embeddings: bool = True)
     tokenizer = make_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=32 * heads,
+        intermediate_size=64 * heads,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         max_position_embeddings=MAX_POSITION_EMBEDDINGS,
         tie_word_embeddings=tie_embeddings,
         # Wide enough that different tokens get clearly different log-probabilities.
