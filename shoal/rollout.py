@@ -155,10 +155,16 @@ class Score:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with the advantage it is trained with."""
+    """A completion with what it is trained with."""
 
     completion: Completion
     advantage: float
+    """The same for each token, unless `token_advantages` says otherwise."""
+    weight: float = 1.0
+    """Factor of the loss of all its tokens."""
+    reward: float | None = None
+    token_advantages: Float32Array | None = None
+    """[C], where tokens differ."""
 
 
 @dataclass(frozen=True)

@@ -254,8 +254,32 @@ def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
                 rollout=learner_pb2.TrainRollout(
                     completion=completion_to_wire(rollout.completion, with_text=False),
                     advantage=rollout.advantage,
+                    weight=rollout.weight,
+                    reward=rollout.reward,
+                    token_advantages=(
+                        b"" if rollout.token_advantages is None else float32_to_wire(rollout.token_advantages)
+                    ),
                 )
             )
+
+
+def _rollout_from_wire(message: learner_pb2.TrainRollout) -> Rollout:
+    completion = completion_from_wire(message.completion)
+    token_advantages = None
+    if message.token_advantages:
+        token_advantages = float32_from_wire(message.token_advantages, "rollout.token_advantages")
+        if len(token_advantages) != completion.num_tokens:
+            raise invalid(
+                "rollout.token_advantages",
+                f"must be one for each of {completion.num_tokens} tokens (given: {len(token_advantages)})",
+            )
+    return Rollout(
+        completion,
+        message.advantage,
+        weight=message.weight if message.HasField("weight") else 1.0,
+        reward=message.reward if message.HasField("reward") else None,
+        token_advantages=token_advantages,
+    )
 
 
 def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBatch:
@@ -271,8 +295,7 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
         elif part == "group":
             groups.append((message.group, []))
         elif part == "rollout" and groups:
-            rollout = message.rollout
-            groups[-1][1].append(Rollout(completion_from_wire(rollout.completion), rollout.advantage))
+            groups[-1][1].append(_rollout_from_wire(message.rollout))
         else:
             raise invalid("part", f"a rollout follows its group's header (found: {part})")
     if header is None:

@@ -8,8 +8,8 @@ from shoal.config.section import Section
 
 
 class GrpoConfig(Section):
-    group_size: int = Field(default=8, ge=2)
-    """Completions sampled for each prompt. At least 2: a group of one has no one to compare with."""
+    group_size: int = Field(default=8, ge=1)
+    """Completions sampled for each prompt. At least 2 where `advantage.baseline` compares within the group."""
     groups_per_step: int = Field(default=8, ge=1)
     """Prompts, so groups, that one train step takes."""
     max_staleness: int = Field(default=1, ge=0)
@@ -19,19 +19,22 @@ class GrpoConfig(Section):
     """Passes over the groups of a step."""
     num_mini_batches: int = Field(default=1, ge=1)
     """Optimizer steps in each pass; divides `groups_per_step`."""
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
-    """Probability ratios below 1 - clip_low are clipped."""
-    clip_high: float = Field(default=0.28, ge=0)
-    """Probability ratios above 1 + clip_high are clipped (clip-higher: DAPO, arXiv:2503.14476)."""
-    kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the k3 estimate of KL(policy || reference) in the loss. 0 loads no reference model."""
-    advantage_scale: Literal["std", "none"] = "std"
-    """`std` divides a group's centred rewards by their standard deviation (GRPO, arXiv:2402.03300); `none`
-    only centres them (Dr. GRPO, arXiv:2503.20783)."""
-    advantage_std_ddof: Literal[0, 1] = 1
-    """What is subtracted from the count in the group's variance."""
-    advantage_std_eps: float = Field(default=1e-6, ge=0)
-    """Added to the group's standard deviation."""
+    active_sampling: bool = False
+    """Sample on until `groups_per_step` groups have a signal (DAPO's dynamic sampling, arXiv:2503.14476)."""
+    max_refills: int = Field(default=2, ge=1)
+    """With active sampling: how many times `groups_per_step` more groups one step may sample. Beyond, it trains on
+    what has a signal."""
+    keep_zero_signal: bool = False
+    """Train on groups whose rewards are all equal too; they count in the divisor and in the KL."""
+    easy_rate: float | None = Field(default=None, gt=0, le=1)
+    """Prompts whose group has at least this mean correct rate are not asked again in the run."""
+    difficulty_low: float | None = Field(default=None, ge=0, lt=1)
+    """Drop groups whose share of correct completions is at most this."""
+    difficulty_high: float | None = Field(default=None, gt=0, le=1)
+    """Drop groups whose share of correct completions is at least this."""
+    mask_truncated_completions: bool = False
+    """Completions that were cut off by `sampling.max_completion_tokens` take part in their group's statistics and
+    are not trained on."""
     max_skipped_steps: int = Field(default=3, ge=1)
     """Steps in a row with nothing to apply that end the run."""
 
@@ -42,6 +45,13 @@ class GrpoConfig(Section):
                 f"groups_per_step ({self.groups_per_step}) must be divisible by num_mini_batches "
                 f"({self.num_mini_batches}): mini-batches are whole groups"
             )
+        if self.active_sampling and self.keep_zero_signal:
+            raise ValueError(
+                "active_sampling replaces groups without a signal, keep_zero_signal trains on them: choose"
+            )
+        low, high = self.difficulty_low, self.difficulty_high
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"difficulty_low ({low}) must be below difficulty_high ({high})")
         return self
 
 

@@ -5,8 +5,11 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from shoal.config.advantage import AdvantageConfig
 from shoal.config.algorithm import GrpoConfig, SamplingConfig
+from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig, SourceConfig
+from shoal.config.loss import KlConfig, LossConfig
 from shoal.config.model import ModelConfig
 from shoal.config.section import Section
 from shoal.config.services import (
@@ -68,6 +71,10 @@ class RunConfig(Section):
     data: DataConfig
     sampling: SamplingConfig = SamplingConfig()
     grpo: GrpoConfig = GrpoConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = LossConfig()
+    kl: KlConfig = KlConfig()
+    correction: CorrectionConfig = CorrectionConfig()
     generator: GeneratorConfig = GeneratorConfig()
     reward: RewardConfig = RewardConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -84,6 +91,20 @@ class RunConfig(Section):
             raise ValueError(
                 f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
                 f"sampling.max_completion_tokens ({self.max_sequence_tokens}): raise it or leave it unset"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _algorithm_parts_fit(self) -> Self:
+        if self.grpo.group_size == 1 and self.advantage.baseline in ("group_mean", "leave_one_out", "second_best"):
+            raise ValueError(
+                f"grpo.group_size (1) must be at least 2 with advantage.baseline {self.advantage.baseline!r}: a group "
+                "of one has no one to compare with"
+            )
+        if self.correction.is_on and self.loss.baseline == "behavior":
+            raise ValueError(
+                "correction weighs the proximal policy against the behavior policy: set loss.baseline to "
+                '"proximal"; with "behavior" the ratio itself is taken against what was sampled'
             )
         return self
 

@@ -192,8 +192,21 @@ class TrainRollout(_message.Message):
 
     COMPLETION_FIELD_NUMBER: _builtins.int
     ADVANTAGE_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
+    TOKEN_ADVANTAGES_FIELD_NUMBER: _builtins.int
     advantage: _builtins.float
-    """Advantage of the completion, the same for each of its tokens."""
+    """Advantage of the completion, the same for each of its tokens unless
+    `token_advantages` says otherwise.
+    """
+    weight: _builtins.float
+    """Factor of the loss of all its tokens; absent is 1."""
+    reward: _builtins.float
+    """Its reward, which some objectives look at beside the advantage."""
+    token_advantages: _builtins.bytes
+    """Advantage of each token, where they differ. float32, little-endian;
+    4 * C bytes, or empty.
+    """
     @_builtins.property
     def completion(self) -> _rollout_pb2.Completion:
         """The completion; `text` may be empty."""
@@ -203,12 +216,22 @@ class TrainRollout(_message.Message):
         *,
         completion: _rollout_pb2.Completion | None = ...,
         advantage: _builtins.float = ...,
+        weight: _builtins.float | None = ...,
+        reward: _builtins.float | None = ...,
+        token_advantages: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_weight", b"_weight", "completion", b"completion", "reward", b"reward", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advantage", b"advantage", "completion", b"completion"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_weight", b"_weight", "advantage", b"advantage", "completion", b"completion", "reward", b"reward", "token_advantages", b"token_advantages", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
+    _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___TrainRollout: _TypeAlias = TrainRollout  # noqa: Y015
 

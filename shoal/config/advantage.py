@@ -1,0 +1,56 @@
+"""The `[advantage]` table: from rewards to what each token is worth."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from shoal.config.section import Section
+
+Baseline = Literal["group_mean", "leave_one_out", "batch_mean", "length_weighted", "greedy", "second_best", "none"]
+Scale = Literal["group_std", "leave_one_out_std", "batch_std", "nonzero_share", "none"]
+
+
+class AdvantageConfig(Section):
+    """`advantage = clip(whiten((clip(reward) - baseline) / scale))`, each part optional; docs/algorithms.md names
+    the papers' and other systems' estimators in these terms."""
+
+    baseline: Baseline = "group_mean"
+    """What a reward is compared with: the mean of its group (GRPO, arXiv:2402.03300), of its siblings (RLOO,
+    arXiv:2402.14740), of the batch; the mean weighted by length (OPO, arXiv:2505.23585); the reward of a greedy
+    completion of the prompt, which is sampled besides (ReMax, arXiv:2310.10505); `second_best` pays only the best of a
+    group, by its lead (pass@k training, arXiv:2503.19595)."""
+    scale: Scale = "group_std"
+    """What the difference is divided by: a standard deviation, or nothing (Dr. GRPO, arXiv:2503.20783);
+    `nonzero_share` is the share of rewards in the batch that are not 0 (GPG, arXiv:2504.02546)."""
+    std_ddof: Literal[0, 1] = 1
+    """What is subtracted from the count in the variance."""
+    std_eps: float = Field(default=1e-6, ge=0)
+    """Added to the standard deviation."""
+    per_verifier: bool = False
+    """Normalise each verifier's scores by themselves, then sum them by their weights (GDPO, arXiv:2601.05242)."""
+    batch_normalize: bool = False
+    """Afterwards, centre over the batch's completions and divide by their standard deviation."""
+    batch_std_eps: float = Field(default=1e-4, ge=0)
+    """Added to that standard deviation."""
+    whiten: bool = False
+    """Afterwards, centre over all completion tokens of the batch and divide by their standard deviation
+    (REINFORCE++, arXiv:2501.03262)."""
+    whiten_ddof: Literal[0, 1] = 1
+    """What is subtracted from the count of tokens in that variance."""
+    whiten_eps: float = Field(default=1e-8, ge=0)
+    """Added to that variance."""
+    reward_clip: float | None = Field(default=None, gt=0)
+    """Rewards, once divided by `scale` if there is one, are held within plus and minus this."""
+    clip: float | None = Field(default=None, gt=0)
+    """Advantages are held within plus and minus this, last of all."""
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """What a reward is worth one token earlier, where rewards stand at tokens: per-step rewards, and KL in the
+    reward."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.per_verifier and self.baseline in ("greedy", "second_best", "length_weighted"):
+            raise ValueError(f"per_verifier cannot be combined with baseline {self.baseline!r}: use group_mean")
+        if self.baseline == "leave_one_out" and self.scale == "group_std":
+            raise ValueError('baseline "leave_one_out" goes with scale "leave_one_out_std", "batch_std" or "none"')
+        return self
