@@ -27,7 +27,7 @@ from torch import Tensor
 
 from services.learner.batch import PackedRow
 from services.learner.model import Policy
-from shoal.config.services import LearnerConfig
+from shoal.config.learner import LearnerConfig
 
 _GATHER_BYTES = 256 << 20
 """Float32 bytes of sharded parameters that are gathered at once to be read."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from services.learner.attention import register_attention
 from services.learner.batch import PackedRow, sequence_row
 from services.learner.logprobs import TokenScorer
-from shoal.config.services import LearnerConfig
+from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
 _MOST_DIFFERENCE = 1e-3

@@ -73,7 +73,7 @@ class LearnerRank:
             folder = resolve_model(config.model.path, config.model.revision)
             model = model_config(folder)
             policy = load_policy(folder, settings)
-            reference = load_reference(folder, settings) if config.grpo.kl_coef > 0 else None
+            reference = load_reference(folder, settings) if config.kl.needs_reference else None
         engine = DeepSpeedEngine(policy, settings, device=ranks.device)
         self._learner = Learner(
             config,

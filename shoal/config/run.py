@@ -9,6 +9,7 @@ from shoal.config.advantage import AdvantageConfig
 from shoal.config.algorithm import GrpoConfig, SamplingConfig
 from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig, SourceConfig
+from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
 from shoal.config.model import ModelConfig
 from shoal.config.section import Section
@@ -16,7 +17,6 @@ from shoal.config.services import (
     CoordinatorConfig,
     GeneratorConfig,
     LaunchConfig,
-    LearnerConfig,
     RewardConfig,
     WeightsConfig,
 )
@@ -107,6 +107,11 @@ class RunConfig(Section):
                 '"proximal"; with "behavior" the ratio itself is taken against what was sampled'
             )
         return self
+
+    @property
+    def num_optimizer_steps(self) -> int:
+        """Optimizer steps of the run, when every step has all its mini-batches and none is refused."""
+        return self.run.num_steps * self.grpo.num_epochs * self.grpo.num_mini_batches
 
     @property
     def max_sequence_tokens(self) -> int:

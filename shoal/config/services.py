@@ -40,38 +40,6 @@ class RewardConfig(Section):
     """Completions that may wait; more are refused with RESOURCE_EXHAUSTED."""
 
 
-class LearnerConfig(Section):
-    zero_stage: Literal[0, 1, 2, 3] = 2
-    """DeepSpeed ZeRO stage: what is sharded over the ranks (nothing, optimizer, + gradients, + parameters)."""
-    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of forward and backward. Master weights and optimizer are always float32."""
-    pack_tokens: int = Field(default=4096, ge=1)
-    """Most tokens in one packed row. A longer sequence gets a row of its own."""
-    logits_chunk_tokens: int = Field(default=1024, ge=1)
-    """Tokens whose logits exist at once."""
-    learning_rate: float = Field(default=1e-6, gt=0)
-    """Peak learning rate of AdamW."""
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay of the first moment."""
-    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
-    """AdamW's decay of the second moment."""
-    adam_eps: float = Field(default=1e-8, gt=0)
-    """AdamW's epsilon."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decoupled weight decay."""
-    max_grad_norm: float = Field(default=1.0, ge=0)
-    """Gradients are scaled down to this global norm; 0 leaves them."""
-    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after warm-up, over the run's optimizer steps."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Optimizer steps in which the learning rate rises from 0."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time."""
-    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention implementation. `auto` is flash_attention_2 where it is installed and a GPU is there, else
-    sdpa."""
-
-
 class CoordinatorConfig(Section):
     worker_timeout_s: float = Field(default=300.0, gt=0)
     """Longest wait for workers of each kind to register and load, at the start and whenever none is left."""

@@ -23,7 +23,7 @@ from transformers import (
 
 from services.learner.batch import PackedRow, pack_for_rank, sequence_row
 from services.learner.model import Policy, load_policy, load_reference
-from shoal.config.services import LearnerConfig
+from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import TrainGroup
 from tests.tiny_model import make_tiny_model
