@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from services.learner.batch import Layout
+from services.learner.sequence_parallel import SharedLayout, heads_for_tokens, tokens_for_heads
 from shoal.errors import InvalidArgument
 
 _SHORT_ON_CPU = 256
@@ -48,13 +49,18 @@ def register_attention(implementation: str) -> str:
         **_: Any,
     ) -> tuple[Tensor, None]:
         """query [1, H, R, D], key and value [1, K, R, D] -> [1, R, H, D]. Sees no dropout: the policy has none."""
+        group = layout.group if isinstance(layout, SharedLayout) else None
+        if group is not None:
+            num_heads = query.shape[1]
+            query, key, value = (heads_for_tokens(x, group, num_heads=num_heads) for x in (query, key, value))
         outputs = []
         for bucket_NL in layout.buckets:
             q, k, v = (_sequences(x[0], bucket_NL) for x in (query, key, value))
             out_NHLD = per_sequence(q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
             outputs.append(out_NHLD.transpose(1, 2).flatten(0, 1))
         out_RHD = torch.cat(outputs).index_select(0, layout.output_R)
-        return out_RHD.unsqueeze(0), None
+        out_1RHD = out_RHD.unsqueeze(0)
+        return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group)), None
 
     name = f"shoal_packed_{implementation}"
     # No mask function is registered under this name, so the model makes no mask.

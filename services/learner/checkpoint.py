@@ -1,7 +1,7 @@
 """Checkpoints: what every rank writes of its shards, and how it is proved whole when it is read.
 
-`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` holds DeepSpeed's files and `learner.json`. There is no state
-beyond them: the learning rate is a function of the optimizer steps, and the policy has no dropout, so nothing random.
+`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` holds DeepSpeed's files, `learner.json` and, where the reference
+follows the policy, `reference/` with its weights. There is no state beyond them: the learning rate is a function of the optimizer steps, and the policy has no dropout, so nothing random.
 """
 
 import json
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.learner.export import write_weights
 from services.learner.files import (
     discard_folder,
     finish_folder,
@@ -23,11 +24,13 @@ from services.learner.files import (
 )
 from services.learner.learner import Learner
 from services.learner.ranks import Ranks
+from services.learner.reference import ReferenceModel
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, ShoalError
 from shoal.rollout import WeightVersion
 
 _FOLDER = "learner"
 _SUMMARY = "learner.json"
+_REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ def save_checkpoint(learner: Learner, checkpoints: Path, name: str, *, keep: Col
                 start_folder(folder).joinpath(_SUMMARY).write_text(json.dumps(_summary(learner)))
         error = learner.engine.save(partial_of(folder))
         ranks.agree(None if error is None else storage_error(error, folder))
+        if (reference := moving_reference(learner)) is not None:
+            error = write_weights(partial_of(folder) / _REFERENCE, reference.full_parameters(), ranks)
+            ranks.agree(None if error is None else storage_error(error, folder))
         digests = _digest(partial_of(folder), ranks)
         with ranks.together(), storage_errors(folder):
             if ranks.rank == 0:
@@ -85,14 +91,22 @@ def load_checkpoint(
         summary = _read_summary(folder)
         _check_fits(summary, learner, name)
     learner.engine.load(folder)
+    if (reference := moving_reference(learner)) is not None:
+        reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
     learner.version = WeightVersion(attempt, summary["policy_version"])
     learner.num_optimizer_steps = summary["num_optimizer_steps"]
+
+
+def moving_reference(learner: Learner) -> ReferenceModel | None:
+    """The reference, if it follows the policy; one that does not is the model that the configuration names."""
+    return learner.reference if learner.config.kl.reference_update_steps is not None else None
 
 
 def _summary(learner: Learner) -> dict[str, Any]:
     return {
         "num_ranks": learner.ranks.size,
         "zero_stage": learner.config.learner.zero_stage,
+        "has_reference": moving_reference(learner) is not None,
         "attempt": learner.version.attempt,
         "policy_version": learner.version.policy_version,
         "num_optimizer_steps": learner.num_optimizer_steps,
@@ -109,9 +123,13 @@ def _read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _check_fits(summary: dict[str, Any], learner: Learner, name: str) -> None:
-    here = {"num_ranks": learner.ranks.size, "zero_stage": learner.config.learner.zero_stage}
+    here = {
+        "num_ranks": learner.ranks.size,
+        "zero_stage": learner.config.learner.zero_stage,
+        "has_reference": moving_reference(learner) is not None,
+    }
     for field, value in here.items():
-        if summary[field] != value:
+        if summary.get(field, False) != value:
             raise FailedPrecondition(
                 f"checkpoint {name} was written with {field} {summary[field]}, this learner has {value}: start it with "
                 f"{summary[field]}",

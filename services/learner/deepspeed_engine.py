@@ -1,4 +1,4 @@
-"""DeepSpeed, behind the few verbs that the learner's step needs. The only file that imports it.
+"""DeepSpeed, behind the few verbs that the learner's step needs.
 
 How the numbers are kept: parameters, gradients and optimizer state are float32 at every ZeRO stage, because at the
 learning rates of reinforcement learning an update is smaller than a bfloat16 weight can show. bfloat16 is what the
@@ -7,32 +7,23 @@ float32 model. At stage 3 parameters are gathered for every layer, and DeepSpeed
 gathered in bfloat16, for half the traffic and no second copy in the backward pass.
 """
 
-import logging
 import os
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-
-if not torch.cuda.is_available():
-    # DeepSpeed would find this out by itself, and warn.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-
-import deepspeed
-from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 from torch import Tensor
 
 from services.learner.batch import PackedRow
+from services.learner.deepspeed_settings import deepspeed, policy_settings, start_deepspeed
 from services.learner.model import Policy
+from services.learner.optimizer import make_optimizer
 from shoal.config.learner import LearnerConfig
 
 _GATHER_BYTES = 256 << 20
 """Float32 bytes of sharded parameters that are gathered at once to be read."""
-_BUCKET_ELEMENTS = 50_000_000
-"""Gradients that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
 _TAG = "state"
 
 
@@ -53,22 +44,18 @@ class DeepSpeedEngine:
     """
 
     def __init__(self, policy: Policy, config: LearnerConfig, *, device: torch.device) -> None:
-        _start_deepspeed(device)
+        start_deepspeed(device)
         self.device = device
         self._stage = config.zero_stage
+        self._is_offloaded = config.offload_optimizer
         self._max_grad_norm = config.max_grad_norm
         self._parameters = list(policy.lm.named_parameters())
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters}
-        optimizer = torch.optim.AdamW(
-            policy.parameters(),
-            lr=config.learning_rate,
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
         self._engine, *_ = deepspeed.initialize(
-            model=policy.train(), optimizer=optimizer, config=_settings(config), dist_init_required=False
+            model=policy.train(),
+            optimizer=make_optimizer(policy, config),
+            config=policy_settings(config),
+            dist_init_required=False,
         )
         self._storage = _Storage()
         self._engine.checkpoint_engine = self._storage
@@ -119,14 +106,22 @@ class DeepSpeedEngine:
     def _step_sharded(self, refuse: bool) -> StepOutcome:
         """Stages 1 to 3: DeepSpeed clips, and drops a gradient whose global norm is not finite."""
         if refuse:
-            # One value that is not finite, and DeepSpeed clears all that it has accumulated, on every rank.
-            for gradients in self._engine.optimizer.averaged_gradients.values():
-                for gradient in gradients or ():
-                    if gradient is not None:
-                        gradient.fill_(torch.nan)
+            self._poison()
         self._engine.step()
         norm = self._engine.get_global_grad_norm()
         return StepOutcome(applied=bool(self._engine.was_step_applied()), grad_norm=float(norm))
+
+    def _poison(self) -> None:
+        """One value that is not finite, and DeepSpeed clears all that it has accumulated, on every rank."""
+        if self._is_offloaded:
+            # Gradients are with the optimizer on the host then, and their norms are what is looked at.
+            norms = self._engine.optimizer.norm_for_param_grads
+            norms.update({key: torch.tensor(torch.nan) for key in norms})
+            return
+        for gradients in self._engine.optimizer.averaged_gradients.values():
+            for gradient in gradients or ():
+                if gradient is not None:
+                    gradient.fill_(torch.nan)
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """Each parameter whole, by name, in a fixed order, on this rank's device; must be run to its end.
@@ -183,64 +178,12 @@ class DeepSpeedEngine:
         self._engine.destroy()
 
 
-class ReferenceModel:
-    """The frozen model that the KL term compares with; sharded like the policy at stage 3."""
-
-    def __init__(self, reference: Policy, config: LearnerConfig, *, device: torch.device) -> None:
-        self._model: Any
-        if config.zero_stage == 3:
-            _start_deepspeed(device)
-            settings = {
-                "train_micro_batch_size_per_gpu": 1,
-                "zero_optimization": {"stage": 3},
-                "bf16": {"enabled": config.compute_dtype == "bfloat16"},
-            }
-            self._model, *_ = deepspeed.initialize(model=reference, config=settings, dist_init_required=False)
-            self._model.eval()
-        else:
-            self._model = reference.to(device)
-
-    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
-        """[C] log-probabilities of the row's scored tokens."""
-        with torch.no_grad():
-            logprobs_C, _ = self._model(row, temperature)
-        assert isinstance(logprobs_C, Tensor)
-        return logprobs_C
-
-
 def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:
     """The whole gradient of each parameter, after the last `backward` and before `step`. Called on all ranks."""
     return {name: deepspeed.utils.safe_get_full_grad(parameter) for name, parameter in engine._parameters}
 
 
-def _settings(config: LearnerConfig) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        # Rows are counted by the learner: DeepSpeed sees one row at a time and is told which is the last.
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "zero_allow_untested_optimizer": True,
-        "zero_optimization": {"stage": config.zero_stage, "reduce_bucket_size": _BUCKET_ELEMENTS},
-        # At stage 0 the learner clips: DeepSpeed would not tell the norm.
-        "gradient_clipping": 0.0 if config.zero_stage == 0 else config.max_grad_norm,
-        "steps_per_print": 2**62,
-    }
-    if config.zero_stage == 3 and config.compute_dtype == "bfloat16":
-        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
-    return settings
-
-
-def _start_deepspeed(device: torch.device) -> None:
-    """Lets DeepSpeed use the process group that is there. Safe to repeat."""
-    # DeepSpeed uses older names of two collectives, and torch says so at each.
-    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # On CPU DeepSpeed would compile this extension at the first start, for most of a minute; gloo does without.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    backend = "gloo" if device.type == "cpu" else "nccl"
-    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
-
-
-class _Storage(TorchCheckpointEngine):
+class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine):
     """Writes files so that they last, and remembers the first that could not be written."""
 
     def __init__(self) -> None:

@@ -48,6 +48,26 @@ def export_model(
     ranks.agree(None if error is None else storage_error(error, folder))
 
 
+def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], ranks: Ranks) -> OSError | None:
+    """Writes float32 safetensors into a new folder. Called on all ranks; rank 0 writes while the others gather along.
+
+    A failure to write is returned, not raised.
+    """
+    error: OSError | None = None
+    if ranks.rank == 0:
+        try:
+            folder.mkdir()
+            _write_weights(folder, tensors, torch.float32)
+        except OSError as raised:
+            error = raised
+        except SafetensorError as raised:
+            # It reports a failed write in words of its own.
+            error = OSError(str(raised))
+    for _ in tensors:
+        pass
+    return error
+
+
 def _write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> None:
     shards: list[list[str]] = []
     shard: dict[str, Tensor] = {}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from services.learner.batch import (
+    PackedRow,
     check_batch,
     check_tokens,
     cut_mini_batches,
@@ -18,12 +19,14 @@ from services.learner.batch import (
     pack_for_rank,
     sequence_row,
 )
-from services.learner.deepspeed_engine import DeepSpeedEngine, ReferenceModel
+from services.learner.deepspeed_engine import DeepSpeedEngine
 from services.learner.loss import grpo_loss
 from services.learner.metrics import StepRecord, TokenSums, step_metrics
 from services.learner.ranks import Ranks
+from services.learner.reference import ReferenceModel
 from services.learner.schedule import learning_rate
 from shoal.config import RunConfig
+from shoal.errors import FailedPrecondition
 from shoal.models import ModelDescription
 from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
@@ -96,6 +99,7 @@ class Learner:
         applied = bool(record.grad_norms)
         if applied:
             self.version = WeightVersion(self.version.attempt, self.version.policy_version + 1)
+            self._update_reference()
         metrics = step_metrics(
             record,
             batch.groups,
@@ -115,7 +119,7 @@ class Learner:
         # Every rank knows the whole batch: counting its tokens needs no collective.
         num_tokens = sum(num_loss_tokens(group) for group in groups)
         rows, num_rows = pack_for_rank(
-            groups, max_tokens=self.config.learner.pack_tokens, rank=ranks.rank, num_ranks=ranks.size
+            groups, max_tokens=self.config.learner.pack_tokens, rank=ranks.data_rank, num_ranks=ranks.data_size
         )
         sums = TokenSums()
         for number, row_on_cpu in enumerate(rows, start=1):
@@ -137,6 +141,16 @@ class Learner:
             sums.add(row, losses, logprobs_C, entropy_C)
         return sums.over(ranks), num_rows
 
+    def _update_reference(self) -> None:
+        """Every `kl.reference_update_steps` train steps that were applied."""
+        kl = self.config.kl
+        if (
+            self.reference is not None
+            and kl.reference_update_steps is not None
+            and self.version.policy_version % kl.reference_update_steps == 0
+        ):
+            self.reference.follow(self.engine.full_parameters(torch.float32), kl.reference_alpha)
+
     def check_sequence(self, sequence: npt.NDArray[np.int32], field: str) -> None:
         """Raises `InvalidArgument` that names `field` for a sequence that the model cannot score."""
         if len(sequence) < 2:
@@ -146,17 +160,34 @@ class Learner:
         if limit is not None and len(sequence) > limit:
             raise invalid(field, f"{len(sequence)} tokens; the model takes {limit}")
 
-    def logprobs(self, sequences: list[npt.NDArray[np.int32]], temperature: float) -> list[Float32Array]:
+    def logprobs(
+        self, sequences: list[npt.NDArray[np.int32]], temperature: float, *, is_reference: bool = False
+    ) -> list[Float32Array]:
         """Of each sequence the log-probability of every token but the first, under the current weights.
 
-        Called on all ranks; each computes all of it, since with sharded parameters they need each other anyway.
+        Those of the policy, or of the reference. Called on all ranks; each computes all of it, since with sharded
+        parameters they need each other anyway. Raises `FailedPrecondition` when the run has no reference.
         """
+        model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []
         for chunk in _chunks(sequences, self.config.learner.pack_tokens):
-            with torch.no_grad():
-                logprobs_C, _ = self.engine.forward(sequence_row(chunk).to(self.ranks.device), temperature)
+            logprobs_C = model(sequence_row(chunk).to(self.ranks.device), temperature)
             scored += _split(logprobs_C, [len(sequence) - 1 for sequence in chunk])
         return scored
+
+    def require_reference(self) -> ReferenceModel:
+        """Raises `FailedPrecondition` when the run has no reference."""
+        if self.reference is None:
+            raise FailedPrecondition(
+                "this run has no reference policy: set kl.coef above 0, or kl.reference to always",
+                reason="NO_REFERENCE",
+            )
+        return self.reference
+
+    def _policy_logprobs(self, row: PackedRow, temperature: float) -> Tensor:
+        with torch.no_grad():
+            logprobs_C, _ = self.engine.forward(row, temperature)
+        return logprobs_C
 
 
 def _chunks(sequences: list[npt.NDArray[np.int32]], max_tokens: int) -> list[list[npt.NDArray[np.int32]]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from services.learner.attention import register_attention
 from services.learner.batch import PackedRow, sequence_row
 from services.learner.logprobs import TokenScorer
+from services.learner.sequence_parallel import SequenceGroup, check_heads, gather_scored, share_of
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
@@ -24,6 +25,7 @@ class Policy(nn.Module):
     def __init__(self, lm: Any, *, compute_dtype: torch.dtype, logits_chunk_tokens: int) -> None:
         super().__init__()
         self.lm = lm
+        self.sequence_group: SequenceGroup | None = None
         self.scorer = TokenScorer(
             lm.get_output_embeddings(),
             chunk_tokens=logits_chunk_tokens,
@@ -35,7 +37,18 @@ class Policy(nn.Module):
         lm.get_input_embeddings().register_forward_hook(lambda module, inputs, output: output.float())
 
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
-        """[C] log-probabilities of the scored tokens at the temperature, with gradient, and [C] entropies; float32."""
+        """[C] log-probabilities of the scored tokens at the temperature, with gradient, and [C] entropies; float32.
+
+        With a `sequence_group` all its ranks are given the same row, compute a share each, and all have the result.
+        """
+        group = self.sequence_group
+        if group is None:
+            return self._score(row, temperature)
+        share = share_of(row, group)
+        logprobs_C, entropy_C = gather_scored(self._score(share.row, temperature), share, group)
+        return logprobs_C, entropy_C
+
+    def _score(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         with torch.autocast(row.token_ids_R.device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16):
             hidden_1RE = self.lm.base_model(
                 input_ids=row.token_ids_R[None],
@@ -49,7 +62,7 @@ class Policy(nn.Module):
         return scored
 
 
-def load_policy(folder: Path, config: LearnerConfig) -> Policy:
+def load_policy(folder: Path, config: LearnerConfig, *, sequence_group: SequenceGroup | None = None) -> Policy:
     """Loads the model to train on the CPU, in float32.
 
     Raises `InvalidArgument` when the folder does not hold a causal language model that can be packed.
@@ -60,21 +73,28 @@ def load_policy(folder: Path, config: LearnerConfig) -> Policy:
     _check_packing(policy, "sdpa" if attention == "sdpa" else "eager")
     lm.set_attn_implementation(register_attention(attention))
     policy.compute_dtype = getattr(torch, config.compute_dtype)
+    policy.sequence_group = sequence_group
+    if sequence_group is not None:
+        check_heads(lm.config.get_text_config().num_attention_heads, sequence_group.size)
     if config.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
 
 
-def load_reference(folder: Path, config: LearnerConfig) -> Policy:
-    """Loads a frozen copy of the model to train, on the CPU, in the type that it computes in.
+def load_reference(
+    folder: Path, config: LearnerConfig, *, is_fixed: bool = True, sequence_group: SequenceGroup | None = None
+) -> Policy:
+    """Loads a copy of the model to train, on the CPU, that is not trained.
 
-    Its log-probabilities equal the untrained policy's where the model's files hold that type: then the KL starts at
-    0 exactly. Raises as `load_policy`.
+    A fixed one is held in the type that it computes in, and its log-probabilities equal the untrained policy's where
+    the model's files hold that type: then the KL starts at 0 exactly. One that follows the policy is held in float32,
+    as the policy is: small steps would vanish in bfloat16. Raises as `load_policy`.
     """
     compute_dtype = getattr(torch, config.compute_dtype)
-    lm = _load_lm(folder, compute_dtype)
+    lm = _load_lm(folder, compute_dtype if is_fixed else torch.float32)
     lm.set_attn_implementation(register_attention(choose_attention(config.attention)))
     reference = Policy(lm, compute_dtype=compute_dtype, logits_chunk_tokens=config.logits_chunk_tokens)
+    reference.sequence_group = sequence_group
     reference.requires_grad_(False).eval()
     return reference
 

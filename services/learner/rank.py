@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 
 from services.learner.checkpoint import FileDigest, load_checkpoint, save_checkpoint
-from services.learner.deepspeed_engine import DeepSpeedEngine, ReferenceModel
+from services.learner.deepspeed_engine import DeepSpeedEngine
+from services.learner.deepspeed_settings import check_machine
 from services.learner.export import export_model
 from services.learner.learner import Learner, StepResult
 from services.learner.model import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest
 from services.learner.ranks import Command, Ranks, split_messages
+from services.learner.reference import ReferenceModel
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models import model_config, resolve_model
@@ -68,12 +70,19 @@ class LearnerRank:
         settings, ranks = config.learner, self.ranks
         if self._learner is not None:
             self._learner.engine.close()
+            if self._learner.reference is not None:
+                self._learner.reference.close()
             self._learner = None
+        check_machine(settings, device=ranks.device, num_ranks=ranks.size)
+        ranks.share_rows(settings.sequence_parallel_size)
         with ranks.together():
             folder = resolve_model(config.model.path, config.model.revision)
             model = model_config(folder)
-            policy = load_policy(folder, settings)
-            reference = load_reference(folder, settings) if config.kl.needs_reference else None
+            policy = load_policy(folder, settings, sequence_group=ranks.sequence_group)
+            reference = None
+            if config.kl.needs_reference:
+                is_fixed = config.kl.reference_update_steps is None
+                reference = load_reference(folder, settings, is_fixed=is_fixed, sequence_group=ranks.sequence_group)
         engine = DeepSpeedEngine(policy, settings, device=ranks.device)
         self._learner = Learner(
             config,
@@ -92,9 +101,10 @@ class LearnerRank:
         return self.learner.step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
 
     def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
-        """For each sequence as `Learner.logprobs`."""
+        """For each sequence as `Learner.logprobs`, of the policy or of the reference."""
         sequences = [int32_from_wire(data, "token_ids") for data in request.token_ids]
-        return self.learner.logprobs(sequences, request.temperature)
+        is_reference = request.model == learner_pb2.MODEL_REFERENCE
+        return self.learner.logprobs(sequences, request.temperature, is_reference=is_reference)
 
     def publish_weights(
         self, request: learner_pb2.PublishWeightsRequest, publisher: WeightPublisher | None

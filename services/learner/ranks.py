@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from torch import Tensor
 
 import shoal.errors
+from services.learner.sequence_parallel import SequenceGroup
 from shoal.errors import ShoalError
 
 IDLE_S = 10.0
@@ -60,6 +61,7 @@ class Ranks:
         self.rank = rank
         self.size = size
         self.device = device
+        self.sequence_group: SequenceGroup | None = None
         # A group of its own: a collective of the model that is stuck does not stand in a command's way.
         self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
 
@@ -87,6 +89,30 @@ class Ranks:
                 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
         return cls(rank=rank, size=size, device=device)
+
+    def share_rows(self, size: int) -> None:
+        """Has every `size` ranks in a row work on the same packed rows (sequence parallelism).
+
+        `size` divides the number of ranks.
+        """
+        if size == (1 if self.sequence_group is None else self.sequence_group.size):
+            return
+        self.sequence_group = None
+        for start in range(0, self.size if size > 1 else 0, size):
+            # Every rank takes part in making every group.
+            group = dist.new_group(list(range(start, start + size)), timeout=_TIMEOUT)
+            if start <= self.rank < start + size:
+                self.sequence_group = SequenceGroup(group, place=self.rank - start, size=size)
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the data this rank computes; ranks that share rows have the same."""
+        return self.rank // (1 if self.sequence_group is None else self.sequence_group.size)
+
+    @property
+    def data_size(self) -> int:
+        """Into how many parts the data goes."""
+        return self.size // (1 if self.sequence_group is None else self.sequence_group.size)
 
     def send(self, command: Command, body: bytes = b"") -> None:
         """Tells all followers what to do. Rank 0 only. Raises RuntimeError when a rank is gone."""
@@ -117,8 +143,13 @@ class Ranks:
         return [padded.numpy().tobytes()[: int(length)] for padded, length in zip(bodies, lengths, strict=True)]
 
     def reduce(self, values: Tensor, *, maximum: bool = False) -> Tensor:
-        """The sum, or the largest, over all ranks, element by element, as float64 on the CPU."""
+        """The sum, or the largest, over all parts of the data, element by element, as float64 on the CPU.
+
+        Of ranks that share rows, which all have the same values, the first counts in a sum.
+        """
         reduced = values.detach().to("cpu", torch.float64, copy=True)
+        if self.sequence_group is not None and self.sequence_group.place and not maximum:
+            reduced.zero_()
         if self.size > 1:
             dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self._control)
         return reduced

@@ -229,7 +229,12 @@ class LearnerService(LearnerServiceServicer):
         if request.temperature <= 0:
             raise invalid("temperature", f"must be above 0 (given: {request.temperature})")
 
+        if request.model not in (learner_pb2.MODEL_UNSPECIFIED, learner_pb2.MODEL_POLICY, learner_pb2.MODEL_REFERENCE):
+            raise invalid("model", f"must be MODEL_POLICY or MODEL_REFERENCE (given: {request.model})")
+
         def check(rank: LearnerRank) -> None:
+            if request.model == learner_pb2.MODEL_REFERENCE:
+                rank.learner.require_reference()
             for index, data in enumerate(request.token_ids):
                 rank.learner.check_sequence(int32_from_wire(data, f"token_ids[{index}]"), f"token_ids[{index}]")
 

@@ -34,8 +34,18 @@ class LearnerConfig(Section):
     """DeepSpeed ZeRO stage: what is sharded over the ranks (nothing, optimizer, + gradients, + parameters)."""
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of forward and backward. Master weights and optimizer are always float32."""
+    offload_optimizer: bool = False
+    """Hold float32 weights and optimizer in the host's memory and update them there; needs a ZeRO stage above 0."""
+    offload_parameters: bool = False
+    """Hold sharded parameters in the host's memory until they are used; needs ZeRO stage 3 and `offload_optimizer`."""
+    zero_hpz_partition_size: int = Field(default=1, ge=1)
+    """ZeRO stage 3: ranks that together keep a second copy of the parameters for the backward pass, so that they are
+    gathered within a node (ZeRO++, arXiv:2306.10209; DeepSpeed's zpg). Divides the ranks; 1 is off."""
+    sequence_parallel_size: int = Field(default=1, ge=1)
+    """Ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage 3;
+    divides the ranks and the model's attention heads."""
     pack_tokens: int = Field(default=4096, ge=1)
-    """Most tokens in one packed row. A longer sequence gets a row of its own."""
+    """Most tokens in one packed row, on all ranks that share it. A longer sequence gets a row of its own."""
     logits_chunk_tokens: int = Field(default=1024, ge=1)
     """Tokens whose logits exist at once."""
     learning_rate: float = Field(default=1e-6, gt=0)
@@ -48,6 +58,10 @@ class LearnerConfig(Section):
     """AdamW's epsilon."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
+    weight_decay_on_bias_and_norm: bool = True
+    """Decay biases and the weights of norms as well."""
+    fused_adam: bool = True
+    """AdamW as one kernel over all parameters, on GPU and CPU."""
     max_grad_norm: float = Field(default=1.0, ge=0)
     """Gradients are scaled down to this global norm; 0 leaves them."""
     lr_scheduler: Scheduler = "constant"
@@ -78,6 +92,21 @@ class LearnerConfig(Section):
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
     """Attention implementation. `auto` is flash_attention_2 where it is installed and a GPU is there, else
     sdpa."""
+
+    @model_validator(mode="after")
+    def _sharding_parts_fit(self) -> Self:
+        stage = self.zero_stage
+        if self.offload_optimizer and stage == 0:
+            raise ValueError("offload_optimizer needs zero_stage 1, 2 or 3 (it is 0): only ZeRO can offload")
+        if self.offload_parameters and (stage != 3 or not self.offload_optimizer):
+            raise ValueError(
+                f"offload_parameters needs zero_stage 3 (it is {stage}) and offload_optimizer: what stays in the "
+                "host's memory is the shards, and the weights that they are copied from"
+            )
+        for name in ("zero_hpz_partition_size", "sequence_parallel_size"):
+            if getattr(self, name) > 1 and stage != 3:
+                raise ValueError(f"{name} ({getattr(self, name)}) above 1 needs zero_stage 3 (it is {stage})")
+        return self
 
     @model_validator(mode="after")
     def _schedule_parts_fit(self) -> Self:

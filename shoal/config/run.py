@@ -108,6 +108,17 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _learner_ranks_divide(self) -> Self:
+        num_ranks = self.launch.num_learner_ranks
+        for name in ("sequence_parallel_size", "zero_hpz_partition_size"):
+            if num_ranks % getattr(self.learner, name):
+                raise ValueError(
+                    f"learner.{name} ({getattr(self.learner, name)}) must divide the learner's ranks, "
+                    f"launch.num_learner_ranks ({num_ranks}): set these to what is started, also where torchrun does it"
+                )
+        return self
+
     @property
     def num_optimizer_steps(self) -> int:
         """Optimizer steps of the run, when every step has all its mini-batches and none is refused."""

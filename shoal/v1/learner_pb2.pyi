@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from shoal.v1 import rollout_pb2 as _rollout_pb2
 from shoal.v1 import weights_pb2 as _weights_pb2
 from shoal.v1 import worker_pb2 as _worker_pb2
@@ -21,6 +22,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Model:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ModelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Model.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MODEL_UNSPECIFIED: _Model.ValueType  # 0
+    """The policy."""
+    MODEL_POLICY: _Model.ValueType  # 1
+    """The policy: the model that is trained."""
+    MODEL_REFERENCE: _Model.ValueType  # 2
+    """The reference: the model that the KL divergence is measured from."""
+
+class Model(_Model, metaclass=_ModelEnumTypeWrapper):
+    """A model that the learner holds."""
+
+MODEL_UNSPECIFIED: Model.ValueType  # 0
+"""The policy."""
+MODEL_POLICY: Model.ValueType  # 1
+"""The policy: the model that is trained."""
+MODEL_REFERENCE: Model.ValueType  # 2
+"""The reference: the model that the KL divergence is measured from."""
+Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class LearnerServiceConfigureRequest(_message.Message):
@@ -305,8 +330,11 @@ class ComputeLogprobsRequest(_message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits."""
+    model: Global___Model.ValueType
+    """Whose log-probabilities."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Sequences of tokens. Each int32, little-endian; 4 * P bytes."""
@@ -316,10 +344,11 @@ class ComputeLogprobsRequest(_message.Message):
         *,
         token_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         temperature: _builtins.float = ...,
+        model: Global___Model.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -341,7 +370,7 @@ class ComputeLogprobsResponse(_message.Message):
 
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The weights that gave them."""
+        """The policy's version at the time."""
 
     def __init__(
         self,

@@ -137,14 +137,15 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ComputeLogprobs(self, request, context):
-        """Computes the log-probabilities of given tokens under the current weights.
+        """Computes the log-probabilities of given tokens under the current weights,
+        of the policy or of the reference.
 
         Reads only. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
-        * `FAILED_PRECONDITION`: not configured.
+        * `FAILED_PRECONDITION`: not configured, or the run has no reference.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -72,14 +72,15 @@ class LearnerServiceStub:
       learner's version: the batch was built for another step.
     """
     ComputeLogprobs: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]
-    """Computes the log-probabilities of given tokens under the current weights.
+    """Computes the log-probabilities of given tokens under the current weights,
+    of the policy or of the reference.
 
     Reads only. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
-    * `FAILED_PRECONDITION`: not configured.
+    * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
     CreateWeightGroup: _grpc.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]
     """Starts the broadcast group of an epoch and says where to meet.
@@ -187,14 +188,15 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
       learner's version: the batch was built for another step.
     """
     ComputeLogprobs: _aio.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]  # type: ignore[assignment]
-    """Computes the log-probabilities of given tokens under the current weights.
+    """Computes the log-probabilities of given tokens under the current weights,
+    of the policy or of the reference.
 
     Reads only. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
-    * `FAILED_PRECONDITION`: not configured.
+    * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
     CreateWeightGroup: _aio.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]  # type: ignore[assignment]
     """Starts the broadcast group of an epoch and says where to meet.
@@ -317,14 +319,15 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_pb2.ComputeLogprobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_pb2.ComputeLogprobsResponse, _abc.Awaitable[_learner_pb2.ComputeLogprobsResponse]]:
-        """Computes the log-probabilities of given tokens under the current weights.
+        """Computes the log-probabilities of given tokens under the current weights,
+        of the policy or of the reference.
 
         Reads only. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
-        * `FAILED_PRECONDITION`: not configured.
+        * `FAILED_PRECONDITION`: not configured, or the run has no reference.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,87 @@
+"""What DeepSpeed is told, and whether this machine can do it. Others import `deepspeed` from here."""
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    # DeepSpeed would find this out by itself, and warn.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed as deepspeed
+
+from shoal.config.learner import LearnerConfig
+from shoal.errors import InvalidArgument
+
+_BUCKET_ELEMENTS = 50_000_000
+"""Gradients that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
+
+
+def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int) -> None:
+    """Raises `InvalidArgument` for a setting that this machine, or this number of ranks, cannot have."""
+    for name in ("offload_optimizer", "offload_parameters"):
+        if getattr(config, name) and device.type == "cpu":
+            raise InvalidArgument(
+                f"learner.{name}: this learner has no GPU, so everything is in the host's memory already; set it to "
+                "false"
+            )
+    for name in ("sequence_parallel_size", "zero_hpz_partition_size"):
+        size = getattr(config, name)
+        if num_ranks % size:
+            raise InvalidArgument(
+                f"learner.{name} ({size}) must divide the learner's ranks ({num_ranks}): they form groups of that size"
+            )
+
+
+def policy_settings(config: LearnerConfig) -> dict[str, Any]:
+    """DeepSpeed's configuration for the model that is trained."""
+    zero = _sharding(config) | {"reduce_bucket_size": _BUCKET_ELEMENTS}
+    if config.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if config.zero_hpz_partition_size > 1:
+        zero["zero_hpz_partition_size"] = config.zero_hpz_partition_size
+    settings: dict[str, Any] = {
+        # Rows are counted by the learner: DeepSpeed sees one row at a time and is told which is the last.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_allow_untested_optimizer": True,
+        # Torch's fused AdamW works on the host as well, and needs no compiler at the first start.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": zero,
+        # At stage 0 the learner clips: DeepSpeed would not tell the norm.
+        "gradient_clipping": 0.0 if config.zero_stage == 0 else config.max_grad_norm,
+        "steps_per_print": 2**62,
+    }
+    if config.zero_stage == 3 and config.compute_dtype == "bfloat16":
+        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    return settings
+
+
+def reference_settings(config: LearnerConfig, *, dtype: torch.dtype) -> dict[str, Any]:
+    """DeepSpeed's configuration for a model that is only run, in its own type; stage 3 alone."""
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": _sharding(config),
+        "bf16": {"enabled": dtype == torch.bfloat16},
+    }
+
+
+def _sharding(config: LearnerConfig) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": config.zero_stage}
+    if config.offload_parameters:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return zero
+
+
+def start_deepspeed(device: torch.device) -> None:
+    """Lets DeepSpeed use the process group that is there. Safe to repeat."""
+    # DeepSpeed uses older names of two collectives, and torch says so at each.
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # On CPU DeepSpeed would compile this extension at the first start, for most of a minute; gloo does without.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)

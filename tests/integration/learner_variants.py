@@ -1,0 +1,121 @@
+"""One rank of a learner that trains in several ways, one after the other; started by test_learner_variants.py.
+
+Usage: python learner_variants.py FOLDER VARIANT... Writes to FOLDER/<variant>-of-<ranks>: gradient.safetensors and
+result.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from services.learner.deepspeed_engine import full_gradients
+from services.learner.launch import limit_threads
+from services.learner.rank import LearnerRank
+from services.learner.ranks import Ranks
+from shoal.config import parse_config
+from shoal.v1 import learner_pb2
+from shoal.wire import int32_to_wire
+from tests.train_batches import make_batch, make_groups
+
+FOLLOWING = {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 0.6}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {"learner": {"zero_stage": 0}},
+    "shared-rows": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}},
+    "shared-rows-checkpointed": {
+        "learner": {"zero_stage": 3, "sequence_parallel_size": 2, "gradient_checkpointing": True}
+    },
+    "second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}},
+    "groups": {"learner": {"zero_stage": 2, "weight_decay": 0.1, "weight_decay_on_bias_and_norm": False}},
+    "following-0": {"learner": {"zero_stage": 0}, "kl": FOLLOWING},
+    "following-2": {"learner": {"zero_stage": 2}, "kl": FOLLOWING},
+    "following-3": {"learner": {"zero_stage": 3}, "kl": FOLLOWING},
+}
+
+
+def main() -> None:
+    limit_threads(2)
+    folder = Path(sys.argv[1])
+    rank = LearnerRank(Ranks.connect(), folder)
+    for variant in sys.argv[2:]:
+        result = exercise(rank, folder, variant)
+        if rank.ranks.rank == 0:
+            (output_of(folder, variant, rank.ranks.size) / "result.json").write_text(json.dumps(result))
+    rank.ranks.leave()
+
+
+def output_of(folder: Path, variant: str, num_ranks: int) -> Path:
+    output = folder / f"{variant}-of-{num_ranks}"
+    output.mkdir(exist_ok=True)
+    return output
+
+
+def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
+    """Two recorded gradients and three steps, a checkpoint before the last, which is then taken again."""
+    changes = VARIANTS[variant]
+    learner_changes = changes["learner"]
+    values = {
+        "model": {"path": str(folder / "model")},
+        "data": {"sources": [{"task": "arithmetic"}]},
+        "grpo": {"groups_per_step": 4},
+        "kl": {"coef": 0.1} | changes.get("kl", {}),
+        "launch": {"num_learner_ranks": rank.ranks.size},
+        "learner": {
+            "compute_dtype": "float32",
+            "learning_rate": 1e-2,
+            "pack_tokens": 48,
+            "logits_chunk_tokens": 16,
+            **learner_changes,
+        },
+    }
+    rank.configure(f"run-{variant}-{rank.ranks.size}", parse_config(values))
+    learner = rank.learner
+    record_gradients(rank, output_of(folder, variant, rank.ranks.size))
+    result: dict[str, Any] = {"started": reference_logprobs(rank)}
+    for number in (1, 2):
+        batch = make_batch(f"step-{number}", learner.version, groups=make_groups(seed=number))
+        result[f"step-{number}"] = learner.step(batch).metrics
+    result["followed"] = reference_logprobs(rank)
+    result["policy"] = policy_logprobs(rank)
+    saved = rank.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
+    result["files"] = [file.path for file in saved]
+    files = [learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved]
+    for attempt in (1, 2):
+        batch = make_batch("step-3", learner.version, groups=make_groups(seed=3))
+        result[f"step-3-{attempt}"] = learner.step(batch).metrics
+        learner.step(make_batch("step-4", learner.version, groups=make_groups(seed=4)))
+        rank.load_checkpoint(learner_pb2.LoadCheckpointRequest(checkpoint_id="c1", files=files, attempt=attempt))
+    result["restored"] = reference_logprobs(rank)
+    return result
+
+
+def record_gradients(rank: LearnerRank, output: Path) -> None:
+    """Writes the whole gradient of a recorded batch, which is then dropped."""
+    learner = rank.learner
+    learner.accumulate_gradient(make_groups(num_groups=4, group_size=5), temperature=0.9)
+    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
+    if rank.ranks.rank == 0:
+        save_file(gradients, output / "gradient.safetensors")
+    learner.engine.step(0.0, refuse=True)
+
+
+def reference_logprobs(rank: LearnerRank) -> list[float]:
+    return _logprobs(rank, learner_pb2.MODEL_REFERENCE)
+
+
+def policy_logprobs(rank: LearnerRank) -> list[float]:
+    return _logprobs(rank, learner_pb2.MODEL_POLICY)
+
+
+def _logprobs(rank: LearnerRank, model: learner_pb2.Model.ValueType) -> list[float]:
+    tokens = int32_to_wire(make_groups()[0].prompt_token_ids)
+    request = learner_pb2.ComputeLogprobsRequest(token_ids=[tokens], temperature=1.0, model=model)
+    (logprobs,) = rank.compute_logprobs(request)
+    return [float(logprob) for logprob in torch.from_numpy(logprobs)]
+
+
+if __name__ == "__main__":
+    main()
