@@ -1,7 +1,8 @@
 """Checkpoints: what every rank writes of its shards, and how it is proved whole when it is read.
 
-`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` holds DeepSpeed's files, `learner.json` and, where the reference
-follows the policy, `reference/` with its weights. There is no state beyond them: the learning rate is a function of the optimizer steps, and the policy has no dropout, so nothing random.
+`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` holds DeepSpeed's files, `learner.json` and, where the
+reference follows the policy, its weights in `reference/`. There is no state beyond them: the learning rate is a
+function of the optimizer steps, and the policy has no dropout, so nothing random.
 """
 
 import json

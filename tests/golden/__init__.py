@@ -82,12 +82,17 @@ def _read(category: str) -> tuple[GoldenCase, ...]:
     )
 
 
-def golden_cases(category: str, *, but: tuple[str, ...] = ()) -> Any:
+def golden_cases(category: str, *, only: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> Any:
     """Marks a test to run once for each case of `category`.json, as its argument `case`.
 
-    `but` leaves out variants by the beginning of their names. Without the folder the test is skipped once.
+    `only` takes and `but` leaves out variants by the beginning of their names. Without the folder the test is skipped
+    once.
     """
-    cases = [case for case in _read(category) if not case.variant.startswith(but or ("\0",))]
+    cases = [
+        case
+        for case in _read(category)
+        if case.variant.startswith(only) and not case.variant.startswith(but or ("\0",))
+    ]
     if not cases:
         reason = f"no {category}.json: set SHOAL_GOLDEN, or put shared/golden beside the checkout"
         return pytest.mark.parametrize("case", [pytest.param(None, marks=pytest.mark.skip(reason=reason))])
