@@ -176,6 +176,8 @@ class DeepSpeedEngine:
     def close(self) -> None:
         """Gives the memory back."""
         self._engine.destroy()
+        # DeepSpeed keeps the group of second copies for the process: another configuration would meet it.
+        deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
 
 
 def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:

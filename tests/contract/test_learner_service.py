@@ -93,8 +93,14 @@ class Client:
 
         return await self.stub.TrainStep(stream(), timeout=TIMEOUT_S)
 
-    async def logprobs(self, sequence: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-        request = learner_pb2.ComputeLogprobsRequest(token_ids=[int32_to_wire(sequence)], temperature=temperature)
+    async def logprobs(
+        self,
+        sequence: np.ndarray,
+        temperature: float = 1.0,
+        model: learner_pb2.Model.ValueType = learner_pb2.MODEL_UNSPECIFIED,
+    ) -> np.ndarray:
+        tokens = int32_to_wire(sequence)
+        request = learner_pb2.ComputeLogprobsRequest(token_ids=[tokens], temperature=temperature, model=model)
         response = await self.stub.ComputeLogprobs(request, timeout=TIMEOUT_S)
         return float32_from_wire(response.logprobs[0], "logprobs")
 
@@ -124,7 +130,8 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
     config = {
         "model": {"path": str(folder)},
         "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 64},
-        "grpo": {"groups_per_step": 4, "num_mini_batches": 2, "kl_coef": 0.1},
+        "grpo": {"groups_per_step": 4, "num_mini_batches": 2},
+        "kl": {"coef": 0.1},
         "learner": {"zero_stage": 2, "compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 64},
         "weights": {"timeout_s": 3.0},
     }
@@ -430,6 +437,18 @@ async def test_a_checkpoint_of_another_number_of_ranks_is_refused(client: Client
     ]
     with pytest.raises(FailedPrecondition, match="written with num_ranks 2, this learner has 1"):
         await client.load("other-ranks", files, (await client.version()).attempt + 1)
+
+
+async def test_the_reference_answers_as_the_model_that_it_began_with(client: Client) -> None:
+    attempt = (await client.version()).attempt + 1
+    await client.load("", [], attempt)
+    begun = await client.logprobs(CANARY)
+    assert np.array_equal(begun, await client.logprobs(CANARY, model=learner_pb2.MODEL_REFERENCE))
+    await client.train(make_batch("for-the-reference", await client.version()))
+    assert not np.array_equal(begun, await client.logprobs(CANARY, model=learner_pb2.MODEL_POLICY))
+    assert np.array_equal(begun, await client.logprobs(CANARY, model=learner_pb2.MODEL_REFERENCE))
+    with pytest.raises(InvalidArgument, match=r"must be MODEL_POLICY or MODEL_REFERENCE \(given: 7\)"):
+        await client.logprobs(CANARY, model=7)  # type: ignore[arg-type]  # no such model
 
 
 async def test_without_a_name_it_goes_back_to_the_model_it_began_with(client: Client) -> None:

@@ -48,7 +48,8 @@ def exercise(rank: LearnerRank, folder: Path, stage: int) -> dict[str, Any]:
         {
             "model": {"path": str(folder / "model")},
             "data": {"sources": [{"task": "arithmetic"}]},
-            "grpo": {"groups_per_step": 4, "kl_coef": 0.1},
+            "grpo": {"groups_per_step": 4},
+            "kl": {"coef": 0.1},
             "learner": {
                 "zero_stage": stage,
                 "compute_dtype": "float32",

@@ -29,6 +29,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "learner": {"zero_stage": 3, "sequence_parallel_size": 2, "gradient_checkpointing": True}
     },
     "second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}},
+    "following-shared-rows": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}, "kl": FOLLOWING},
+    "following-second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}, "kl": FOLLOWING},
     "groups": {"learner": {"zero_stage": 2, "weight_decay": 0.1, "weight_decay_on_bias_and_norm": False}},
     "following-0": {"learner": {"zero_stage": 0}, "kl": FOLLOWING},
     "following-2": {"learner": {"zero_stage": 2}, "kl": FOLLOWING},

@@ -1,0 +1,106 @@
+"""Real DeepSpeed on two ranks: sequence parallelism, second copies, decay groups and a reference that follows."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.integration.learner_variants import output_of
+from tests.tiny_model import make_tiny_model
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+ALONE = ("plain", "following-0", "groups")
+TOGETHER = {
+    "shared-rows": "plain",
+    "shared-rows-checkpointed": "plain",
+    "second-copy": "plain",
+    "groups": "groups",
+    "following-0": "following-0",
+    "following-2": "following-0",
+    "following-3": "following-0",
+    "following-shared-rows": "following-0",
+    "following-second-copy": "following-0",
+}
+"""What two ranks train, by what one rank trains that has to come to the same."""
+FOLLOWING = [variant for variant in TOGETHER if variant.startswith("following")]
+SCRIPT = Path(__file__).with_name("learner_variants.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which one rank, and then two ranks, have trained in every way."""
+    folder = tmp_path_factory.mktemp("variants")
+    make_tiny_model(folder / "model")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for command in (
+        [sys.executable, str(SCRIPT), str(folder), *ALONE],
+        [*torchrun, str(SCRIPT), str(folder), *TOGETHER],
+    ):
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def result_of(folder: Path, variant: str, num_ranks: int) -> dict[str, Any]:
+    result = json.loads((output_of(folder, variant, num_ranks) / "result.json").read_text())
+    assert isinstance(result, dict)
+    return result
+
+
+def is_measured(name: str) -> bool:
+    """Whether a metric says something of the numbers, and not of the machine or of the packing."""
+    return not name.startswith(("time/", "learner_tokens", "other/packed"))
+
+
+@pytest.mark.parametrize("variant", TOGETHER)
+def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, variant: str) -> None:
+    one = load_file(output_of(folder, TOGETHER[variant], 1) / "gradient.safetensors")
+    two = load_file(output_of(folder, variant, 2) / "gradient.safetensors")
+    assert one.keys() == two.keys()
+    difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
+    distance = float(difference / torch.cat([gradient.flatten() for gradient in one.values()]).norm())
+    assert distance <= 1e-5, f"relative L2 distance {distance:.2e}"
+
+
+@pytest.mark.parametrize("variant", TOGETHER)
+def test_steps_on_two_ranks_say_of_themselves_what_those_of_one_do(folder: Path, variant: str) -> None:
+    one, two = result_of(folder, TOGETHER[variant], 1), result_of(folder, variant, 2)
+    for step in ("step-1", "step-2", "step-3-1"):
+        assert one[step].keys() == two[step].keys()
+        for name in filter(is_measured, one[step]):
+            assert two[step][name] == pytest.approx(one[step][name], rel=1e-3, abs=1e-5), f"{step}: {name}"
+
+
+@pytest.mark.parametrize("variant", TOGETHER)
+def test_a_restored_learner_and_its_reference_take_the_same_step_to_the_bit(folder: Path, variant: str) -> None:
+    result = result_of(folder, variant, 2)
+    assert result["restored"] == result["followed"]
+    for name in filter(is_measured, result["step-3-1"]):
+        assert result["step-3-2"][name] == result["step-3-1"][name], name
+
+
+@pytest.mark.parametrize("variant", TOGETHER)
+def test_the_reference_moves_and_is_saved_only_when_it_follows_the_policy(folder: Path, variant: str) -> None:
+    result = result_of(folder, variant, 2)
+    saved = [file for file in result["files"] if file.startswith("reference/")]
+    if variant in FOLLOWING:
+        assert saved == ["reference/model.safetensors"]
+        expected = result_of(folder, TOGETHER[variant], 1)["followed"]
+        assert result["followed"] != result["started"]
+        assert result["followed"] == pytest.approx(expected, abs=1e-3)
+    else:
+        assert saved == []
+        assert result["followed"] == result["started"]
+
+
+def test_decay_that_leaves_out_norms_is_another_step(folder: Path) -> None:
+    plain, groups = (result_of(folder, variant, 1) for variant in ("plain", "groups"))
+    assert plain["policy"] != groups["policy"]
