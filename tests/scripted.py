@@ -61,6 +61,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         """Answer DONE with another hash."""
         self.num_completions = 0
         self.num_loads = 0
+        self.requests: list[generator_pb2.GenerateGroupRequest] = []
+        """All groups that it was asked for, repeats included."""
+        self.asked = asyncio.Condition()
         self.server: RpcServer | None = None
         self.loaded = asyncio.Event()
         self._version: rollout_pb2.WeightVersion | None = None
@@ -80,6 +83,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
     async def GenerateGroup(
         self, request: generator_pb2.GenerateGroupRequest, context: Any
     ) -> AsyncIterator[generator_pb2.GenerateGroupResponse]:
+        self.requests.append(request)
+        async with self.asked:
+            self.asked.notify_all()
         for index, seed in enumerate(request.seeds):
             assert self._version is not None
             first = self._version

@@ -1,10 +1,11 @@
-"""What people ask of a run while it runs: pause, resume, stop, checkpoint."""
+"""What people ask of a run while it runs: pause, resume, stop, checkpoint, evaluate."""
 
 import asyncio
 from collections.abc import Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from services.coordinator.evaluation_result import EvaluationResult
 from services.coordinator.tasks import Signal
 
 ResultT = TypeVar("ResultT")
@@ -26,6 +27,8 @@ class RunControls:
         self.stop: StopMode | None = None
         self.checkpoint_requests: list[asyncio.Future[str]] = []
         """Each gets the name of the checkpoint that was written for it."""
+        self.evaluation_requests: list[asyncio.Future[EvaluationResult]] = []
+        """Each gets the result of an evaluation that began after it was asked for."""
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self._changed = Signal()
@@ -53,6 +56,24 @@ class RunControls:
         self.checkpoint_requests.append(request)
         self._changed.notify()
         return request
+
+    def ask_for_evaluation(self) -> "asyncio.Future[EvaluationResult]":
+        request: asyncio.Future[EvaluationResult] = asyncio.get_running_loop().create_future()
+        self.evaluation_requests.append(request)
+        self._changed.notify()
+        return request
+
+    def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
+        """The requests that the evaluation about to begin answers."""
+        taken, self.evaluation_requests = self.evaluation_requests, []
+        return taken
+
+    def refuse_requests(self, error: Exception) -> None:
+        """Answers all who still wait for something."""
+        waiting: list[asyncio.Future[Any]] = [*self.checkpoint_requests, *self.evaluation_requests]
+        for request in waiting:
+            if not request.done():  # Else who asked has gone.
+                request.set_exception(error)
 
     async def unpaused(self) -> None:
         """Returns when the run is not paused."""

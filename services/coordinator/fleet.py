@@ -43,6 +43,8 @@ class Member:
     """Completions that it was asked for and has not delivered; what routing looks at."""
     serving: bool = False
     """Whether it may be asked. A generator that holds no current weights may not."""
+    version: WeightVersion | None = None
+    """The weights that a generator was last seen to hold, byte for byte; None before its first load."""
 
     @property
     def name(self) -> str:

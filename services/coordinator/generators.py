@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from services.coordinator.fleet import Fleet, Member
 from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, Unavailable
-from shoal.rollout import Completion, Prompt, SamplingParams
+from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
 
@@ -26,19 +26,31 @@ class Generators:
         self._fleet = fleet
         self._wait_timeout_s = wait_timeout_s
 
-    async def choose(self, num_completions: int) -> Member:
+    @property
+    def num_serving(self) -> int:
+        """Generators that may be asked now."""
+        return sum(member.serving for member in self._fleet.generators)
+
+    async def choose(self, num_completions: int, *, version: WeightVersion | None = None) -> Member:
         """Waits for a generator that serves, and charges it with the completions.
 
-        The whole group goes to one generator, so that its prompt is read once. Ties are broken at random: always
-        taking the first would send every group there after a pause. Raises `FailedPrecondition` when there is
-        none for too long.
+        With `version`, only for one that holds exactly these weights. The whole group goes to one generator, so that
+        its prompt is read once. Ties are broken at random: always taking the first would send every group there after
+        a pause. Raises `FailedPrecondition` when there is none for too long.
         """
         deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
-        while not (serving := [member for member in self._fleet.generators if member.serving]):
+        while not (
+            serving := [
+                member
+                for member in self._fleet.generators
+                if member.serving and (version is None or member.version == version)
+            ]
+        ):
             remaining = deadline - asyncio.get_running_loop().time()
             if remaining <= 0:
                 raise FailedPrecondition(
-                    f"no generator had current weights for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
+                    f"no generator had {'current weights' if version is None else f'weights {version}'} for "
+                    f"coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
                     reason="NO_GENERATOR",
                 )
             await self._fleet.wait_for_change(min(remaining, 1.0))

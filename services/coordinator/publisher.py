@@ -90,6 +90,8 @@ class Publisher:
             late = [member for member in stale if not await self._holds(member, version)]
             for member in stale:
                 member.serving = member not in late
+                if member.serving:
+                    member.version = version
             self._fleet.notify()
             return await self._publish(version, late) if late else None
 
@@ -295,6 +297,7 @@ class Publisher:
                 )
             else:
                 load.member.serving = True
+                load.member.version = report.version
                 self._verified[worker_id] = report.version
                 report.loaded.append(load.member.name)
                 report.pause_s = max(report.pause_s, load.done.pause_s)

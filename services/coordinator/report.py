@@ -3,11 +3,12 @@
 import contextlib
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from services.coordinator.checkpoints import write_atomically
-from services.coordinator.evaluation import EvaluationResult
+from services.coordinator.evaluation_result import EvaluationResult
 from services.coordinator.events import EventLog
 from services.coordinator.record import RunRecord, RunState
 from shoal.errors import ShoalError
@@ -22,6 +23,7 @@ class Report:
         self._events = events
         self._num_steps = num_steps
         self._metrics = MetricsFile(record.folder / "metrics.jsonl")
+        self._evaluated: set[int] = set()
 
     def state(self, state: RunState, message: str) -> None:
         """The run has entered a state."""
@@ -46,7 +48,7 @@ class Report:
 
     def restored(self, policy_version: int, checkpoint_id: str) -> None:
         """Ledger and learner stand where an attempt begins. Metrics of steps beyond are given up."""
-        self._metrics.keep_until(policy_version)
+        self._evaluated = self._metrics.keep_until(policy_version)
         self._record.policy_version = policy_version
         if self._record.attempt > 0:
             self._events.add(
@@ -98,17 +100,27 @@ class Report:
             duration_s=duration_s,
         )
 
-    def evaluation(self, policy_version: int, result: EvaluationResult) -> None:
+    def has_evaluated(self, policy_version: int) -> bool:
+        """Whether the policy of a step was evaluated in the lineage that the run is in."""
+        return policy_version in self._evaluated
+
+    def evaluation(self, result: EvaluationResult) -> None:
         """The held-out questions are answered."""
+        step, figures = result.version.policy_version, result.metrics()
+        self._evaluated.add(step)
+        self._metrics.add(step, figures)
+        pass_at_k = ", ".join(f"pass@{k} {rate:.1%}" for k, rate in result.pass_at_k.items() if k > 1)
         self._events.add(
             "evaluation",
-            f"the policy of step {policy_version} answers {result.correct_rate:.1%} of"
-            f" {result.num_scored} held-out questions correctly",
-            policy_version=policy_version,
-            num_prompts=result.num_prompts,
-            num_scored=result.num_scored,
+            f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"
+            f" correctly{f' ({pass_at_k})' if pass_at_k else ''}",
+            policy_version=step,
+            attempt=result.version.attempt,
+            num_prompts=len(result.answered),
+            num_scored=len(result.scored),
             correct_rate=result.correct_rate,
             mean_reward=result.mean_reward,
+            metrics=figures,
         )
 
     def exported(self, policy_version: int, path: str) -> None:
@@ -117,25 +129,26 @@ class Report:
 
 
 class MetricsFile:
-    """One JSON object a train step, in the order of the steps of the final lineage."""
+    """One JSON object a train step and one an evaluation, in the order of the steps of the final lineage."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def keep_until(self, step: int) -> None:
-        """Takes out the steps after one: a restore gives them up."""
-        if self._path.exists():
-            lines = [line for line in self._path.read_text().splitlines(keepends=True) if _step(line) <= step]
-            write_atomically(self._path, "".join(lines))
+    def keep_until(self, step: int) -> set[int]:
+        """Takes out the lines of steps after one: a restore gives them up. Returns the steps evaluated until then."""
+        if not self._path.exists():
+            return set()
+        kept = [(line, row) for line, row in self._rows() if row["step"] <= step]
+        write_atomically(self._path, "".join(line for line, _ in kept))
+        return {row["step"] for _, row in kept if "eval/num_prompts" in row}
+
+    def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for line in self._path.read_text().splitlines(keepends=True):
+            # The last line may be of a process that was killed.
+            with contextlib.suppress(json.JSONDecodeError):
+                yield line, json.loads(line)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends the metrics of one step."""
+        """Appends the metrics of one step, or of the evaluation of its policy."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
-
-
-def _step(line: str) -> float:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return float("inf")  # The last line of a process that was killed.

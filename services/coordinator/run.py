@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from services.coordinator.buffer import PacingBuffer
 from services.coordinator.checkpoints import Checkpoints, set_aside
 from services.coordinator.controls import RunControls, StopMode
-from services.coordinator.evaluation import evaluate
+from services.coordinator.evaluation import Evaluations
 from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet
 from services.coordinator.generators import Generators
@@ -86,6 +86,16 @@ class ActiveRun:
             policy_version=lambda: self._version.policy_version,
             unpaused=self.controls.unpaused,
         )
+        self.evaluations = Evaluations(
+            config,
+            inputs.evaluation_prompts,
+            f"{record.run_id}/{record.attempt}",
+            sampler=self._sampler,
+            generators=self._generators,
+            rewards=self._rewards,
+            report=self._report,
+            controls=self.controls,
+        )
         self._buffer: PacingBuffer[SettledGroup]
 
     async def drive(self) -> None:
@@ -100,10 +110,8 @@ class ActiveRun:
                 _log.exception("the run ended by a defect")
             self._report.failure(error)
         finally:
-            for request in self.controls.checkpoint_requests:
-                if request.done():  # Who asked has gone.
-                    continue
-                request.set_exception(FailedPrecondition(f"the run has ended: {self.record.message}"))
+            await self.evaluations.give_up()
+            self.controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
             with contextlib.suppress(ShoalError):
                 await self.ledger.close()
             self.events.close()
@@ -116,18 +124,15 @@ class ActiveRun:
             managing.cancel()
 
     async def _from_start_to_end(self) -> None:
-        """Prepares, trains, evaluates, exports."""
+        """Prepares, trains and evaluates, exports."""
         self._report.state(RunState.STARTING, "waiting for workers and their models")
         if await self.controls.unless_stopped(self._prepare()) is None:
             return
         if not self.controls.is_paused and self.controls.stop is None:
             self._report.state(RunState.RUNNING, f"training from step {self._version.policy_version}")
-        if self._version.policy_version == 0:
-            await self.controls.unless_stopped(self._evaluate())
         await self._train_while_sampling()
         await self._save_checkpoint()
         if self.controls.stop is None:
-            await self.controls.unless_stopped(self._evaluate())
             await self._export()
 
     async def _prepare(self) -> WeightVersion:
@@ -192,15 +197,24 @@ class ActiveRun:
         await self._buffer.settle(order_number, await self._sampler.run_group(order_number, prompt))
 
     async def _train(self) -> None:
-        """Takes the next groups in order, steps, publishes, releases; until the last step."""
+        """Takes the next groups in order, steps, publishes, releases, evaluates; until the last step."""
+        await self.evaluations.hold_if_due(self._version, self._hold_while_paused)
         while self._version.policy_version < self.config.run.num_steps:
-            began = time.monotonic()
+            began, held_s = time.monotonic(), self.evaluations.held_s
             groups = await self._next_groups()
             if groups is None:
                 return
-            await self._step(groups, waited_s=time.monotonic() - began)
-            if self._version.policy_version % self.config.checkpoint.every_steps == 0 and not self._num_skipped:
+            await self._step(groups, waited_s=time.monotonic() - began - (self.evaluations.held_s - held_s))
+            if not self._num_skipped and self._checkpoint_is_due:
                 await self._save_checkpoint()
+            await self.evaluations.hold_if_due(self._version, self._hold_while_paused)
+        await self.controls.unless_stopped(self.evaluations.finish())
+
+    @property
+    def _checkpoint_is_due(self) -> bool:
+        """After the step that was just taken; the last one is saved before its policy is evaluated."""
+        step = self._version.policy_version
+        return step % self.config.checkpoint.every_steps == 0 or step == self.config.run.num_steps
 
     async def _next_groups(self) -> Sequence[SettledGroup] | None:
         """Waits at the boundary between two steps; None when the run is to stop."""
@@ -212,6 +226,9 @@ class ActiveRun:
                 drained = self.controls.stop is StopMode.DRAIN and self._buffer.num_charged < count
                 if not goes_on or drained:
                     return None
+                if self.controls.evaluation_requests:
+                    await self.evaluations.hold(self._version, self._hold_while_paused)
+                    continue
                 if taking.done():
                     return taking.result()
                 await self.controls.wait_for_change_or(taking)
@@ -373,20 +390,6 @@ class ActiveRun:
             return checkpoint_id  # Nothing has happened since.
         self._report.checkpoint(checkpoint_id, self._version.policy_version, time.monotonic() - began)
         return checkpoint_id
-
-    async def _evaluate(self) -> None:
-        if not self._inputs.evaluation_prompts:
-            return
-        name = f"{self.record.run_id}/{self.record.attempt}/evaluation-{self._version.policy_version}"
-        result = await evaluate(
-            self.config,
-            self._inputs.evaluation_prompts,
-            name=name,
-            sampler=self._sampler,
-            generators=self._generators,
-            rewards=self._rewards,
-        )
-        self._report.evaluation(self._version.policy_version, result)
 
     async def _export(self) -> None:
         self._report.exported(self._version.policy_version, await self._learner.export_model())

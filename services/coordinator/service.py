@@ -95,6 +95,17 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         checkpoint_id = await run.save_checkpoint()
         return pb.SaveCheckpointResponse(checkpoint_id=checkpoint_id, policy_version=run.record.policy_version)
 
+    async def Evaluate(
+        self, request: pb.EvaluateRequest, context: grpc.aio.ServicerContext[pb.EvaluateRequest, pb.EvaluateResponse]
+    ) -> pb.EvaluateResponse:
+        result = await self._runs.active(request.run_id).evaluations.ask()
+        return pb.EvaluateResponse(
+            version=version_to_wire(result.version),
+            num_prompts=len(result.answered),
+            num_scored=len(result.scored),
+            metrics=result.metrics(),
+        )
+
     async def RegisterWorker(
         self,
         request: pb.RegisterWorkerRequest,

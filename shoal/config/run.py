@@ -8,7 +8,8 @@ from pydantic import Field, field_validator, model_validator
 from shoal.config.advantage import AdvantageConfig
 from shoal.config.algorithm import GrpoConfig, SamplingConfig
 from shoal.config.correction import CorrectionConfig
-from shoal.config.data import DataConfig, SourceConfig
+from shoal.config.data import DataConfig
+from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
 from shoal.config.model import ModelConfig
@@ -51,15 +52,6 @@ class CheckpointConfig(Section):
     """Checkpoints to keep; older ones are deleted once a newer one is committed."""
 
 
-class EvaluationConfig(Section):
-    """The `[evaluation]` table: held-out questions that the first and the last policy answer, greedily."""
-
-    sources: list[SourceConfig] = Field(default_factory=list)
-    """Where the questions come from; none means no evaluation."""
-    num_prompts: int = Field(default=200, ge=1)
-    """Questions to ask, the first of the sources that are not among the training prompts."""
-
-
 class RunConfig(Section):
     """Everything that determines a run, one section a concern.
 
@@ -91,6 +83,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
                 f"sampling.max_completion_tokens ({self.max_sequence_tokens}): raise it or leave it unset"
+            )
+        if given is not None and given < self._longest_evaluation:
+            raise ValueError(
+                f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
+                f"evaluation.max_completion_tokens ({self._longest_evaluation}): raise it or leave it unset"
             )
         return self
 
@@ -132,4 +129,12 @@ class RunConfig(Section):
     @property
     def max_model_len(self) -> int:
         """Context that the engine is started with, in tokens."""
-        return self.generator.max_model_len or self.max_sequence_tokens
+        return self.generator.max_model_len or max(self.max_sequence_tokens, self._longest_evaluation)
+
+    @property
+    def _longest_evaluation(self) -> int:
+        """Longest held-out prompt plus completion; 0 without an evaluation."""
+        if not self.evaluation.sources:
+            return 0
+        longest = self.evaluation.max_completion_tokens or self.sampling.max_completion_tokens
+        return self.data.max_prompt_tokens + longest

@@ -31,6 +31,7 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
         "ResumeRun",
         "StopRun",
         "SaveCheckpoint",
+        "Evaluate",
         "RegisterWorker",
         "Heartbeat",
         "ListWorkers",

@@ -78,6 +78,11 @@ class CoordinatorServiceStub:
                 request_serializer=shoal_dot_v1_dot_coordinator__pb2.SaveCheckpointRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_coordinator__pb2.SaveCheckpointResponse.FromString,
                 _registered_method=True)
+        self.Evaluate = channel.unary_unary(
+                '/shoal.v1.CoordinatorService/Evaluate',
+                request_serializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.FromString,
+                _registered_method=True)
         self.RegisterWorker = channel.unary_unary(
                 '/shoal.v1.CoordinatorService/RegisterWorker',
                 request_serializer=shoal_dot_v1_dot_coordinator__pb2.RegisterWorkerRequest.SerializeToString,
@@ -216,6 +221,24 @@ class CoordinatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Evaluate(self, request, context):
+        """Evaluates the policy on the run's held-out questions at the next step
+        boundary, and waits for the result.
+
+        All answers are of one policy version: no step is taken while they are
+        sampled. In a paused run it waits until the run goes on. Safe to retry:
+        calls that wait together share one evaluation, a later one asks anew.
+
+        Errors:
+
+        * `NOT_FOUND`: there is no such run.
+        * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+        was started without `evaluation.sources`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterWorker(self, request, context):
         """Makes a worker known, and gives it a lease.
 
@@ -304,6 +327,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.SaveCheckpoint,
                     request_deserializer=shoal_dot_v1_dot_coordinator__pb2.SaveCheckpointRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_coordinator__pb2.SaveCheckpointResponse.SerializeToString,
+            ),
+            'Evaluate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evaluate,
+                    request_deserializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.SerializeToString,
             ),
             'RegisterWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterWorker,
@@ -546,6 +574,33 @@ class CoordinatorService:
             '/shoal.v1.CoordinatorService/SaveCheckpoint',
             shoal_dot_v1_dot_coordinator__pb2.SaveCheckpointRequest.SerializeToString,
             shoal_dot_v1_dot_coordinator__pb2.SaveCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evaluate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.CoordinatorService/Evaluate',
+            shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.SerializeToString,
+            shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -114,6 +114,20 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: the run has ended or has not begun training.
     * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
     """
+    Evaluate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.EvaluateRequest, _coordinator_pb2.EvaluateResponse]
+    """Evaluates the policy on the run's held-out questions at the next step
+    boundary, and waits for the result.
+
+    All answers are of one policy version: no step is taken while they are
+    sampled. In a paused run it waits until the run goes on. Safe to retry:
+    calls that wait together share one evaluation, a later one asks anew.
+
+    Errors:
+
+    * `NOT_FOUND`: there is no such run.
+    * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+      was started without `evaluation.sources`.
+    """
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]
     """Makes a worker known, and gives it a lease.
 
@@ -229,6 +243,20 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended or has not begun training.
     * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
+    """
+    Evaluate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.EvaluateRequest, _coordinator_pb2.EvaluateResponse]  # type: ignore[assignment]
+    """Evaluates the policy on the run's held-out questions at the next step
+    boundary, and waits for the result.
+
+    All answers are of one policy version: no step is taken while they are
+    sampled. In a paused run it waits until the run goes on. Safe to retry:
+    calls that wait together share one evaluation, a later one asks anew.
+
+    Errors:
+
+    * `NOT_FOUND`: there is no such run.
+    * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+      was started without `evaluation.sources`.
     """
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """Makes a worker known, and gives it a lease.
@@ -390,6 +418,26 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended or has not begun training.
         * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
+        """
+
+    @_abc_1.abstractmethod
+    def Evaluate(
+        self,
+        request: _coordinator_pb2.EvaluateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.EvaluateResponse, _abc.Awaitable[_coordinator_pb2.EvaluateResponse]]:
+        """Evaluates the policy on the run's held-out questions at the next step
+        boundary, and waits for the result.
+
+        All answers are of one policy version: no step is taken while they are
+        sampled. In a paused run it waits until the run goes on. Safe to retry:
+        calls that wait together share one evaluation, a later one asks anew.
+
+        Errors:
+
+        * `NOT_FOUND`: there is no such run.
+        * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+          was started without `evaluation.sources`.
         """
 
     @_abc_1.abstractmethod

@@ -104,8 +104,8 @@ class LocalStack:
         return list(_json_lines(self.folder / "events.jsonl"))
 
     def metrics(self) -> list[dict[str, float]]:
-        """The rows of metrics.jsonl."""
-        return list(_json_lines(self.folder / "metrics.jsonl"))
+        """The rows of metrics.jsonl that are of train steps."""
+        return [row for row in _json_lines(self.folder / "metrics.jsonl") if "time/step" in row]
 
     def until(self, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
         """Waits for the first event that meets a condition."""

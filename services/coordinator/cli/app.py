@@ -158,6 +158,14 @@ def run_checkpoint(run: RunName = "", coordinator: Coordinator = "", output: Out
     control.checkpoint(_address(coordinator), run, output=output)
 
 
+@run_app.command("evaluate")
+def run_evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
+    """Evaluate the policy on the held-out questions at the next step boundary, and wait for the result."""
+    from services.coordinator.cli import control
+
+    control.evaluate(_address(coordinator), run, output=output)
+
+
 @run_app.command("list")
 def run_list(
     coordinator: Coordinator = "",

@@ -20,6 +20,8 @@ START_TIMEOUT_S = 900.0
 """For `StartRun`, which loads tokenizer and data, and may download them."""
 CHECKPOINT_TIMEOUT_S = 3600.0
 """For `SaveCheckpoint`, which waits for the end of a step."""
+EVALUATION_TIMEOUT_S = 4 * 3600.0
+"""For `Evaluate`, which waits for the end of a step and for every answer."""
 WATCH_TIMEOUT_S = 24 * 3600.0
 """One call of `WatchRun`; a longer run is watched by further calls."""
 RECONNECTS = 5

@@ -11,6 +11,7 @@ from services.coordinator.cli.client import (
     CALL_TIMEOUT_S,
     CHECKPOINT_TIMEOUT_S,
     ENDED,
+    EVALUATION_TIMEOUT_S,
     START_TIMEOUT_S,
     ask,
     coordinator,
@@ -86,6 +87,20 @@ def checkpoint(address: str, run_id: str, *, output: "Output") -> None:
         print_message(response)
     else:
         print(f"checkpoint {response.checkpoint_id} is written, of step {response.policy_version}")
+
+
+def evaluate(address: str, run_id: str, *, output: "Output") -> None:
+    """Has the policy evaluated, and waits for the result."""
+    request = pb.EvaluateRequest(run_id=run_id)
+    response = ask(address, lambda stub: stub.Evaluate(request, timeout=EVALUATION_TIMEOUT_S))
+    if output == "json":
+        print_message(response)
+        return
+    print(
+        f"the policy of step {response.version.policy_version} answered {response.num_prompts} questions, "
+        f"{response.num_scored} answers were scored"
+    )
+    print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])
 
 
 def list_runs(address: str, limit: int, *, output: "Output") -> None:
