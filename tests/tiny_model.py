@@ -19,11 +19,13 @@ CHAT_TEMPLATE = (
 MAX_POSITION_EMBEDDINGS = 2048
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, tie_embeddings: bool = True, heads: int = 2) -> Path:
+def make_tiny_model(
+    folder: Path, *, seed: int = 0, tie_embeddings: bool = True, heads: int = 2, key_heads: int | None = None
+) -> Path:
     """Saves a random Llama with a byte-level tokenizer as a Hugging Face folder and returns the folder.
 
-    2 layers, `heads` heads of 32 (the least that vLLM's CPU attention takes), a vocabulary of 260: every
-    byte is a token of its own, so every text encodes and every sampled token decodes. With 2 heads some 100,000
+    2 layers, `heads` heads of 32 (the least that vLLM's CPU attention takes; fewer for keys with `key_heads`), a
+    vocabulary of 260: every byte is a token of its own, so every text encodes and every sampled token decodes. With 2 heads some 100,000
     parameters in float32, with n heads about (n / 2)^2 times as many. The chat turns end with `<|im_end|>`, which is
     the eos token.
     """
@@ -37,7 +39,7 @@ def make_tiny_model(folder: Path, *, seed: int = 0, tie_embeddings: bool = True,
         intermediate_size=64 * heads,
         num_hidden_layers=2,
         num_attention_heads=heads,
-        num_key_value_heads=heads,
+        num_key_value_heads=key_heads or heads,
         max_position_embeddings=MAX_POSITION_EMBEDDINGS,
         tie_word_embeddings=tie_embeddings,
         # Wide enough that different tokens get clearly different log-probabilities.

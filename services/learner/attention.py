@@ -51,8 +51,7 @@ def register_attention(implementation: str) -> str:
         """query [1, H, R, D], key and value [1, K, R, D] -> [1, R, H, D]. Sees no dropout: the policy has none."""
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
-            num_heads = query.shape[1]
-            query, key, value = (heads_for_tokens(x, group, num_heads=num_heads) for x in (query, key, value))
+            query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))
         outputs = []
         for bucket_NL in layout.buckets:
             q, k, v = (_sequences(x[0], bucket_NL) for x in (query, key, value))

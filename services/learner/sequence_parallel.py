@@ -108,17 +108,14 @@ class _Gather(torch.autograd.Function):
         return grads[0][ctx.place], None
 
 
-def heads_for_tokens(x_1HSD: Tensor, group: SequenceGroup, *, num_heads: int) -> Tensor:
+def heads_for_tokens(x_1HSD: Tensor, group: SequenceGroup) -> Tensor:
     """[1, H, S, D] -> [1, H / P, R, D]: every token of this rank's share of the heads.
 
-    Keys and values may have fewer heads than the queries' `num_heads`; where the ranks cannot share them evenly each
-    is repeated as often as it takes, so that a rank has those which its queries look at.
+    Keys and values may have fewer heads than the queries. Where the ranks cannot share them evenly, each is repeated
+    as often as it takes: since they can share the queries' heads, a rank then has the keys that its queries look at.
     """
-    num_own = x_1HSD.shape[1]
-    if num_own % group.size:
-        per_key = num_heads // num_own
-        repeats = group.size // math.gcd(num_own, group.size)
-        x_1HSD = x_1HSD.repeat_interleave(repeats if per_key % repeats == 0 else per_key, dim=1)
+    if x_1HSD.shape[1] % group.size:
+        x_1HSD = x_1HSD.repeat_interleave(group.size // math.gcd(x_1HSD.shape[1], group.size), dim=1)
     x_1SHD = x_1HSD.transpose(1, 2)
     return _all_to_all(x_1SHD, group, scatter=2, gather=1).transpose(1, 2)
 

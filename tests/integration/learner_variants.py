@@ -28,6 +28,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "shared-rows-checkpointed": {
         "learner": {"zero_stage": 3, "sequence_parallel_size": 2, "gradient_checkpointing": True}
     },
+    "few-keys": {"learner": {"zero_stage": 0}, "model": "model-few-keys"},
+    "shared-rows-few-keys": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}, "model": "model-few-keys"},
     "second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}},
     "following-shared-rows": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}, "kl": FOLLOWING},
     "following-second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}, "kl": FOLLOWING},
@@ -60,7 +62,7 @@ def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
     changes = VARIANTS[variant]
     learner_changes = changes["learner"]
     values = {
-        "model": {"path": str(folder / "model")},
+        "model": {"path": str(folder / changes.get("model", "model"))},
         "data": {"sources": [{"task": "arithmetic"}]},
         "grpo": {"groups_per_step": 4},
         "kl": {"coef": 0.1} | changes.get("kl", {}),

@@ -16,10 +16,11 @@ from tests.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-ALONE = ("plain", "following-0", "groups")
+ALONE = ("plain", "few-keys", "following-0", "groups")
 TOGETHER = {
     "shared-rows": "plain",
     "shared-rows-checkpointed": "plain",
+    "shared-rows-few-keys": "few-keys",
     "second-copy": "plain",
     "groups": "groups",
     "following-0": "following-0",
@@ -39,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which one rank, and then two ranks, have trained in every way."""
     folder = tmp_path_factory.mktemp("variants")
     make_tiny_model(folder / "model")
+    make_tiny_model(folder / "model-few-keys", heads=4, key_heads=1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for command in (
         [sys.executable, str(SCRIPT), str(folder), *ALONE],
