@@ -63,6 +63,8 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.num_loads = 0
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
         """All groups that it was asked for, repeats included."""
+        self.calls: list[str] = []
+        """What else it was told, of what a test may want to know the order of."""
         self.asked = asyncio.Condition()
         self.server: RpcServer | None = None
         self.loaded = asyncio.Event()
@@ -113,6 +115,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self, request: generator_pb2.LoadWeightsRequest, context: Any
     ) -> AsyncIterator[generator_pb2.LoadWeightsResponse]:
         self._running.clear()
+        self.calls.append("LoadWeights")
         self.num_loads += 1
         if self.die_in_load:
             self.plane.broken.add(request.epoch)
@@ -140,6 +143,14 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
     async def PauseGeneration(self, request: Any, context: Any) -> generator_pb2.PauseGenerationResponse:
         self._running.clear()
         return generator_pb2.PauseGenerationResponse()
+
+    async def Sleep(self, request: Any, context: Any) -> generator_pb2.SleepResponse:
+        self.calls.append("Sleep")
+        return generator_pb2.SleepResponse()
+
+    async def Wake(self, request: Any, context: Any) -> generator_pb2.WakeResponse:
+        self.calls.append("Wake")
+        return generator_pb2.WakeResponse()
 
     async def ResumeGeneration(self, request: Any, context: Any) -> generator_pb2.ResumeGenerationResponse:
         self._running.set()

@@ -314,6 +314,16 @@ class Publisher:
         async with self.lock:
             await self._everywhere("ResumeGeneration", generator_pb2.ResumeGenerationRequest())
 
+    async def sleep(self) -> None:
+        """Has every generator give its GPU's memory back, until the next publish or `wake`."""
+        async with self.lock:
+            await self._everywhere("Sleep", generator_pb2.SleepRequest())
+
+    async def wake(self) -> None:
+        """Ends `sleep` where no publish does."""
+        async with self.lock:
+            await self._everywhere("Wake", generator_pb2.WakeRequest())
+
     async def _everywhere(self, method: str, request: object) -> None:
         async def call(member: Member) -> None:
             try:

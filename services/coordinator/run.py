@@ -259,11 +259,15 @@ class ActiveRun:
         learner_metrics = {}
         if plan.batch.groups:
             async with self._learner_steps:
+                if self.config.generator.sleep_while_training:
+                    await self._publisher.sleep()
                 result = await self._learner.train_step(plan.batch)
                 skip_reason, learner_metrics = result.skip_reason, dict(result.metrics)
                 self._version = result.version
         trained_s = time.monotonic() - began
         if skip_reason:
+            if self.config.generator.sleep_while_training:
+                await self._publisher.wake()  # A step that was applied is published, which wakes them.
             await self._skip_step(groups, skip_reason)
             return
         self._num_skipped = 0

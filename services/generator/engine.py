@@ -71,6 +71,15 @@ class Engine(Protocol):
     async def resume(self) -> None:
         """Goes on sampling."""
 
+    async def sleep(self) -> None:
+        """Stops sampling where it is and gives the GPU's memory back, weights included.
+
+        Raises `FailedPrecondition` when the engine was not started with `generator.sleep_while_training`.
+        """
+
+    async def wake(self) -> None:
+        """Takes the memory again, with the weights it had, and goes on sampling."""
+
     async def check_manifest(self, manifest: Manifest) -> None:
         """Raises `InvalidArgument` when the tensors are not those of the model."""
 

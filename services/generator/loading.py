@@ -55,6 +55,8 @@ class WeightLoader:
         """Whether somebody asked for a pause."""
         self.is_mixture = False
         """Whether the last load failed half-way."""
+        self.is_asleep = False
+        """Whether the engine has given its memory back."""
 
     @property
     def version(self) -> WeightVersion | None:
@@ -157,6 +159,7 @@ class WeightLoader:
         if self._last_version is not None and version.attempt > self._last_version.attempt:
             self._on_new_attempt(version)
             await self._engine.abort_all()
+        await self._wake_up()
         await self._engine.pause(clear_cache=not self._keep_stale_kv)
         try:
             report = await self._engine.load_weights(version, on_ready)
@@ -184,6 +187,7 @@ class WeightLoader:
         """[P - 1] log-probability of each token but the first. While held, sampling goes on for a moment."""
         if self.is_mixture:
             raise FailedPrecondition(f"the weights are incomplete: {self.stale_because}", reason="STALE")
+        await self.wake()
         if not self.is_held:
             return await self._engine.score(token_ids.tolist())
         await self._engine.resume()
@@ -205,7 +209,32 @@ class WeightLoader:
             raise FailedPrecondition(f"the generator is STALE: {self.stale_because}", reason="STALE")
         self.is_held = False
         if self._load is None:
+            await self._wake_up()
             await self._engine.resume()
+
+    async def sleep(self) -> None:
+        """Stops sampling and gives the memory back, until `wake` or whatever needs the engine.
+
+        Raises `FailedPrecondition` while weights are being loaded, and as `Engine.sleep`.
+        """
+        if self._load is not None:
+            raise FailedPrecondition("a load is under way: the engine cannot sleep", reason="LOAD_UNDER_WAY")
+        if not self.is_asleep:
+            await self._engine.sleep()
+            self.is_asleep = True
+
+    async def wake(self) -> None:
+        """Ends `sleep`. Sampling goes on, unless it is held or the weights are a mixture."""
+        if await self._wake_up() and self._load is None and (self.is_held or self.is_mixture):
+            await self._engine.pause(clear_cache=False)
+
+    async def _wake_up(self) -> bool:
+        """Whether the engine was asleep. It samples afterwards."""
+        if not self.is_asleep:
+            return False
+        self.is_asleep = False
+        await self._engine.wake()
+        return True
 
     async def reset(self, because: str) -> None:
         """Forgets group and version: another run begins."""
@@ -215,5 +244,6 @@ class WeightLoader:
         self._last_version = None
         self.is_stale, self.stale_because = True, because
         self.is_held = False
+        await self.wake()
         if not self.is_mixture:
             await self._engine.resume()

@@ -136,6 +136,14 @@ class GeneratorServicer(GeneratorServiceServicer):
         await self._lifecycle.running.weights.release()
         return pb.ResumeGenerationResponse()
 
+    async def Sleep(self, request: pb.SleepRequest, context: Context) -> pb.SleepResponse:
+        await self._lifecycle.running.weights.sleep()
+        return pb.SleepResponse()
+
+    async def Wake(self, request: pb.WakeRequest, context: Context) -> pb.WakeResponse:
+        await self._lifecycle.running.weights.wake()
+        return pb.WakeResponse()
+
     async def ScoreTokens(self, request: pb.ScoreTokensRequest, context: Context) -> pb.ScoreTokensResponse:
         running = self._lifecycle.running
         version = running.weights.version

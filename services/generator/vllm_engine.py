@@ -151,6 +151,17 @@ class VllmEngine:
     async def resume(self) -> None:
         await self._alive(self._llm.resume_generation())
 
+    async def sleep(self) -> None:
+        if not self._llm.model_config.enable_sleep_mode:
+            raise errors.FailedPrecondition(
+                "the engine holds on to its memory: start it with generator.sleep_while_training", reason="CANNOT_SLEEP"
+            )
+        # Level 1: the weights are kept on the host, for a step that is skipped and so publishes nothing.
+        await self._alive(self._llm.sleep(level=1, mode="keep"))
+
+    async def wake(self) -> None:
+        await self._alive(self._llm.wake_up())
+
     async def check_manifest(self, manifest: Manifest) -> None:
         violation = manifest_violation(manifest, self._started.shapes)
         if violation is not None:

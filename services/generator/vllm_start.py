@@ -79,6 +79,12 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     if current_platform.is_cpu():
+        if config.generator.sleep_while_training:
+            raise InvalidArgument(
+                "generator.sleep_while_training: this generator has no GPU whose memory the learner could use; set it "
+                "to false",
+                reason="ENGINE_REFUSED",
+            )
         # vLLM compiles a few small functions even when told not to, which on CPU takes a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         _check_head_size(model.folder)
@@ -131,6 +137,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
     gpu = {
         "gpu_memory_utilization": generator.gpu_memory_utilization,
         "enforce_eager": generator.enforce_eager,
+        "enable_sleep_mode": generator.sleep_while_training,
     }
     return AsyncEngineArgs(
         model=str(model.folder),

@@ -33,7 +33,10 @@ class WeightPublisher:
     def __init__(self, config: RunConfig, *, run_id: str, host: str, device: torch.device) -> None:
         """`host` is where generators reach the store. Raises `Unavailable` when its port is taken."""
         backend = config.weights.backend
-        self._backend = ("nccl" if device.type == "cuda" else "gloo") if backend == "auto" else backend
+        if backend == "auto":
+            # NCCL refuses two members on one GPU.
+            backend = "nccl" if device.type == "cuda" and not config.launch.single_gpu else "gloo"
+        self._backend = backend
         self._config = config.weights
         self._run_id = run_id
         self._host = host

@@ -19,7 +19,7 @@ from services.learner.reference import ReferenceModel
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models import model_config, resolve_model
-from shoal.rollout import Float32Array, WeightVersion
+from shoal.rollout import Float32Array, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.wire import batch_from_wire, int32_from_wire
@@ -96,9 +96,13 @@ class LearnerRank:
         num_parameters = sum(spec.num_elements for spec in self._manifest.tensors)
         _log.info("model loaded", extra={"model": str(folder), "num_parameters": num_parameters})
 
-    def train_step(self, body: bytes) -> StepResult:
-        """`body` is the stream of TrainStepRequest, as `join_messages` joins it."""
-        return self.learner.step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
+    def train_step(self, batch: TrainBatch) -> StepResult:
+        """As `Learner.step`."""
+        result = self.learner.step(batch)
+        if self.learner.config.launch.single_gpu:
+            # What torch keeps for its next allocations the generator needs now.
+            torch.cuda.empty_cache()
+        return result
 
     def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
         """For each sequence as `Learner.logprobs`, of the policy or of the reference."""
@@ -189,7 +193,7 @@ def _take_part(rank: LearnerRank, command: Command, body: bytes) -> None:
             request = learner_pb2.LearnerServiceConfigureRequest.FromString(body)
             rank.configure(request.run_id, parse_config(request.config))
         case Command.TRAIN_STEP:
-            rank.train_step(body)
+            rank.train_step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
         case Command.COMPUTE_LOGPROBS:
             rank.compute_logprobs(learner_pb2.ComputeLogprobsRequest.FromString(body))
         case Command.PUBLISH_WEIGHTS:

@@ -212,7 +212,7 @@ class LearnerService(LearnerServiceServicer):
                         policy_version=batch.expected_version.policy_version,
                     )
                     spans.enter_context(span)
-                result = rank.learner.step(batch)
+                result = rank.train_step(batch)
             self._follow_learner(rank)
             return result
 

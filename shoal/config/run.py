@@ -116,6 +116,34 @@ class RunConfig(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _one_gpu_can_be_shared(self) -> Self:
+        if self.generator.sleep_while_training and self.grpo.max_staleness > 0:
+            raise ValueError(
+                f"generator.sleep_while_training needs grpo.max_staleness 0 (it is {self.grpo.max_staleness}): with "
+                "more the generator samples while the learner trains"
+            )
+        if not self.launch.single_gpu:
+            return self
+        for name, count in {
+            "launch.num_learner_ranks": self.launch.num_learner_ranks,
+            "launch.num_generators": self.launch.num_generators,
+            "generator.tensor_parallel_size": self.generator.tensor_parallel_size,
+            "generator.pipeline_parallel_size": self.generator.pipeline_parallel_size,
+        }.items():
+            if count > 1:
+                raise ValueError(f"launch.single_gpu takes one of each: {name} is {count}; set it to 1")
+        if self.weights.backend == "nccl":
+            raise ValueError(
+                "launch.single_gpu: NCCL refuses two members on one GPU; set weights.backend to gloo or auto"
+            )
+        if self.generator.gpu_memory_utilization >= 0.9:
+            raise ValueError(
+                "launch.single_gpu: the learner needs a part of the GPU; set generator.gpu_memory_utilization below "
+                f"0.9, for example 0.4 (it is {self.generator.gpu_memory_utilization})"
+            )
+        return self
+
     @property
     def num_optimizer_steps(self) -> int:
         """Optimizer steps of the run, when every step has all its mini-batches and none is refused."""

@@ -26,6 +26,9 @@ class GeneratorConfig(Section):
     """Completions that may wait beyond those decoded; more are refused with RESOURCE_EXHAUSTED."""
     enforce_eager: bool = False
     """Skip compilation and CUDA graphs. Starts faster, samples slower. Always on for CPU."""
+    sleep_while_training: bool = False
+    """Give the GPU's memory back while the learner trains on it: the weights go to the host's memory, the key-value
+    cache goes. Needs a GPU, and `grpo.max_staleness` 0."""
     keep_stale_kv: bool = False
     """Keep the key-value cache of requests in flight over a weight update instead of recomputing it. Faster,
     but their log-probabilities are then of no one policy."""
@@ -51,7 +54,7 @@ class CoordinatorConfig(Section):
 
 class WeightsConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Transport of the broadcast group; `auto` is nccl when the learner has a GPU, else gloo."""
+    """Transport of the broadcast group; `auto` is nccl when the learner has a GPU of its own, else gloo."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors on the wire; `auto` is the generators' `generator.dtype`, or the model's own."""
     store_port: int = Field(default=0, ge=0, le=65535)
@@ -74,5 +77,8 @@ class LaunchConfig(Section):
     """Reward processes."""
     num_learner_ranks: int = Field(default=1, ge=1)
     """Learner processes."""
+    single_gpu: bool = False
+    """One learner rank and one generator share the first GPU; weights travel by gloo, since NCCL refuses two members
+    on one GPU. `generator.gpu_memory_utilization` has to leave the learner room."""
     coordinator_port: int = Field(default=0, ge=0, le=65535)
     """Port of the coordinator; 0 takes a free one."""

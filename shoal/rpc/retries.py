@@ -10,6 +10,8 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
         "LeaveWeightGroup",
         "PauseGeneration",
         "ResumeGeneration",
+        "Sleep",
+        "Wake",
         "ScoreTokens",
         "GetStatus",
     ),

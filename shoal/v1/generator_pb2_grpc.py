@@ -77,6 +77,16 @@ class GeneratorServiceStub:
                 request_serializer=shoal_dot_v1_dot_generator__pb2.ResumeGenerationRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_generator__pb2.ResumeGenerationResponse.FromString,
                 _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/shoal.v1.GeneratorService/Sleep',
+                request_serializer=shoal_dot_v1_dot_generator__pb2.SleepRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_generator__pb2.SleepResponse.FromString,
+                _registered_method=True)
+        self.Wake = channel.unary_unary(
+                '/shoal.v1.GeneratorService/Wake',
+                request_serializer=shoal_dot_v1_dot_generator__pb2.WakeRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_generator__pb2.WakeResponse.FromString,
+                _registered_method=True)
         self.ScoreTokens = channel.unary_unary(
                 '/shoal.v1.GeneratorService/ScoreTokens',
                 request_serializer=shoal_dot_v1_dot_generator__pb2.ScoreTokensRequest.SerializeToString,
@@ -207,6 +217,36 @@ class GeneratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sleep(self, request, context):
+        """Stops sampling and gives the GPU's memory back: the weights go to the
+        host's memory, the key-value cache goes.
+
+        For a generator that shares its GPU with the learner, while the learner
+        trains. Requests in flight keep their tokens. `Wake` ends it, and so do
+        `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
+        retry.
+
+        Errors:
+
+        * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+        engine was started without `generator.sleep_while_training`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Wake(self, request, context):
+        """Takes the memory again after `Sleep`, and goes on sampling unless that was
+        paused. Idempotent. Safe to retry.
+
+        Errors:
+
+        * `FAILED_PRECONDITION`: not configured.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ScoreTokens(self, request, context):
         """Computes the log-probabilities of given tokens under the current weights.
 
@@ -266,6 +306,16 @@ def add_GeneratorServiceServicer_to_server(servicer, server):
                     servicer.ResumeGeneration,
                     request_deserializer=shoal_dot_v1_dot_generator__pb2.ResumeGenerationRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_generator__pb2.ResumeGenerationResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=shoal_dot_v1_dot_generator__pb2.SleepRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_generator__pb2.SleepResponse.SerializeToString,
+            ),
+            'Wake': grpc.unary_unary_rpc_method_handler(
+                    servicer.Wake,
+                    request_deserializer=shoal_dot_v1_dot_generator__pb2.WakeRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_generator__pb2.WakeResponse.SerializeToString,
             ),
             'ScoreTokens': grpc.unary_unary_rpc_method_handler(
                     servicer.ScoreTokens,
@@ -475,6 +525,60 @@ class GeneratorService:
             '/shoal.v1.GeneratorService/ResumeGeneration',
             shoal_dot_v1_dot_generator__pb2.ResumeGenerationRequest.SerializeToString,
             shoal_dot_v1_dot_generator__pb2.ResumeGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.GeneratorService/Sleep',
+            shoal_dot_v1_dot_generator__pb2.SleepRequest.SerializeToString,
+            shoal_dot_v1_dot_generator__pb2.SleepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Wake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.GeneratorService/Wake',
+            shoal_dot_v1_dot_generator__pb2.WakeRequest.SerializeToString,
+            shoal_dot_v1_dot_generator__pb2.WakeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -119,6 +119,28 @@ class GeneratorServiceStub:
 
     * `FAILED_PRECONDITION`: not configured, or STALE.
     """
+    Sleep: _grpc.UnaryUnaryMultiCallable[_generator_pb2.SleepRequest, _generator_pb2.SleepResponse]
+    """Stops sampling and gives the GPU's memory back: the weights go to the
+    host's memory, the key-value cache goes.
+
+    For a generator that shares its GPU with the learner, while the learner
+    trains. Requests in flight keep their tokens. `Wake` ends it, and so do
+    `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
+    retry.
+
+    Errors:
+
+    * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+      engine was started without `generator.sleep_while_training`.
+    """
+    Wake: _grpc.UnaryUnaryMultiCallable[_generator_pb2.WakeRequest, _generator_pb2.WakeResponse]
+    """Takes the memory again after `Sleep`, and goes on sampling unless that was
+    paused. Idempotent. Safe to retry.
+
+    Errors:
+
+    * `FAILED_PRECONDITION`: not configured.
+    """
     ScoreTokens: _grpc.UnaryUnaryMultiCallable[_generator_pb2.ScoreTokensRequest, _generator_pb2.ScoreTokensResponse]
     """Computes the log-probabilities of given tokens under the current weights.
 
@@ -224,6 +246,28 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     Errors:
 
     * `FAILED_PRECONDITION`: not configured, or STALE.
+    """
+    Sleep: _aio.UnaryUnaryMultiCallable[_generator_pb2.SleepRequest, _generator_pb2.SleepResponse]  # type: ignore[assignment]
+    """Stops sampling and gives the GPU's memory back: the weights go to the
+    host's memory, the key-value cache goes.
+
+    For a generator that shares its GPU with the learner, while the learner
+    trains. Requests in flight keep their tokens. `Wake` ends it, and so do
+    `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
+    retry.
+
+    Errors:
+
+    * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+      engine was started without `generator.sleep_while_training`.
+    """
+    Wake: _aio.UnaryUnaryMultiCallable[_generator_pb2.WakeRequest, _generator_pb2.WakeResponse]  # type: ignore[assignment]
+    """Takes the memory again after `Sleep`, and goes on sampling unless that was
+    paused. Idempotent. Safe to retry.
+
+    Errors:
+
+    * `FAILED_PRECONDITION`: not configured.
     """
     ScoreTokens: _aio.UnaryUnaryMultiCallable[_generator_pb2.ScoreTokensRequest, _generator_pb2.ScoreTokensResponse]  # type: ignore[assignment]
     """Computes the log-probabilities of given tokens under the current weights.
@@ -369,6 +413,40 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `FAILED_PRECONDITION`: not configured, or STALE.
+        """
+
+    @_abc_1.abstractmethod
+    def Sleep(
+        self,
+        request: _generator_pb2.SleepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generator_pb2.SleepResponse, _abc.Awaitable[_generator_pb2.SleepResponse]]:
+        """Stops sampling and gives the GPU's memory back: the weights go to the
+        host's memory, the key-value cache goes.
+
+        For a generator that shares its GPU with the learner, while the learner
+        trains. Requests in flight keep their tokens. `Wake` ends it, and so do
+        `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
+        retry.
+
+        Errors:
+
+        * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+          engine was started without `generator.sleep_while_training`.
+        """
+
+    @_abc_1.abstractmethod
+    def Wake(
+        self,
+        request: _generator_pb2.WakeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generator_pb2.WakeResponse, _abc.Awaitable[_generator_pb2.WakeResponse]]:
+        """Takes the memory again after `Sleep`, and goes on sampling unless that was
+        paused. Idempotent. Safe to retry.
+
+        Errors:
+
+        * `FAILED_PRECONDITION`: not configured.
         """
 
     @_abc_1.abstractmethod

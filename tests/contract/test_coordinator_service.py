@@ -253,6 +253,21 @@ async def test_steps_that_are_not_finite_end_the_run_with_the_reason(house: Hous
     assert "skipped_step" in states, states
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_generators_that_share_the_gpu_sleep_while_the_learner_trains(
+    house: House, model: Path, is_refused: bool
+) -> None:
+    house.learner.refuse_steps = is_refused
+    generator = ScriptedGenerator(house.plane)
+    await house.add_all(generator)
+    sections = {"grpo": {"max_staleness": 0}, "generator": {"sleep_while_training": True}, "run": {"num_steps": 3}}
+    await house.start(arithmetic_config(model, **sections))
+    await house.end()
+    # A step that was applied is published, which wakes them; after one that was not they are woken.
+    woken_by = "Wake" if is_refused else "LoadWeights"
+    assert generator.calls == ["LoadWeights", *["Sleep", woken_by] * 3], generator.calls
+
+
 async def test_a_lost_learner_ends_the_run_with_a_checkpoint_to_resume_from(house: House, model: Path) -> None:
     await house.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
     await house.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(house.plane, delay_s=0.02), "generator-0")

@@ -47,6 +47,7 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.version = WeightVersion(0, 0)
+        self.is_asleep = False
         self.unpaused = asyncio.Event()
         self.unpaused.set()
         self.num_sampled = 0
@@ -92,6 +93,14 @@ class ScriptedEngine:
         self.unpaused.clear()
 
     async def resume(self) -> None:
+        self.unpaused.set()
+
+    async def sleep(self) -> None:
+        self.is_asleep = True
+        self.unpaused.clear()
+
+    async def wake(self) -> None:
+        self.is_asleep = False
         self.unpaused.set()
 
     async def check_manifest(self, manifest: Manifest) -> None:
@@ -550,6 +559,47 @@ async def test_a_paused_generator_admits_requests_and_samples_them_after_resume(
     assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_READY
 
 
+async def test_a_sleeping_engine_wakes_for_what_needs_it(ready: Generator) -> None:
+    async def sleep() -> None:
+        for _ in range(2):
+            await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+        assert ready.engine.is_asleep
+
+    await sleep()
+    waiting = asyncio.create_task(ready.sample())
+    await ready.load(1)
+    assert not ready.engine.is_asleep
+    assert sorted(await waiting) == [0, 1]
+
+    await sleep()
+    await ready.stub.Wake(pb.WakeRequest(), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep and ready.engine.unpaused.is_set()
+
+    await sleep()
+    await ready.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep
+
+
+async def test_an_engine_that_was_paused_before_it_slept_is_paused_when_it_wakes(ready: Generator) -> None:
+    await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+    await ready.stub.Wake(pb.WakeRequest(), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep and not ready.engine.unpaused.is_set()
+    await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+    await ready.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep and ready.engine.unpaused.is_set()
+
+
+async def test_an_engine_does_not_sleep_while_it_loads(ready: Generator) -> None:
+    ready.engine.load_gate = asyncio.Event()
+    call = ready.loading(1)
+    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    with pytest.raises(FailedPrecondition, match="a load is under way") as caught:
+        await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+    assert caught.value.reason == "LOAD_UNDER_WAY"
+    ready.engine.load_gate.set()
+
+
 async def test_tokens_are_scored_under_the_current_weights(ready: Generator) -> None:
     await ready.load(2)
     response = await ready.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S)
@@ -571,6 +621,8 @@ async def test_without_a_configuration_only_status_and_leaving_work(idle: Genera
         idle.load(),
         idle.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S),
         idle.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S),
+        idle.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S),
+        idle.stub.Wake(pb.WakeRequest(), timeout=TIMEOUT_S),
         idle.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S),
     ]
     for call in calls:

@@ -28,9 +28,17 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
 
     Learner and generators get GPUs of their own where there are enough. With fewer all share the first ones.
 
+    With `launch.single_gpu` both have the first one.
+
     Raises `InvalidArgument` when they have to share and the weights are to travel by NCCL, which refuses two
-    members on one GPU.
+    members on one GPU; and when there is no GPU to share.
     """
+    if config.launch.single_gpu:
+        if not gpus:
+            raise InvalidArgument(
+                "launch.single_gpu: this machine has no GPU to share; set it to false to run on the CPU"
+            )
+        return {"learner": (gpus[0],), "generator-0": (gpus[0],)}
     if not gpus:
         return {}
     num_learner = config.launch.num_learner_ranks
@@ -47,8 +55,8 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
         raise InvalidArgument(
             f"weights.backend: this machine has {len(gpus)} GPUs and the run wants {needed} (launch.num_learner_ranks "
             f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}), so that processes share a "
-            "GPU, which NCCL refuses: --set weights.backend=gloo, and generator.gpu_memory_utilization low enough "
-            "that all fit"
+            "GPU, which NCCL refuses: --set launch.single_gpu=true or weights.backend=gloo, and "
+            "generator.gpu_memory_utilization low enough that all fit"
         )
     return {
         "learner": tuple(gpus[:num_learner]),

@@ -90,6 +90,31 @@ def test_sharing_a_gpu_is_refused_for_nccl_and_allowed_for_gloo() -> None:
     assert share_out(_config(weights={"backend": "gloo"}), ["0"]) == {"learner": ("0",), "generator-0": ("0",)}
 
 
+def test_one_gpu_is_shared_when_asked_for_and_only_where_there_is_one() -> None:
+    config = _config(launch={"single_gpu": True}, generator={"gpu_memory_utilization": 0.4})
+    assert share_out(config, ["3", "4"]) == {"learner": ("3",), "generator-0": ("3",)}
+    with pytest.raises(InvalidArgument, match=r"launch\.single_gpu: this machine has no GPU to share"):
+        share_out(config, [])
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"launch": {"num_generators": 2}}, r"takes one of each: launch\.num_generators is 2"),
+        ({"launch": {"num_learner_ranks": 2}}, r"launch\.num_learner_ranks is 2"),
+        ({"generator": {"tensor_parallel_size": 2}}, r"generator\.tensor_parallel_size is 2"),
+        ({"generator": {"pipeline_parallel_size": 2}}, r"generator\.pipeline_parallel_size is 2"),
+        ({"weights": {"backend": "nccl"}}, "NCCL refuses two members on one GPU"),
+        ({"generator": {"gpu_memory_utilization": 0.9}}, r"below 0\.9, for example 0\.4 \(it is 0\.9\)"),
+        ({"generator": {"sleep_while_training": True}}, r"needs grpo\.max_staleness 0 \(it is 1\)"),
+    ],
+)
+def test_what_one_gpu_cannot_be_shared_for_is_refused(sections: dict[str, dict[str, object]], message: str) -> None:
+    shared = {"launch": {"single_gpu": True}, "generator": {"gpu_memory_utilization": 0.4}}
+    with pytest.raises(InvalidArgument, match=message):
+        _config(**{name: shared.get(name, {}) | sections.get(name, {}) for name in shared | sections})
+
+
 def test_without_gpus_nothing_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_out(_config(), []) == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
