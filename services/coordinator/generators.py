@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 
 from services.coordinator.fleet import Fleet, Member
+from services.coordinator.occupancy import Occupancy
 from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2
@@ -25,6 +26,7 @@ class Generators:
         """`wait_timeout_s`: longest wait for a generator with current weights."""
         self._fleet = fleet
         self._wait_timeout_s = wait_timeout_s
+        self.occupancy = Occupancy()
 
     @property
     def num_serving(self) -> int:
@@ -79,6 +81,7 @@ class Generators:
             seeds=seeds,
         )
         received: set[int] = set()
+        self.occupancy.out(len(seeds))
         try:
             while len(received) < len(seeds):
                 try:
@@ -87,6 +90,7 @@ class Generators:
                         if completion.sample_index not in received:
                             received.add(completion.sample_index)
                             member.outstanding -= 1
+                            self.occupancy.back(num_tokens=completion.num_tokens)
                             yield completion
                 except ResourceExhausted as error:
                     # The same request id: what it has finished already is sent again, nothing is sampled twice.
@@ -101,3 +105,4 @@ class Generators:
             raise GeneratorLost(member, error.message) from error
         finally:
             member.outstanding -= len(seeds) - len(received)
+            self.occupancy.back(len(seeds) - len(received))

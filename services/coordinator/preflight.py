@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.coordinator.launcher.extras import check_extras, tracking_extras
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
 from shoal.data import PromptSet, held_out_prompts, load_prompts
@@ -36,8 +37,10 @@ def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = No
     do.
 
     Raises `InvalidArgument` that names the field at fault: a model that is not there, a tokenizer of another
-    model, no prompt, no prompt that is short enough, no evaluation question that is not trained on.
+    model, no prompt, no prompt that is short enough, no evaluation question that is not trained on; and
+    `FailedPrecondition` for a tracker whose package is not installed here.
     """
+    check_extras(tracking_extras(config))
     _check_context(config)
     tokenizer = load_tokenizer(config.model)
 

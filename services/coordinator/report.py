@@ -1,9 +1,10 @@
 """What a run says of itself: in its record, its events, `metrics.jsonl` and telemetry."""
 
+import asyncio
 import contextlib
 import errno
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from services.coordinator.checkpoints import write_atomically
 from services.coordinator.evaluation_result import EvaluationResult
 from services.coordinator.events import EventLog
 from services.coordinator.record import RunRecord, RunState
+from services.coordinator.trackers import Trackers
+from shoal.config import RunConfig
 from shoal.errors import ShoalError
 from shoal.telemetry import metrics, names
 
@@ -18,10 +21,15 @@ from shoal.telemetry import metrics, names
 class Report:
     """Says each thing once, everywhere it has to be said."""
 
-    def __init__(self, record: RunRecord, events: EventLog, num_steps: int) -> None:
+    def __init__(self, record: RunRecord, events: EventLog, config: RunConfig) -> None:
+        """To be made on the event loop, which trackers are heard on when they fail."""
+        loop = asyncio.get_running_loop()
+        self._trackers = Trackers.for_run(
+            config, record, lambda name, reason: _later(loop, self._tracker_failed, name, reason)
+        )
         self._record = record
         self._events = events
-        self._num_steps = num_steps
+        self._num_steps = config.run.num_steps
         self._metrics = MetricsFile(record.folder / "metrics.jsonl")
         self._evaluated: set[int] = set()
 
@@ -51,6 +59,7 @@ class Report:
         self._evaluated = self._metrics.keep_until(policy_version)
         self._record.policy_version = policy_version
         if self._record.attempt > 0:
+            self._trackers.restored(policy_version)
             self._events.add(
                 "restored",
                 f"attempt {self._record.attempt} begins at step {policy_version}"
@@ -65,6 +74,7 @@ class Report:
         self._record.metrics = figures
         self._record.save()
         self._metrics.add(step, figures)
+        self._trackers.log(step, figures)
         rate = figures.get("objective/verifiable_correct_rate", 0.0)
         metrics.gauge(names.RUN_POLICY_VERSION).set(step)
         metrics.gauge(names.RUN_CORRECT_RATE).set(rate)
@@ -109,6 +119,7 @@ class Report:
         step, figures = result.version.policy_version, result.metrics()
         self._evaluated.add(step)
         self._metrics.add(step, figures)
+        self._trackers.log(step, figures)
         pass_at_k = ", ".join(f"pass@{k} {rate:.1%}" for k, rate in result.pass_at_k.items() if k > 1)
         self._events.add(
             "evaluation",
@@ -126,6 +137,19 @@ class Report:
     def exported(self, policy_version: int, path: str) -> None:
         """The model is written."""
         self._events.add("exported", f"the model is in {path}", path=path, policy_version=policy_version)
+
+    def _tracker_failed(self, name: str, reason: str) -> None:
+        self._events.add("tracker_failed", f"{name} failed, the run goes on without it: {reason}", tracker=name)
+
+    async def close(self) -> None:
+        """The run has ended: waits for the trackers."""
+        await asyncio.to_thread(self._trackers.close, failed=self._record.state is RunState.FAILED)
+
+
+def _later(loop: asyncio.AbstractEventLoop, call: Callable[[str, str], None], name: str, reason: str) -> None:
+    """Calls on the event loop, from another thread; not at all once the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, name, reason)
 
 
 class MetricsFile:

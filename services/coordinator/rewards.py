@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet, Member
+from services.coordinator.occupancy import Occupancy
 from services.coordinator.tasks import Signal
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, Prompt, Score
@@ -53,6 +54,7 @@ class Rewards:
         self._fleet = fleet
         self._events = events
         self._wait_timeout_s = wait_timeout_s
+        self.occupancy = Occupancy()
 
     async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
         """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have."""
@@ -101,19 +103,31 @@ class Rewards:
         return min(members, key=lambda candidate: (candidate.outstanding, random.random()))
 
     async def _score_at(self, member: Member, prompt: Prompt, group: GrowingGroup, timeout_s: float) -> Sequence[Score]:
+        num_tokens: dict[int, int] = {}
+        """Of the completions that are sent."""
+        is_open = True
+
         async def requests() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
             yield reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
             async for completion in group.read():
+                if not is_open:  # The call has ended, and nobody reads this any more.
+                    return
+                num_tokens[completion.sample_index] = completion.num_tokens
+                self.occupancy.out()
                 yield reward_pb2.ScoreGroupRequest(completion=completion_to_wire(completion))
 
         member.outstanding += 1
+        scores: dict[int, Score] = {}
         try:
-            scores: dict[int, Score] = {}
             async for response in member.stub.ScoreGroup(requests(), timeout=timeout_s):
                 score = score_from_wire(response.score)
+                if score.sample_index in num_tokens and score.sample_index not in scores:
+                    self.occupancy.back(num_tokens=num_tokens[score.sample_index])
                 scores[score.sample_index] = score
         finally:
+            is_open = False
             member.outstanding -= 1
+            self.occupancy.back(len(num_tokens.keys() - scores.keys()))
         if missing := {completion.sample_index for completion in group.completions} - scores.keys():
             raise Internal(f"{member.name} did not score samples {sorted(missing)} of {prompt.prompt_id}")
         return [scores[index] for index in sorted(scores)]

@@ -29,12 +29,13 @@ from services.coordinator.generators import Generators
 from services.coordinator.learner import Learner
 from services.coordinator.ledger import Ledger, Progress
 from services.coordinator.preflight import PreparedInputs
-from services.coordinator.publisher import Publisher
+from services.coordinator.publisher import Publisher, PublishReport
 from services.coordinator.record import RunRecord, RunState
 from services.coordinator.report import Report
 from services.coordinator.rewards import Rewards
 from services.coordinator.sampling import Sampler, SettledGroup
 from services.coordinator.step import plan_step, rollout_metrics
+from services.coordinator.step_figures import StepFigures, answer_figures, publish_figures, reward_figures
 from services.coordinator.tasks import first_error
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig
@@ -65,7 +66,7 @@ class ActiveRun:
         self._learner_steps = asyncio.Lock()
         """Held during a step and a catch-up: behind a step, the learner would broadcast newer weights than it says."""
         self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
-        self._report = Report(record, events, config.run.num_steps)
+        self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)
         self._learner = Learner(self._fleet, config)
         self._publisher = Publisher(
@@ -73,6 +74,7 @@ class ActiveRun:
         )
         self._generators = Generators(self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s)
         self._rewards = Rewards(self._fleet, events, wait_timeout_s=config.coordinator.worker_timeout_s)
+        self._figures = StepFigures(self._generators.occupancy, self._rewards.occupancy)
         self._sampler = Sampler(
             config,
             record.run_id,
@@ -114,6 +116,7 @@ class ActiveRun:
             self.controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
             with contextlib.suppress(ShoalError):
                 await self.ledger.close()
+            await self._report.close()
             self.events.close()
 
     async def _with_fleet(self) -> None:
@@ -198,13 +201,15 @@ class ActiveRun:
 
     async def _train(self) -> None:
         """Takes the next groups in order, steps, publishes, releases, evaluates; until the last step."""
+        self._figures.begin()
         await self.evaluations.hold_if_due(self._version, self._hold_while_paused)
         while self._version.policy_version < self.config.run.num_steps:
             began, held_s = time.monotonic(), self.evaluations.held_s
             groups = await self._next_groups()
             if groups is None:
                 return
-            await self._step(groups, waited_s=time.monotonic() - began - (self.evaluations.held_s - held_s))
+            held_s = self.evaluations.held_s - held_s
+            await self._step(groups, waited_s=time.monotonic() - began - held_s)
             if not self._num_skipped and self._checkpoint_is_due:
                 await self._save_checkpoint()
             await self.evaluations.hold_if_due(self._version, self._hold_while_paused)
@@ -280,8 +285,9 @@ class ActiveRun:
             num_episodes=self._num_episodes,
         )
         self.record.policy_version = self._version.policy_version
+        published = None
         if await self._hold_while_paused():  # A run that stops needs no publish, but its step is reported.
-            await self._publish()
+            published = await self._publish()
         published_s = time.monotonic() - began - trained_s
         for group in plan.batch.groups:
             trace.past_span(
@@ -302,6 +308,9 @@ class ActiveRun:
             "time/step": time.monotonic() - began + waited_s,
             "time/from_scratch": time.monotonic() - self._began,
         }
+        figures |= publish_figures(published) if published else {}
+        figures |= answer_figures(groups) | reward_figures(figures, kl_coef=self.config.kl.coef)
+        figures |= self._figures.rates(num_step_tokens=figures.get("val/num_step_tokens", 0.0), waited_s=waited_s)
         metrics.counter(names.RUN_GROUPS).add(len(plan.trained), {names.STATE: "TRAINED"})
         metrics.counter(names.RUN_GROUPS).add(len(groups) - len(plan.trained), {names.STATE: "DROPPED"})
         self._report.step(self._version.policy_version, figures)
@@ -334,9 +343,10 @@ class ActiveRun:
                 await self._stay_paused()
             await self._fleet.wait_for_change(timeout_s=1.0)
 
-    async def _publish(self) -> None:
-        await self._publisher.publish(self._version)
+    async def _publish(self) -> PublishReport:
+        report = await self._publisher.publish(self._version)
         await self._stay_paused()
+        return report
 
     async def _stay_paused(self) -> None:
         """A publish lets generators sample; if the run was paused meanwhile, they have to stop again."""

