@@ -54,12 +54,8 @@ class PackedRow:
     """[C] where in the row the token is whose output predicts the scored one."""
     targets_C: Tensor
     """[C] int64, the scored tokens."""
-    behavior_logprobs_C: Tensor
-    """[C] float32; NaN where unknown."""
-    advantages_C: Tensor
-    """[C] float32."""
-    weights_C: Tensor
-    """[C] float32: 1, or 0 in a row that only keeps step with the other ranks."""
+    at_C: Tensor
+    """[C] int64, where the scored token is among its mini-batch's `LossTokens`; -1 for one that is not."""
 
     @property
     def num_tokens(self) -> int:
@@ -85,12 +81,30 @@ def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None
                 raise invalid("completion.finish_reason", f"{name} was aborted; aborted completions are not trained on")
             if not np.isfinite(rollout.advantage):
                 raise invalid("rollout.advantage", f"{name} must be finite (given: {rollout.advantage})")
+            if rollout.token_advantages is not None and not np.isfinite(rollout.token_advantages).all():
+                raise invalid("rollout.token_advantages", f"{name} must have finite ones")
+            if not (np.isfinite(rollout.weight) and rollout.weight >= 0):
+                raise invalid("rollout.weight", f"{name} must be at least 0 and finite (given: {rollout.weight})")
             check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
             length = len(group.prompt_token_ids) + completion.num_tokens
             if max_positions is not None and length > max_positions:
                 raise invalid(
                     "completion.token_ids",
                     f"{name} is {length} tokens with its prompt; the model takes {max_positions}",
+                )
+
+
+def check_rewards(batch: TrainBatch, objective: str) -> None:
+    """Raises `InvalidArgument` when a completion has no reward and the objective asks for it."""
+    if objective != "topr":
+        return
+    for group in batch.groups:
+        for rollout in group.rollouts:
+            if rollout.reward is None:
+                raise invalid(
+                    "rollout.reward",
+                    f"group {group.group_id}, sample {rollout.completion.sample_index} has none: loss.objective topr "
+                    "tells rewarded completions from others",
                 )
 
 
@@ -105,10 +119,21 @@ def check_tokens(token_ids: npt.NDArray[np.int32], vocab_size: int, field: str, 
 
 def num_loss_tokens(group: TrainGroup) -> int:
     """Completion tokens of a group that count in the loss."""
-    return sum(int(_loss_mask(rollout).sum()) for rollout in group.rollouts)
+    return sum(int(loss_mask(rollout).sum()) for rollout in group.rollouts)
 
 
-def _loss_mask(rollout: Rollout) -> npt.NDArray[np.bool_]:
+def token_starts(groups: Sequence[TrainGroup]) -> list[Int64Array]:
+    """Of each rollout of each group, where its first token is, all tokens that count in the loss laid end to end."""
+    starts, end = [], 0
+    for group in groups:
+        ends = end + np.cumsum([0, *(int(loss_mask(rollout).sum()) for rollout in group.rollouts)])
+        starts.append(ends[:-1])
+        end = int(ends[-1])
+    return starts
+
+
+def loss_mask(rollout: Rollout) -> npt.NDArray[np.bool_]:
+    """[T] which tokens of the completion count in the loss."""
     mask = rollout.completion.loss_mask
     return np.ones(rollout.completion.num_tokens, dtype=bool) if mask is None else mask
 
@@ -132,18 +157,21 @@ def pack_for_rank(
         for group in groups
     ]
     plan = plan_packing(lengths, max_tokens=max_tokens, num_ranks=num_ranks)
-    return [pack_row(groups, row) for row in plan.of_rank(rank)], plan.num_rows
+    starts = token_starts(groups)
+    return [pack_row(groups, row, starts) for row in plan.of_rank(rank)], plan.num_rows
 
 
-def pack_row(groups: Sequence[TrainGroup], row: Row) -> PackedRow:
-    """Lays the pieces of a row end to end. A row with nothing to score is one that keeps step."""
+def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array]) -> PackedRow:
+    """Lays the pieces of a row end to end. A row with nothing to score is one that keeps step.
+
+    `starts` is what `token_starts` says of the groups.
+    """
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []
     predicting: list[Int64Array] = []
     targets: list[npt.NDArray[np.int32]] = []
-    behavior: list[npt.NDArray[np.float32]] = []
-    advantages: list[npt.NDArray[np.float32]] = []
+    at: list[Int64Array] = []
     end = 0
     for piece in row:
         prompt = groups[piece.group].prompt_token_ids
@@ -156,14 +184,14 @@ def pack_row(groups: Sequence[TrainGroup], row: Row) -> PackedRow:
             completion = rollout.completion
             completion_at = np.arange(end, end + completion.num_tokens)
             sequence = np.concatenate([prompt_at, completion_at])
-            counts = _loss_mask(rollout)
+            counts = loss_mask(rollout)
+            start = starts[piece.group][index]
             token_ids.append(completion.token_ids)
             positions.append(np.arange(len(prompt), len(sequence)))
             sequences.append(sequence)
             predicting.append(sequence[len(prompt) - 1 : -1][counts])
             targets.append(completion.token_ids[counts])
-            behavior.append(completion.behavior_logprobs[counts])
-            advantages.append(np.full(int(counts.sum()), rollout.advantage, dtype=np.float32))
+            at.append(np.arange(start, start + int(counts.sum())))
             end += completion.num_tokens
     if not sum(map(len, targets)):
         return _idle_row()
@@ -173,16 +201,13 @@ def pack_row(groups: Sequence[TrainGroup], row: Row) -> PackedRow:
         layout=make_layout(sequences, end),
         predicting_C=_tensor(predicting, torch.int64),
         targets_C=_tensor(targets, torch.int64),
-        behavior_logprobs_C=_tensor(behavior, torch.float32),
-        advantages_C=_tensor(advantages, torch.float32),
-        weights_C=torch.ones(sum(map(len, targets))),
+        at_C=_tensor(at, torch.int64),
     )
 
 
 def _idle_row() -> PackedRow:
     """The shortest row: it costs next to nothing and adds nothing, but takes part in every collective."""
-    row = sequence_row([np.zeros(2, dtype=np.int32)])
-    return PackedRow(**{**vars(row), "weights_C": torch.zeros_like(row.weights_C)})
+    return sequence_row([np.zeros(2, dtype=np.int32)])
 
 
 def sequence_row(sequences: Sequence[npt.NDArray[np.int32]]) -> PackedRow:
@@ -197,9 +222,7 @@ def sequence_row(sequences: Sequence[npt.NDArray[np.int32]]) -> PackedRow:
         layout=make_layout(at, int(starts[-1])),
         predicting_C=_tensor([places[:-1] for places in at], torch.int64),
         targets_C=targets,
-        behavior_logprobs_C=torch.full((len(targets),), torch.nan),
-        advantages_C=torch.zeros(len(targets)),
-        weights_C=torch.ones(len(targets)),
+        at_C=torch.full((len(targets),), -1),
     )
 
 

@@ -96,6 +96,7 @@ def load_checkpoint(
         reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
     learner.version = WeightVersion(attempt, summary["policy_version"])
     learner.num_optimizer_steps = summary["num_optimizer_steps"]
+    learner.kl_coef = summary.get("kl_coef", learner.config.kl.coef)
 
 
 def moving_reference(learner: Learner) -> ReferenceModel | None:
@@ -111,6 +112,7 @@ def _summary(learner: Learner) -> dict[str, Any]:
         "attempt": learner.version.attempt,
         "policy_version": learner.version.policy_version,
         "num_optimizer_steps": learner.num_optimizer_steps,
+        "kl_coef": learner.kl_coef,
     }
 
 

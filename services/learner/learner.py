@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +14,23 @@ from torch import Tensor
 from services.learner.batch import (
     PackedRow,
     check_batch,
+    check_rewards,
     check_tokens,
-    cut_mini_batches,
     num_loss_tokens,
     pack_for_rank,
     sequence_row,
 )
 from services.learner.deepspeed_engine import DeepSpeedEngine
-from services.learner.loss import grpo_loss
-from services.learner.metrics import StepRecord, TokenSums, step_metrics
+from services.learner.loss import pick_tokens, row_loss
+from services.learner.loss_tokens import LossTokens
+from services.learner.metrics import StepRecord, TokenSums, gap_metrics, step_metrics
+from services.learner.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
 from services.learner.ranks import Ranks
 from services.learner.reference import ReferenceModel
 from services.learner.schedule import learning_rate
 from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition
+from shoal.grpo.kl_control import adapted_kl_coef
 from shoal.models import ModelDescription
 from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
@@ -43,6 +47,16 @@ class StepResult:
     version: WeightVersion
     num_optimizer_steps: int
     metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What came of running a mini-batch forward and backward, over all ranks."""
+
+    sums: TokenSums
+    logprobs_N: Tensor
+    """[N] float32, of the mini-batch's tokens; 0 for those that were rejected."""
+    num_rows: int
 
 
 class Learner:
@@ -67,79 +81,128 @@ class Learner:
         self.model = model
         self.version = WeightVersion(attempt=0, policy_version=0)
         self.num_optimizer_steps = 0
+        self.kl_coef = config.kl.coef
 
     def step(self, batch: TrainBatch) -> StepResult:
-        """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on the clipped surrogate.
+        """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
 
-        The loss is the mean over every completion token of the *global* mini-batch (DAPO, arXiv:2503.14476), so that
-        neither packing nor the number of ranks changes the gradient. The baseline is the policy that sampled, by the
-        engine's log-probabilities. An optimizer step whose loss or gradient is not finite, on any rank, is applied on
-        none. Raises `InvalidArgument`, on every rank alike, for a batch that the model must not meet.
+        Neither packing nor the number of ranks changes the gradient of a mini-batch: each token's factor is that of
+        the whole of it. An optimizer step whose loss or gradient is not finite, on any rank, is applied on none.
+        Raises `InvalidArgument`, on every rank alike, for a batch that the model must not meet.
         """
         started = time.monotonic()
         check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
-        grpo = self.config.grpo
+        check_rewards(batch, self.config.loss.objective)
         record = StepRecord()
         refusals = []
-        for epoch in range(grpo.num_epochs):
-            for groups in cut_mini_batches(batch.groups, grpo.num_mini_batches):
-                sums, num_rows = self.accumulate_gradient(groups, batch.temperature)
-                record.num_rows += num_rows if epoch == 0 else 0
-                record.first = record.first or sums
+        survey = self.survey(batch.groups, batch.temperature) if needs_survey(self.config) else None
+        mini_batches = plan_mini_batches(batch.groups, survey, self.config)
+        record.num_rejected = sum(len(part.tokens) - part.num_counted for part in mini_batches)
+        if survey is not None:
+            record.gap = gap_metrics(LossTokens.of(batch.groups), survey.logprobs_N)
+        for epoch in range(self.config.grpo.num_epochs):
+            for mini_batch in mini_batches:
+                if not mini_batch.num_counted:
+                    record.num_refused += 1
+                    refusals.append("correction.filters rejected every token")
+                    continue
+                gradient = self.accumulate_gradient(mini_batch, batch.temperature)
+                record.gap = record.gap or gap_metrics(mini_batch.tokens, gradient.logprobs_N)
+                record.num_rows += gradient.num_rows if epoch == 0 else 0
+                loss = gradient.sums.total("loss")
                 rate = learning_rate(self.config, self.num_optimizer_steps)
-                outcome = self.engine.step(rate, refuse=not math.isfinite(sums.total("loss")))
+                outcome = self.engine.step(rate, refuse=not math.isfinite(loss))
                 if outcome.applied:
                     self.num_optimizer_steps += 1
                     record.learning_rate = rate
                     record.grad_norms.append(outcome.grad_norm)
-                    record.applied.merge(sums)
+                    record.losses.append(loss)
+                    record.num_completions += mini_batch.tokens.completions.num
+                    record.applied.merge(gradient.sums)
                 else:
                     record.num_refused += 1
-                    refusals.append(f"loss {sums.mean('loss'):.4g}, gradient norm {outcome.grad_norm:.4g}")
+                    refusals.append(f"not finite: loss {loss:.4g}, gradient norm {outcome.grad_norm:.4g}")
         applied = bool(record.grad_norms)
-        if applied:
-            self.version = WeightVersion(self.version.attempt, self.version.policy_version + 1)
-            self._update_reference()
         metrics = step_metrics(
             record,
             batch.groups,
-            num_epochs=grpo.num_epochs,
-            kl_coef=grpo.kl_coef,
+            num_epochs=self.config.grpo.num_epochs,
+            kl_coef=self.kl_coef,
+            has_reference=self._measures_kl,
             duration_s=time.monotonic() - started,
         )
-        skip_reason = "" if applied else f"not finite: {'; '.join(refusals)}"
-        return StepResult(applied, skip_reason, self.version, self.num_optimizer_steps, metrics)
-
-    def accumulate_gradient(self, groups: tuple[TrainGroup, ...], temperature: float) -> tuple[TokenSums, int]:
-        """Runs a mini-batch forward and backward; returns its sums over all ranks, and its number of rows.
-
-        Afterwards the engine holds the gradient of the global mean, waiting for its `step`.
-        """
-        grpo, ranks = self.config.grpo, self.ranks
-        # Every rank knows the whole batch: counting its tokens needs no collective.
-        num_tokens = sum(num_loss_tokens(group) for group in groups)
-        rows, num_rows = pack_for_rank(
-            groups, max_tokens=self.config.learner.pack_tokens, rank=ranks.data_rank, num_ranks=ranks.data_size
+        if applied:
+            self.version = WeightVersion(self.version.attempt, self.version.policy_version + 1)
+            self._update_reference()
+            self._adapt_kl(record)
+        return StepResult(
+            applied, "" if applied else "; ".join(refusals), self.version, self.num_optimizer_steps, metrics
         )
+
+    def survey(self, groups: Sequence[TrainGroup], temperature: float) -> Survey:
+        """What the policy says of all tokens of some groups as it is; on every rank."""
+        rows, _ = self._pack(groups)
+        seen_2N = torch.zeros(2, sum(num_loss_tokens(group) for group in groups))
+        for row in rows:
+            with torch.no_grad():
+                scored = self.engine.forward(row.to(self.ranks.device), temperature)
+            is_token_C = row.at_C >= 0
+            seen_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
+        return Survey(*self.ranks.reduce(seen_2N).float())
+
+    def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float) -> Gradient:
+        """Runs a mini-batch forward and backward.
+
+        Afterwards the engine holds the gradient of the mini-batch's loss, waiting for its `step`.
+        """
+        ranks = self.ranks
+        rows, num_rows = self._pack(mini_batch.groups)
         sums = TokenSums()
+        logprobs_N = torch.zeros(len(mini_batch.tokens))
         for number, row_on_cpu in enumerate(rows, start=1):
             row = row_on_cpu.to(ranks.device)
-            reference_C = None if self.reference is None else self.reference.logprobs(row, temperature)
+            reference_C = None
+            if self._measures_kl:
+                reference_C = self.require_reference().logprobs(row, temperature)
             logprobs_C, entropy_C = self.engine.forward(row, temperature)
-            losses = grpo_loss(
+            tokens = pick_tokens(mini_batch, row_on_cpu.at_C)
+            result = row_loss(
+                tokens.to(ranks.device),
                 logprobs_C,
-                row.behavior_logprobs_C,
-                row.advantages_C,
-                clip_low=grpo.clip_low,
-                clip_high=grpo.clip_high,
-                reference_logprobs_C=reference_C,
-                kl_coef=grpo.kl_coef,
+                entropy_C,
+                reference_C,
+                self.config,
+                kl_coef=self.kl_coef,
+                num_counted=mini_batch.num_counted,
             )
-            loss = (losses.loss_C * row.weights_C).sum() / num_tokens
             # The engine averages over the ranks; times their number it is the sum again.
-            self.engine.backward(loss * ranks.size, is_last=number == len(rows))
-            sums.add(row, losses, logprobs_C, entropy_C)
-        return sums.over(ranks), num_rows
+            self.engine.backward(result.loss * ranks.size, is_last=number == len(rows))
+            sums.add(result)
+            logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
+        return Gradient(sums.over(ranks), ranks.reduce(logprobs_N).float(), num_rows)
+
+    def _pack(self, groups: Sequence[TrainGroup]) -> tuple[list[PackedRow], int]:
+        ranks = self.ranks
+        return pack_for_rank(
+            groups, max_tokens=self.config.learner.pack_tokens, rank=ranks.data_rank, num_ranks=ranks.data_size
+        )
+
+    @property
+    def _measures_kl(self) -> bool:
+        """Whether the step runs the reference. KL in the reward was taken before the step."""
+        return self.reference is not None and self.config.kl.place == "loss"
+
+    def _adapt_kl(self, record: StepRecord) -> None:
+        """Moves the coefficient towards what keeps the KL at its target."""
+        kl = self.config.kl
+        if self._measures_kl and kl.target is not None:
+            self.kl_coef = adapted_kl_coef(
+                self.kl_coef,
+                record.applied.total("kl_of_completion") / record.num_completions,
+                target=kl.target,
+                horizon=kl.horizon,
+                num_completions=record.num_completions,
+            )
 
     def _update_reference(self) -> None:
         """Every `kl.reference_update_steps` train steps that were applied."""

@@ -27,12 +27,14 @@ class TokenScorer(nn.Module):
         self.bias = head.bias
         self.chunk_tokens = chunk_tokens
         self.logit_softcap = logit_softcap
+        self.entropy_gradient = False
+        """Whether the entropies have a gradient, as an entropy bonus needs; it takes a second pass over the logits."""
 
     def forward(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """[C] log-probabilities of the targets at the temperature, with gradient, and [C] entropies, without.
+        """[C] log-probabilities of the targets at the temperature, and [C] entropies, float32.
 
-        Both float32. Never more than `chunk_tokens` rows of logits exist at once; those of all chunks but a lone one
-        are computed again in the backward pass.
+        The former have a gradient, the latter if `entropy_gradient` says so. Never more than `chunk_tokens` rows of
+        logits exist at once; those of all chunks but a lone one are computed again in the backward pass.
         """
         if len(targets_C) <= self.chunk_tokens:
             return self._score(hidden_CE, targets_C, temperature)
@@ -49,7 +51,7 @@ class TokenScorer(nn.Module):
         logits_CV = nn.functional.linear(hidden_CE, self.weight, self.bias)
         if self.logit_softcap is not None:
             logits_CV = self.logit_softcap * torch.tanh(logits_CV / self.logit_softcap)
-        scored: tuple[Tensor, Tensor] = _TokenLogprobs.apply(logits_CV, targets_C, temperature)
+        scored: tuple[Tensor, Tensor] = _TokenLogprobs.apply(logits_CV, targets_C, temperature, self.entropy_gradient)
         return scored
 
 
@@ -61,7 +63,9 @@ class _TokenLogprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_CV: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, logits_CV: Tensor, targets_C: Tensor, temperature: float, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
         lse_C, logprobs_C, entropy_C = torch.empty(3, len(targets_C), device=logits_CV.device)
         for rows in _blocks(logits_CV):
             scaled_BV = logits_CV[rows].float() / temperature
@@ -70,21 +74,29 @@ class _TokenLogprobs(torch.autograd.Function):
             log_softmax_BV = scaled_BV.sub_(lse_B[:, None])
             logprobs_C[rows] = log_softmax_BV.gather(-1, targets_C[rows, None]).squeeze(-1)
             entropy_C[rows] = -torch.linalg.vecdot(torch.exp(log_softmax_BV), log_softmax_BV)
-        ctx.save_for_backward(logits_CV, targets_C, lse_C)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy_C)
+        ctx.save_for_backward(logits_CV, targets_C, lse_C, entropy_C)
+        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy_C)
         return logprobs_C, entropy_C
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        grad_C = grads[0]
-        logits_CV, targets_C, lse_C = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        grad_C, entropy_grad_C = grads
+        logits_CV, targets_C, lse_C, entropy_C = ctx.saved_tensors
         for rows in _blocks(logits_CV):
             # d logprob / d logit = ([target] - softmax) / temperature
             grad_B = grad_C[rows, None] / ctx.temperature
-            block_BV = (logits_CV[rows].float() / ctx.temperature).sub_(lse_C[rows, None]).exp_().mul_(-grad_B)
+            block_BV = (logits_CV[rows].float() / ctx.temperature).sub_(lse_C[rows, None])
+            if ctx.entropy_gradient:
+                # d entropy / d logit = -softmax (log softmax + entropy) / temperature
+                entropy_grad_B = entropy_grad_C[rows, None] / ctx.temperature
+                weights_BV = -grad_B - entropy_grad_B * (block_BV + entropy_C[rows, None])
+                block_BV.exp_().mul_(weights_BV)
+            else:
+                block_BV.exp_().mul_(-grad_B)
             logits_CV[rows] = block_BV.scatter_add_(-1, targets_C[rows, None], grad_B)
-        return logits_CV, None, None
+        return logits_CV, None, None, None
 
 
 def _blocks(logits_CV: Tensor) -> Iterator[slice]:

@@ -1,76 +1,148 @@
-"""The GRPO loss (arXiv:2402.03300), token by token.
+"""The loss of the tokens of one packed row: the chosen objective, the correction, the KL term and the entropy bonus.
 
-What it is: PPO's clipped surrogate with an upper clip of its own (clip-higher: DAPO, arXiv:2503.14476), on the ratio
-to the policy that *sampled* each token, plus a k3 estimate of KL(policy || reference) (joschu.net/blog/kl-approx).
-What it is not: no second "old" policy is recomputed; the engine's log-probabilities are the behavior policy. There
-is no value function and no entropy bonus.
+loss = sum over tokens of factor (weight x policy loss + kl_coef x KL) - entropy_coef x mean entropy. The factors are
+the mini-batch's (`mini_batch.py`), so the losses of all its rows, on all ranks, add up to its loss.
 
-The caller averages over the completion tokens of the whole mini-batch, on all ranks (DAPO's token-level loss), so
-neither packing nor the number of ranks changes the gradient.
+What is dropped (filters, off-policy mask, tokens of low entropy) loses its policy term and keeps its place in the
+divisor and its KL; what is rejected leaves the loss altogether. Neither the correction's weights nor its filters have
+a gradient. The bonus is a mean over tokens whatever the aggregation.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from services.learner.completions import Completions
+from services.learner.correction import Correction, correct, is_off_policy
+from services.learner.kl import token_kl
+from services.learner.mini_batch import MiniBatch, pick
+from services.learner.objectives import OBJECTIVES
+from services.learner.objectives.tokens import PolicyLoss, PolicyTokens, known_baseline
+from shoal.config import RunConfig
+
 
 @dataclass(frozen=True)
-class TokenLosses:
-    """[C] each, float32; C tokens. Only `loss_C` carries a gradient."""
+class RowTokens:
+    """[C] the tokens of a row that count in the loss, and what a mini-batch knows of them."""
 
-    loss_C: Tensor
-    """What is to be minimised: the policy loss and the weighted KL."""
+    where_C: Tensor
+    """int64: which of the row's scored tokens they are."""
+    behavior_logprobs_C: Tensor
+    """NaN where unknown."""
+    advantages_C: Tensor
+    rewards_C: Tensor
+    factors_C: Tensor
+    is_kept_C: Tensor
+    proximal_logprobs_C: Tensor | None
+    correction: Correction | None
+    completions: Completions
+
+    def to(self, device: torch.device) -> "RowTokens":
+        return RowTokens(**{field.name: _to(getattr(self, field.name), device) for field in fields(self)})
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Completions):
+        return Completions(value.index_C.to(device), value.num)
+    if isinstance(value, Correction):
+        return Correction(**{field.name: getattr(value, field.name).to(device) for field in fields(Correction)})
+    return value
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """What came of a row. [C] each, without gradient, but for `loss`."""
+
+    loss: Tensor
+    """[] the row's part of the mini-batch's loss, with gradient."""
+    tokens: RowTokens
+    policy: PolicyLoss
     policy_loss_C: Tensor
-    log_ratio_C: Tensor
-    """log policy - log behavior; 0 where the behavior is unknown."""
-    is_clipped_low_C: Tensor
-    """Where the ratio is below the range and clipping it changed the loss (negative advantage)."""
-    is_clipped_high_C: Tensor
-    """Where the ratio is above the range and clipping it changed the loss (positive advantage)."""
-    log_reference_ratio_C: Tensor | None
-    """log policy - log reference; None without a reference."""
+    """Weighted."""
+    logprobs_C: Tensor
+    baseline_logprobs_C: Tensor
+    entropy_C: Tensor
+    correction: Correction
+    is_dropped_C: Tensor
+    """bool: the policy term was dropped, for whatever reason."""
+    reference_logprobs_C: Tensor | None
     kl_C: Tensor | None
-    """k3 estimate of KL(policy || reference)."""
+    """Not weighted."""
 
 
-def grpo_loss(
+def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
+    """Those of the tokens at `at_C` that count; -1 stands for a token that is not of the mini-batch."""
+    where_C = torch.nonzero(at_C >= 0).squeeze(1)
+    where_C = where_C[mini_batch.counts_N[at_C[where_C]]]
+    at = at_C[where_C]
+    tokens, proximal_N, correction = mini_batch.tokens, mini_batch.proximal_logprobs_N, mini_batch.correction
+    return RowTokens(
+        where_C=where_C,
+        behavior_logprobs_C=tokens.behavior_logprobs_N[at],
+        advantages_C=tokens.advantages_N[at],
+        rewards_C=tokens.rewards_N[at],
+        factors_C=mini_batch.factors_N[at].to(tokens.advantages_N.dtype),
+        is_kept_C=mini_batch.is_kept_N[at],
+        proximal_logprobs_C=None if proximal_N is None else proximal_N[at],
+        correction=None if correction is None else pick(correction, at),
+        completions=Completions(tokens.completions.index_C[at], tokens.completions.num),
+    )
+
+
+def row_loss(
+    tokens: RowTokens,
     logprobs_C: Tensor,
-    behavior_logprobs_C: Tensor,
-    advantages_C: Tensor,
+    entropy_C: Tensor,
+    reference_logprobs_C: Tensor | None,
+    config: RunConfig,
     *,
-    clip_low: float,
-    clip_high: float,
-    reference_logprobs_C: Tensor | None = None,
-    kl_coef: float = 0.0,
-) -> TokenLosses:
-    """The loss of each token.
+    kl_coef: float,
+    num_counted: int,
+) -> RowLoss:
+    """The loss of a row, from the [C] log-probabilities, with gradient, and entropies of all its scored tokens.
 
-    With ratio r = exp(logprobs - behavior) and advantage A: max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A)
-    + kl_coef * (exp(d) - d - 1), d = reference - logprobs. A behavior log-probability of NaN means unknown: the ratio
-    then is 1, with the gradient of an on-policy token.
+    The entropies need a gradient only with `loss.entropy_coef`. `num_counted` tokens of the whole mini-batch count.
     """
-    known_C = torch.where(torch.isnan(behavior_logprobs_C), logprobs_C.detach(), behavior_logprobs_C)
-    log_ratio_C = logprobs_C - known_C
-    ratio_C = torch.exp(log_ratio_C)
-    unclipped_C = -ratio_C * advantages_C
-    clipped_C = -torch.clamp(ratio_C, 1 - clip_low, 1 + clip_high) * advantages_C
-    policy_loss_C = torch.maximum(unclipped_C, clipped_C)
-    loss_C = policy_loss_C
-    log_reference_ratio_C = kl_C = None
+    live_C, entropy_C = logprobs_C[tokens.where_C], entropy_C[tokens.where_C]
+    held_C = live_C.detach()
+    proximal_C = held_C if tokens.proximal_logprobs_C is None else tokens.proximal_logprobs_C
+    behavior_C = known_baseline(tokens.behavior_logprobs_C, held_C)
+    baseline_C = behavior_C if config.loss.baseline == "behavior" else proximal_C
+    policy_tokens = PolicyTokens(live_C, held_C, baseline_C, tokens.advantages_C, tokens.rewards_C, tokens.completions)
+    policy = OBJECTIVES[config.loss.objective](policy_tokens, config.loss)
+    correction = tokens.correction
+    if correction is None:
+        correction = correct(
+            config.correction, proximal_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions
+        )
+    is_dropped_C = correction.is_dropped_C | ~tokens.is_kept_C
+    if config.loss.off_policy_mask is not None:
+        is_dropped_C = is_dropped_C | is_off_policy(
+            held_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions, config.loss.off_policy_mask
+        )
+    policy_loss_C = torch.where(is_dropped_C, 0.0, policy.loss_C * correction.weights_C)
+    loss_C, kl_C, reference_C = policy_loss_C, None, None
     if reference_logprobs_C is not None:
-        log_reference_ratio_C = logprobs_C - reference_logprobs_C
-        kl_C = torch.exp(-log_reference_ratio_C) + log_reference_ratio_C - 1
-        loss_C = policy_loss_C + kl_coef * kl_C
-    with torch.no_grad():
-        is_clipped_low_C = (ratio_C < 1 - clip_low) & (advantages_C < 0)
-        is_clipped_high_C = (ratio_C > 1 + clip_high) & (advantages_C > 0)
-    return TokenLosses(
-        loss_C=loss_C,
+        reference_C = reference_logprobs_C[tokens.where_C]
+        kl_C = token_kl(policy_tokens, reference_C, config.kl)
+        loss_C = policy_loss_C + kl_coef * kl_C if kl_coef else loss_C
+    loss = (loss_C * tokens.factors_C).sum()
+    if config.loss.entropy_coef:
+        loss = loss - config.loss.entropy_coef * entropy_C.sum() / num_counted
+    return RowLoss(
+        loss=loss,
+        tokens=tokens,
+        policy=policy,
         policy_loss_C=policy_loss_C.detach(),
-        log_ratio_C=log_ratio_C.detach(),
-        is_clipped_low_C=is_clipped_low_C,
-        is_clipped_high_C=is_clipped_high_C,
-        log_reference_ratio_C=None if log_reference_ratio_C is None else log_reference_ratio_C.detach(),
+        logprobs_C=held_C,
+        baseline_logprobs_C=baseline_C,
+        entropy_C=entropy_C.detach(),
+        correction=correction,
+        is_dropped_C=is_dropped_C,
+        reference_logprobs_C=reference_C,
         kl_C=None if kl_C is None else kl_C.detach(),
     )

@@ -10,75 +10,83 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from services.learner.batch import PackedRow, num_loss_tokens
-from services.learner.loss import TokenLosses
+from services.learner.batch import num_loss_tokens
+from services.learner.loss import RowLoss
+from services.learner.loss_tokens import LossTokens
+from services.learner.mismatch import mismatch_metrics
 from services.learner.ranks import Ranks
 from shoal.rollout import TrainGroup
 
 _SUMS = (
-    "num_tokens", "loss", "policy_loss", "approx_kl", "clipped_low", "clipped_high", "entropy", "negative_logprob",
-    "ratio", "ratio_squared", "kl1", "kl2", "kl3", "num_known", "gap",
+    "num_tokens", "loss", "policy_loss", "approx_kl", "clipped_low", "clipped_high", "clipped_dual", "entropy",
+    "negative_logprob", "ratio", "ratio_squared", "weight", "truncated", "dropped", "filtered", "filtered_low",
+    "kl", "kl_of_completion", "kl1", "kl2", "kl3", "kl4",
 )  # fmt: skip
-_MAXIMA = ("ratio", "gap")
 
 
 @dataclass
 class TokenSums:
-    """Sums and maxima over the scored tokens of some rows."""
+    """Sums and maxima over the tokens that count of some rows."""
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(_SUMS), dtype=torch.float64))
-    maxima: Tensor = field(default_factory=lambda: torch.zeros(len(_MAXIMA), dtype=torch.float64))
+    largest_ratio: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
-    def add(self, row: PackedRow, losses: TokenLosses, logprobs_C: Tensor, entropy_C: Tensor) -> None:
-        """Takes a forward in."""
-        counts = row.weights_C > 0
-        if not bool(counts.any()):
+    def add(self, row: RowLoss) -> None:
+        """Takes a row in."""
+        self.sums[_SUMS.index("loss")] += float(row.loss.detach())
+        if not len(row.logprobs_C):
             return
-        ratio_C = torch.exp(losses.log_ratio_C)
-        known_C = ~torch.isnan(row.behavior_logprobs_C)
-        gap_C = torch.where(known_C, losses.log_ratio_C.abs(), 0.0)
-        zero_C = torch.zeros_like(ratio_C)
-        to_reference_C = losses.log_reference_ratio_C if losses.log_reference_ratio_C is not None else zero_C
+        log_ratio_C = row.logprobs_C - row.baseline_logprobs_C
+        ratio_C = torch.exp(log_ratio_C)
         columns = {
-            "num_tokens": row.weights_C,
-            "loss": losses.loss_C.detach(),
-            "policy_loss": losses.policy_loss_C,
-            "approx_kl": losses.log_ratio_C.square() / 2,
-            "clipped_low": losses.is_clipped_low_C,
-            "clipped_high": losses.is_clipped_high_C,
-            "entropy": entropy_C,
-            "negative_logprob": -logprobs_C.detach(),
+            "num_tokens": torch.ones_like(ratio_C),
+            "policy_loss": row.policy_loss_C,
+            "approx_kl": log_ratio_C.square() / 2,
+            "clipped_low": row.policy.is_clipped_low_C,
+            "clipped_high": row.policy.is_clipped_high_C,
+            "clipped_dual": row.policy.is_dual_clipped_C,
+            "entropy": row.entropy_C,
+            "negative_logprob": -row.logprobs_C,
             "ratio": ratio_C,
             "ratio_squared": ratio_C.double().square(),
-            "kl1": to_reference_C,
-            "kl2": to_reference_C.square() / 2,
-            "kl3": losses.kl_C if losses.kl_C is not None else zero_C,
-            "num_known": known_C,
-            "gap": gap_C,
+            "weight": torch.where(row.correction.is_dropped_C, 0.0, row.correction.weights_C),
+            "truncated": row.correction.is_truncated_C,
+            "dropped": row.is_dropped_C,
+            "filtered": row.correction.is_dropped_C,
+            "filtered_low": row.correction.is_dropped_low_C,
         }
-        self.sums += torch.stack([columns[name].double().sum() for name in _SUMS]).cpu()
-        self.maxima = torch.maximum(self.maxima, torch.stack([ratio_C.max(), gap_C.max()]).double().cpu())
+        if row.kl_C is not None and row.reference_logprobs_C is not None:
+            distance_C = row.logprobs_C - row.reference_logprobs_C
+            completions = row.tokens.completions
+            columns |= {
+                "kl": row.kl_C,
+                "kl_of_completion": row.kl_C / completions.spread(completions.num_tokens()),
+                "kl1": distance_C,
+                "kl2": distance_C.square() / 2,
+                "kl3": torch.expm1(-distance_C) + distance_C,
+                "kl4": ratio_C * distance_C,
+            }
+        names = list(columns)
+        totals = torch.stack([columns[name].double().sum() for name in names]).cpu()
+        self.sums[[_SUMS.index(name) for name in names]] += totals
+        self.largest_ratio = torch.maximum(self.largest_ratio, ratio_C.max().double().cpu())
 
     def over(self, ranks: Ranks) -> "TokenSums":
         """The same over all ranks."""
-        return TokenSums(ranks.reduce(self.sums), ranks.reduce(self.maxima, maximum=True))
+        return TokenSums(ranks.reduce(self.sums), ranks.reduce(self.largest_ratio, maximum=True))
 
     def merge(self, other: "TokenSums") -> None:
         """Takes more rows in."""
         self.sums += other.sums
-        self.maxima = torch.maximum(self.maxima, other.maxima)
+        self.largest_ratio = torch.maximum(self.largest_ratio, other.largest_ratio)
 
     def total(self, name: str) -> float:
         """The sum of one quantity over the tokens."""
         return float(self.sums[_SUMS.index(name)])
 
-    def mean(self, name: str, *, of: str = "num_tokens") -> float:
+    def mean(self, name: str) -> float:
         """The mean of one quantity over the tokens; 0 without any."""
-        return self.total(name) / max(1.0, self.total(of))
-
-    def maximum(self, name: str) -> float:
-        """The largest value of one quantity."""
-        return float(self.maxima[_MAXIMA.index(name)])
+        return self.total(name) / max(1.0, self.total("num_tokens"))
 
 
 @dataclass
@@ -87,65 +95,101 @@ class StepRecord:
 
     applied: TokenSums = field(default_factory=TokenSums)
     """Over the mini-batches that were applied, each epoch anew."""
-    first: TokenSums | None = None
-    """Over the step's first mini-batch, before the weights moved."""
+    losses: list[float] = field(default_factory=list)
+    """Of each optimizer step that was applied."""
     grad_norms: list[float] = field(default_factory=list)
+    num_completions: int = 0
+    """In the mini-batches that were applied, each epoch anew."""
     num_refused: int = 0
+    num_rejected: int = 0
+    """Tokens that filters rejected, of one epoch."""
     num_rows: int = 0
     """Rows of one epoch."""
     learning_rate: float = 0.0
+    gap: dict[str, float] = field(default_factory=dict)
+    """As `gap_metrics`."""
+
+
+def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
+    """How far the learner is from the engine on some tokens, before the weights move."""
+    gap_N = logprobs_N - tokens.behavior_logprobs_N
+    known = gap_N[~torch.isnan(gap_N)].abs()
+    metrics = {
+        "val/logprob_gap_mean": float(known.mean()) if len(known) else 0.0,
+        "val/logprob_gap_max": float(known.max()) if len(known) else 0.0,
+        "val/num_missing_behavior_logprobs": float(len(gap_N) - len(known)),
+    }
+    mismatch = mismatch_metrics(logprobs_N, tokens.behavior_logprobs_N, tokens.completions)
+    return metrics | {f"mismatch/{name}": value for name, value in mismatch.items()}
 
 
 def step_metrics(
-    record: StepRecord, groups: Sequence[TrainGroup], *, num_epochs: int, kl_coef: float, duration_s: float
+    record: StepRecord,
+    groups: Sequence[TrainGroup],
+    *,
+    num_epochs: int,
+    kl_coef: float,
+    has_reference: bool,
+    duration_s: float,
 ) -> dict[str, float]:
     """The metrics of a step, by name. Means over tokens are left out when nothing was applied."""
     rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
     num_step_tokens = sum(len(group.prompt_token_ids) + rollout.completion.num_tokens for group, rollout in rollouts)
+    num_tokens = sum(num_loss_tokens(group) for group in groups)
     metrics = {
         "val/num_step_tokens": float(num_step_tokens),
-        "val/num_loss_tokens": float(sum(num_loss_tokens(group) for group in groups)),
+        "val/num_loss_tokens": float(num_tokens),
+        "val/rejected_share": record.num_rejected / max(1, num_tokens),
         "other/packed_ratio": record.num_rows / max(1, len(rollouts)),
         "optim/num_refused": float(record.num_refused),
         "lr": record.learning_rate,
         "time/training": duration_s,
         "learner_tokens_per_second_step": num_step_tokens * num_epochs / duration_s,
     }
-    if record.first is not None:
-        first = record.first
-        metrics |= {
-            "val/logprob_gap_mean": first.mean("gap", of="num_known"),
-            "val/logprob_gap_max": first.maximum("gap"),
-            "val/num_missing_behavior_logprobs": first.total("num_tokens") - first.total("num_known"),
-        }
+    metrics |= record.gap
     if record.grad_norms:
-        metrics |= _means(record, num_passes=num_epochs * len(rollouts), kl_coef=kl_coef)
+        metrics |= _means(record)
+        if has_reference:
+            metrics |= _kl_means(record, kl_coef)
     return metrics
 
 
-def _means(record: StepRecord, *, num_passes: int, kl_coef: float) -> dict[str, float]:
-    """`num_passes` counts each completion once an epoch."""
+def _means(record: StepRecord) -> dict[str, float]:
     sums = record.applied
-    ratio = sums.mean("ratio")
-    metrics = {
-        "objective/loss": sums.mean("loss"),
-        "objective/entropy": sums.total("negative_logprob") / num_passes,
+    ratio, filtered, low = sums.mean("ratio"), sums.mean("filtered"), sums.mean("filtered_low")
+    return {
+        "objective/loss": sum(record.losses) / len(record.losses),
+        "objective/entropy": sums.total("negative_logprob") / record.num_completions,
         "loss/policy_avg": sums.mean("policy_loss"),
         "policy/approxkl_avg": sums.mean("approx_kl"),
         "policy/clipfrac_avg": sums.mean("clipped_low") + sums.mean("clipped_high"),
         "policy/clipfrac_low": sums.mean("clipped_low"),
         "policy/clipfrac_high": sums.mean("clipped_high"),
+        "policy/clipfrac_dual": sums.mean("clipped_dual"),
         "policy/entropy_avg": sums.mean("entropy"),
         "val/ratio": ratio,
         "val/ratio_var": max(0.0, sums.mean("ratio_squared") - ratio * ratio),
-        "val/ratio_max": sums.maximum("ratio"),
+        "val/ratio_max": float(sums.largest_ratio),
+        "val/rho_weight": sums.mean("weight"),
+        "val/rho_clipfrac": sums.mean("truncated"),
+        "val/rho_drop_frac": filtered,
+        "val/rho_drop_low_frac": low,
+        "val/rho_drop_high_frac": filtered - low,
+        "val/dropped_share": sums.mean("dropped"),
         "optim/grad_norm": sum(record.grad_norms) / len(record.grad_norms),
     }
-    if kl_coef:
-        metrics |= {
-            "objective/kl": sums.total("kl1") / num_passes,
-            "objective/kl2": sums.total("kl2") / num_passes,
-            "objective/kl3": sums.total("kl3") / num_passes,
-            "loss/kl_avg": kl_coef * sums.mean("kl3"),
-        }
-    return metrics
+
+
+def _kl_means(record: StepRecord, kl_coef: float) -> dict[str, float]:
+    sums, num_completions = record.applied, record.num_completions
+    return {
+        "objective/kl": sums.total("kl1") / num_completions,
+        "objective/kl2": sums.total("kl2") / num_completions,
+        "objective/kl3": sums.total("kl3") / num_completions,
+        "objective/kl0_avg": sums.mean("kl1"),
+        "objective/kl1_avg": sums.mean("kl2"),
+        "objective/kl2_avg": sums.mean("kl3"),
+        "objective/kl3_avg": sums.mean("kl4"),
+        "objective/kl_coef": kl_coef,
+        "loss/kl_avg": kl_coef * sums.mean("kl"),
+    }

@@ -79,6 +79,7 @@ class LearnerRank:
             folder = resolve_model(config.model.path, config.model.revision)
             model = model_config(folder)
             policy = load_policy(folder, settings, sequence_group=ranks.sequence_group)
+            policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
             reference = None
             if config.kl.needs_reference:
                 is_fixed = config.kl.reference_update_steps is None

@@ -13,8 +13,8 @@ class FilterConfig(Section):
     """One test that tokens have to pass. d = proximal - behavior log-probability, of a token or over its sequence."""
 
     statistic: Literal["ratio", "k2", "k3", "tv", "binary_kl", "probability_difference"] = "ratio"
-    """exp(d); d^2/2; exp(d) - d - 1; |exp(d) - 1|; the KL divergence of the token against all others
-    (p log(p/q) + (1-p) log((1-p)/(1-q))); exp(proximal) - exp(behavior)."""
+    """exp(d); d^2/2; exp(d) - d - 1; |exp(d) - 1|; the KL divergence of the token against all others (p log(p/q) +
+    (1-p) log((1-p)/(1-q)), p behavior and q proximal); exp(proximal) - exp(behavior)."""
     level: Level = "token"
     """Of each token; or one value for a whole completion: from the sum, the mean, or the largest over its tokens. The
     ratio is exponentiated last: exp(sum d) is the completion's ratio, exp(mean d) its geometric mean."""
@@ -49,12 +49,23 @@ class CorrectionConfig(Section):
     """Each token's ratio; the completion's product of them; or their geometric mean."""
     weight_low: float | None = Field(default=None, gt=0, lt=1)
     """Weights are raised to this at least."""
-    weight_high: float | None = Field(default=2.0, gt=1)
-    """Weights are truncated to this (TIS)."""
+    weight_high: float = Field(default=2.0, ge=0)
+    """Weights are truncated to this (TIS), which is above 1; 0 leaves them as they are."""
     normalize: bool = False
-    """Divide the weights by their mean over the tokens of the step."""
+    """Divide the weights by their mean over the step: over its tokens, or with sequence and geometric weights over
+    its completions."""
     filters: list[FilterConfig] = Field(default_factory=list)
     """Tests; a token that fails any is dropped (IcePop: ratio, token, low 0.5, high 5)."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if 0 < self.weight_high <= 1:
+            raise ValueError(f"weight_high ({self.weight_high}) must be above 1, or 0 for no bound")
+        if self.weight == "none":
+            for name in ("weight_low", "weight_high", "normalize"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} bounds or scales the weights, and weight is none: set weight or drop it")
+        return self
 
     @property
     def is_on(self) -> bool:

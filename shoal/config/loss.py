@@ -176,7 +176,8 @@ class KlConfig(Section):
     """Share of the policy in such an update: reference = (1 - alpha) x reference + alpha x policy (TR-DPO,
     arXiv:2404.09656)."""
     target: float | None = Field(default=None, gt=0)
-    """Adapt the coefficient so that the mean KL of a completion comes to this (arXiv:1909.08593)."""
+    """Adapt the coefficient so that the KL, a mean over completions of their token means, comes to this
+    (arXiv:1909.08593)."""
     horizon: int = Field(default=10_000, ge=1)
     """Completions over which the coefficient adapts."""
 
@@ -186,6 +187,8 @@ class KlConfig(Section):
             raise ValueError(f"coef ({self.coef}) needs a reference policy: set coef to 0 or reference to auto")
         if self.place == "reward" and (self.gradient != "plain" or self.estimator == "ratio_k1"):
             raise ValueError('KL in the reward has no gradient: use gradient "plain" and an estimator without ratio')
+        if self.estimator == "ratio_k1" and self.gradient != "plain":
+            raise ValueError(f'estimator "ratio_k1" has the ratio already: use gradient "plain", not {self.gradient!r}')
         if self.target is not None and self.coef == 0:
             raise ValueError("target adapts coef, which must begin above 0")
         if not self.needs_reference and self.reference_update_steps is not None:

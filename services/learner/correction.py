@@ -1,0 +1,135 @@
+"""Correction for the gap between the engine that sampled and the learner: weights, and tests that tokens must pass.
+
+d = proximal - behavior log-probability of a token, 0 where the engine reported none. Statistics of a sequence are of
+one completion, never of the row that it is packed in. Nothing here has a gradient.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.learner.completions import Completions
+from services.learner.divergence import binary_kl
+from shoal.config.correction import CorrectionConfig, FilterConfig
+
+
+@dataclass(frozen=True)
+class Correction:
+    """[C] each."""
+
+    weights_C: Tensor
+    """What the policy loss is multiplied by where a token is not dropped; of the log-probabilities' type."""
+    is_truncated_C: Tensor
+    """bool: where the weight was bounded."""
+    is_dropped_C: Tensor
+    """bool: failed a filter."""
+    is_dropped_low_C: Tensor
+    """bool: failed a lower bound."""
+    is_rejected_C: Tensor
+    """bool: failed a filter that rejects; such a token leaves the loss altogether, its divisor too."""
+
+
+def correct(
+    config: CorrectionConfig,
+    proximal_logprobs_C: Tensor,
+    behavior_logprobs_C: Tensor,
+    advantages_C: Tensor,
+    completions: Completions,
+) -> Correction:
+    """Weights and dropped tokens, from [C] log-probabilities of the same type; NaN in `behavior` means unknown.
+
+    With `correction.normalize` the tokens must be those of the whole step.
+    """
+    behavior_C = torch.where(torch.isnan(behavior_logprobs_C), proximal_logprobs_C, behavior_logprobs_C)
+    gap_C = proximal_logprobs_C - behavior_C
+    weights_C, is_truncated_C = _weigh(config, gap_C, completions)
+    is_dropped_C, is_low_C, is_rejected_C = (torch.zeros_like(gap_C, dtype=torch.bool) for _ in range(3))
+    for test in config.filters:
+        statistic_C = filter_statistic(test, proximal_logprobs_C, behavior_C, completions)
+        fails_low_C = torch.zeros_like(is_low_C) if test.low is None else statistic_C < test.low
+        fails_C = fails_low_C if test.high is None else fails_low_C | (statistic_C > test.high)
+        if test.only_harmful:
+            fails_C = fails_C & (gap_C.sign() * advantages_C > 0)
+        is_dropped_C = is_dropped_C | fails_C
+        is_low_C = is_low_C | (fails_C & fails_low_C)
+        if test.reject:
+            is_rejected_C = is_rejected_C | fails_C
+    return Correction(weights_C, is_truncated_C, is_dropped_C, is_low_C, is_rejected_C)
+
+
+def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) -> tuple[Tensor, Tensor]:
+    """[C] weights, and where they were bounded."""
+    if config.weight == "none":
+        return torch.ones_like(gap_C), torch.zeros_like(gap_C, dtype=torch.bool)
+    if config.weight == "token":
+        ratio_C = torch.exp(gap_C)
+    else:
+        over = completions.sum if config.weight == "sequence" else completions.mean
+        ratio_C = torch.exp(completions.spread(over(gap_C)))
+    weights_C = ratio_C if config.weight_low is None else ratio_C.clamp(min=config.weight_low)
+    weights_C = weights_C.clamp(max=config.weight_high) if config.weight_high else weights_C
+    is_truncated_C = weights_C != ratio_C
+    if config.normalize and len(weights_C):
+        # A completion's weight counts once, a token's once.
+        one_each = weights_C if config.weight == "token" else completions.mean(weights_C)[completions.num_tokens() > 0]
+        weights_C = weights_C / one_each.mean()
+    return weights_C, is_truncated_C
+
+
+def filter_statistic(
+    test: FilterConfig, proximal_logprobs_C: Tensor, behavior_logprobs_C: Tensor, completions: Completions
+) -> Tensor:
+    """[C] what the test looks at, of each token or of its completion. No NaN may come in."""
+    gap_C = proximal_logprobs_C - behavior_logprobs_C
+    match test.statistic:
+        case "ratio":
+            # Exponentiated last, so that a sequence's ratio is the product, or the geometric mean.
+            return torch.exp(_over(test.level, gap_C, completions))
+        case "k2":
+            values_C = gap_C.square() / 2
+        case "k3":
+            values_C = torch.expm1(gap_C) - gap_C
+        case "tv":
+            values_C = torch.expm1(gap_C).abs()
+        case "binary_kl":
+            values_C = binary_kl(behavior_logprobs_C, proximal_logprobs_C)
+        case "probability_difference":
+            values_C = torch.exp(proximal_logprobs_C) - torch.exp(behavior_logprobs_C)
+    return _over(test.level, values_C, completions)
+
+
+def _over(level: str, values_C: Tensor, completions: Completions) -> Tensor:
+    match level:
+        case "sequence_sum":
+            return completions.spread(completions.sum(values_C))
+        case "sequence_mean":
+            return completions.spread(completions.mean(values_C))
+        case "sequence_max":
+            return completions.spread(completions.max(values_C))
+    return values_C
+
+
+def entropy_threshold(entropies_C: Tensor, share: float) -> float:
+    """The entropy from which on tokens are among the `share` of highest entropy (arXiv:2506.01939).
+
+    Interpolated between the two tokens at the quantile; `entropies_C` are those of the whole step.
+    """
+    return float(np.quantile(entropies_C.detach().double().cpu().numpy(), 1 - share))
+
+
+def is_off_policy(
+    logprobs_C: Tensor, sampled_logprobs_C: Tensor, advantages_C: Tensor, completions: Completions, threshold: float
+) -> Tensor:
+    """[C] bool: tokens of negative advantage whose completion has become unlikely (DeepSeek-V3.2, arXiv:2512.02556).
+
+    That is, the mean over its tokens of sampled - policy log-probability is above the threshold. NaN counts as 0.
+    """
+    mean_S = off_policy_divergence(logprobs_C, sampled_logprobs_C, completions)
+    return (advantages_C < 0) & (completions.spread(mean_S) > threshold)
+
+
+def off_policy_divergence(logprobs_C: Tensor, sampled_logprobs_C: Tensor, completions: Completions) -> Tensor:
+    """[S] mean over a completion's tokens of sampled - policy log-probability; NaN counts as 0."""
+    return completions.mean(torch.nan_to_num(sampled_logprobs_C - logprobs_C.detach(), nan=0.0))

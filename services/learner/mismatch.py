@@ -1,0 +1,58 @@
+"""How far the learner's log-probabilities are from those that the engine sampled by. Always measured.
+
+At staleness 0 it is what the two implementations differ by: numerics, a wrong temperature, weights that did not
+arrive. Otherwise it is that and the steps between.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from services.learner.completions import Completions
+
+_MOST = 2.0
+"""What ratios are truncated at for the effective sample size, when no weights are applied."""
+_MOST_EXPONENT = 700.0
+"""Keeps the square of a hopeless completion's ratio finite."""
+
+
+def mismatch_metrics(
+    learner_logprobs_C: Tensor,
+    behavior_logprobs_C: Tensor,
+    completions: Completions,
+    weights_C: Tensor | None = None,
+    *,
+    count_empty: bool = False,
+) -> dict[str, float]:
+    """The gap, from [C] log-probabilities. Tokens whose `behavior` is NaN are left out, but for given weights.
+
+    With d = learner - behavior: `kl` is the mean of -d, an estimate of KL(behavior || learner); `k3` that of exp(d) -
+    d - 1; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of exp(2 sum d) - 1; the perplexities are
+    means over completions of exp(-mean log-prob), `log_perplexity_difference` of mean behavior - mean learner. With w
+    the [C] weights, or min(exp(d), 2) without: `weight_mean`, and `effective_sample_size` 1 / mean((w / mean w)^2),
+    the share of the tokens that as many equal weights would be. With
+    `count_empty` a completion without tokens counts among them, with 0, as in verl. Without a known token there is
+    nothing to say.
+    """
+    known_C = ~torch.isnan(behavior_logprobs_C)
+    learner_C, behavior_C = learner_logprobs_C[known_C].double(), behavior_logprobs_C[known_C].double()
+    if not len(learner_C):
+        return {}
+    of_known = Completions(completions.index_C[known_C], completions.num)
+    is_counted_S = (of_known.num_tokens() > 0) | count_empty
+    gap_C = learner_C - behavior_C
+    learner_S, behavior_S = (of_known.mean(values)[is_counted_S] for values in (learner_C, behavior_C))
+    weights_C = torch.exp(gap_C).clamp(max=_MOST) if weights_C is None else weights_C.double()
+    mean = float(weights_C.mean())
+    return {
+        "kl": float(-gap_C.mean()),
+        "k3": float((torch.expm1(gap_C) - gap_C).mean()),
+        "chi2_token": float(torch.expm1(2 * gap_C).mean()),
+        "chi2_sequence": float(torch.expm1((2 * of_known.sum(gap_C)[is_counted_S]).clamp(max=_MOST_EXPONENT)).mean()),
+        "learner_perplexity": float(torch.exp(-learner_S).mean()),
+        "engine_perplexity": float(torch.exp(-behavior_S).mean()),
+        "log_perplexity_difference": float((behavior_S - learner_S).mean()),
+        "weight_mean": mean,
+        "effective_sample_size": 1 / float((weights_C / mean).square().mean()) if mean else math.nan,
+    }

@@ -1,0 +1,114 @@
+"""Golden loss cases through the functions of the learner's step: from a case's settings to a configuration of ours, and
+from its matrices to the tokens of a mini-batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.learner.completions import Completions
+from services.learner.correction import Correction
+from services.learner.loss import RowLoss, pick_tokens, row_loss
+from services.learner.loss_tokens import LossTokens
+from services.learner.mini_batch import MiniBatch, Survey, correct_step, keep_top_entropy, weigh_mini_batch
+from shoal.config import RunConfig, parse_config
+from tests.golden import GoldenCase, as_array
+
+
+def run_with(**sections: Mapping[str, Any]) -> RunConfig:
+    """A run with these tables; what is None is left at its default."""
+    given = {
+        name: {key: value for key, value in table.items() if value is not None} for name, table in sections.items()
+    }
+    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, **given})
+
+
+def aggregation_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Our fields for a case's way of averaging."""
+    mode = settings.get("aggregation", settings.get("mode"))
+    divisor = settings.get("denominator", settings.get("max_completion_length"))
+    counted = {"all": "count", "non-empty": "skip"}[settings.get("sequences_counted", "non-empty")]
+    # GMPO's loss is one for each sequence: the mean over its tokens is itself.
+    ours = "seq-mean-token-mean" if mode == "mean over sequences" else mode
+    return {"aggregation": ours, "denominator": divisor, "empty_sequences": counted}
+
+
+@dataclass
+class Matrices:
+    """A case's [B][T] inputs, and what became of them."""
+
+    mask: Tensor
+    logprobs: Tensor
+    entropies: Tensor
+    mini_batch: MiniBatch
+    result: RowLoss
+
+    def spread(self, values_C: Tensor) -> Any:
+        """[C] values back to [B][T], 0 where nothing counts."""
+        matrix = torch.zeros(self.mask.shape, dtype=values_C.dtype)
+        matrix[self.mask] = torch.zeros(int(self.mask.sum()), dtype=values_C.dtype).index_copy(
+            0, self.result.tokens.where_C, values_C
+        )
+        return matrix.numpy()
+
+    @property
+    def gradient(self) -> Any:
+        return _grad(self.logprobs)
+
+    @property
+    def entropy_gradient(self) -> Any:
+        return _grad(self.entropies)
+
+
+def _grad(values: Tensor) -> Any:
+    return np.zeros(values.shape) if values.grad is None else values.grad.numpy()
+
+
+def matrix_of(case: GoldenCase, name: str) -> Tensor:
+    return torch.from_numpy(as_array(case.inputs[name]))
+
+
+def tokens_of(case: GoldenCase, baseline: str) -> LossTokens:
+    """The tokens under the mask, with the log-probabilities named `baseline` as the behavior policy's."""
+    mask = matrix_of(case, "mask").bool()
+    rows = torch.arange(len(mask))[:, None].expand_as(mask)[mask]
+    behavior = matrix_of(case, baseline)[mask]
+
+    def of_rows(name: str, default: float) -> Tensor:
+        values = matrix_of(case, name) if name in case.inputs else torch.full((len(mask),), default).double()
+        return values[rows]
+
+    return LossTokens(
+        behavior, of_rows("advantages", 0.0), of_rows("scores", torch.nan), of_rows("sample_weights", 1.0),
+        Completions(rows, len(mask)),
+    )  # fmt: skip
+
+
+def lose(case: GoldenCase, run: RunConfig, *, behavior: str = "old_logprobs") -> Matrices:
+    """Runs a case forward and backward, as the learner does a mini-batch of one row.
+
+    The proximal log-probabilities are the case's `old_logprobs`.
+    """
+    mask = matrix_of(case, "mask").bool()
+    tokens = tokens_of(case, behavior)
+    proximal = matrix_of(case, "old_logprobs")[mask]
+    logprobs = matrix_of(case, "logprobs").requires_grad_()
+    entropies = (matrix_of(case, "entropies") if "entropies" in case.inputs else torch.zeros_like(logprobs)).detach()
+    entropies.requires_grad_()
+    survey = Survey(proximal, entropies.detach()[mask])
+    correction: Correction = correct_step(tokens, survey, run)
+    mini_batch = weigh_mini_batch(
+        (), tokens, run, is_kept_N=keep_top_entropy(survey.entropies_N, run.loss.top_entropy_share),
+        proximal_logprobs_N=proximal, correction=correction,
+    )  # fmt: skip
+    picked = pick_tokens(mini_batch, torch.arange(len(tokens)))
+    reference = matrix_of(case, "ref_logprobs")[mask] if "ref_logprobs" in case.inputs else None
+    result = row_loss(
+        picked, logprobs[mask], entropies[mask], reference, run,
+        kl_coef=run.kl.coef, num_counted=mini_batch.num_counted,
+    )  # fmt: skip
+    result.loss.backward()
+    return Matrices(mask, logprobs, entropies, mini_batch, result)

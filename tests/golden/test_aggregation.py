@@ -1,0 +1,53 @@
+"""The ways of averaging, whole and in parts, against other systems' values."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from services.learner.loss import pick_tokens
+from services.learner.loss_tokens import LossTokens
+from services.learner.mini_batch import MiniBatch, weigh_mini_batch
+from tests.golden import GoldenCase, golden_cases
+from tests.golden.losses import aggregation_of, matrix_of, run_with, tokens_of
+
+
+def mini_batch_of(case: GoldenCase) -> tuple[MiniBatch, LossTokens]:
+    tokens = tokens_of(case, "loss_matrix")
+    kept = torch.ones(len(tokens), dtype=torch.bool)
+    run = run_with(loss=aggregation_of(case.config))
+    return weigh_mini_batch((), tokens, run, is_kept_N=kept, proximal_logprobs_N=None, correction=None), tokens
+
+
+def part_of_loss(mini_batch: MiniBatch, losses: torch.Tensor, rows: list[int]) -> float:
+    """What a forward over some of the sequences adds to the loss."""
+    at = torch.nonzero(torch.isin(mini_batch.tokens.completions.index_C, torch.tensor(rows))).squeeze(1)
+    return float((pick_tokens(mini_batch, at).factors_C * losses[at]).sum())
+
+
+@golden_cases("aggregation")
+def test_the_loss_is_the_sum_of_its_parts_however_it_is_cut(case: GoldenCase) -> None:
+    mini_batch, tokens = mini_batch_of(case)
+    losses = tokens.behavior_logprobs_N  # The matrix under the mask: here it stands for the tokens' losses.
+    num_rows = tokens.completions.num
+    case.check("loss", part_of_loss(mini_batch, losses, list(range(num_rows))))
+    if "grad_loss_matrix" in case.expected:
+        mask = matrix_of(case, "mask").bool()
+        factors = torch.zeros(mask.shape, dtype=torch.float64)
+        factors[mask] = mini_batch.factors_N
+        case.check("grad_loss_matrix", factors)
+    for number, parts in case.inputs.get("splits", {}).items():
+        found = [part_of_loss(mini_batch, losses, rows) for rows in parts]
+        wanted = case.expected["micro_batch_contributions"][number]
+        np.testing.assert_allclose(found, np.array(wanted, dtype=float), rtol=case.tolerance, atol=case.tolerance)
+        assert sum(found) == pytest.approx(case.expected["loss"], rel=case.tolerance, abs=case.tolerance)
+        assert_differs_from_local_means(case, number, sum(found))
+
+
+def assert_differs_from_local_means(case: GoldenCase, number: str, found: float) -> None:
+    """Where a mean of local means would give another number, that number is not ours."""
+    wrong: dict[str, Any] = case.expected.get("wrong_mean_of_local_means") or {}
+    value = wrong.get(number)
+    if value is not None and abs(value - case.expected["loss"]) > 1e-3:
+        assert abs(found - value) > 1e-4, f"{case.name}: {found} is the mean of local means"
