@@ -4,8 +4,6 @@ At staleness 0 it is what the two implementations differ by: numerics, a wrong t
 arrive. Otherwise it is that and the steps between.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ from services.learner.completions import Completions
 _MOST = 2.0
 """What ratios are truncated at for the effective sample size, when no weights are applied."""
 _MOST_EXPONENT = 700.0
-"""Keeps the square of a hopeless completion's ratio finite."""
+"""Keeps what a hopeless completion comes to finite."""
 
 
 def mismatch_metrics(
@@ -47,12 +45,16 @@ def mismatch_metrics(
     mean = float(weights_C.mean())
     return {
         "kl": float(-gap_C.mean()),
-        "k3": float((torch.expm1(gap_C) - gap_C).mean()),
-        "chi2_token": float(torch.expm1(2 * gap_C).mean()),
-        "chi2_sequence": float(torch.expm1((2 * of_known.sum(gap_C)[is_counted_S]).clamp(max=_MOST_EXPONENT)).mean()),
-        "learner_perplexity": float(torch.exp(-learner_S).mean()),
-        "engine_perplexity": float(torch.exp(-behavior_S).mean()),
+        "k3": float((_expm1(gap_C) - gap_C).mean()),
+        "chi2_token": float(_expm1(2 * gap_C).mean()),
+        "chi2_sequence": float(_expm1(2 * of_known.sum(gap_C)[is_counted_S]).mean()),
+        "learner_perplexity": float(_expm1(-learner_S).mean()) + 1,
+        "engine_perplexity": float(_expm1(-behavior_S).mean()) + 1,
         "log_perplexity_difference": float((behavior_S - learner_S).mean()),
         "weight_mean": mean,
-        "effective_sample_size": 1 / float((weights_C / mean).square().mean()) if mean else math.nan,
+        "effective_sample_size": 1 / float((weights_C / mean).square().mean()) if mean else 0.0,
     }
+
+
+def _expm1(exponents: Tensor) -> Tensor:
+    return torch.expm1(exponents.clamp(max=_MOST_EXPONENT))

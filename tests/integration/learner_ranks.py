@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from services.learner.deepspeed_engine import full_gradients
 from services.learner.launch import limit_threads
 from services.learner.learner import Learner
+from services.learner.mini_batch import plan_mini_batches
 from services.learner.rank import LearnerRank
 from services.learner.ranks import Ranks
 from shoal.config import parse_config
@@ -97,7 +98,8 @@ def exercise(rank: LearnerRank, folder: Path, stage: int) -> dict[str, Any]:
 
 def record_gradient(learner: Learner, output: Path) -> float:
     """Writes the whole gradient of a recorded batch, which is then dropped."""
-    learner.accumulate_gradient(make_groups(num_groups=4, group_size=5), temperature=0.9)
+    (mini_batch,) = plan_mini_batches(make_groups(num_groups=4, group_size=5), None, learner.config)
+    learner.accumulate_gradient(mini_batch, temperature=0.9)
     gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
     if learner.ranks.rank == 0:
         save_file(gradients, output / "gradient.safetensors")

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from services.learner.deepspeed_engine import full_gradients
 from services.learner.launch import limit_threads
+from services.learner.mini_batch import plan_mini_batches
 from services.learner.rank import LearnerRank
 from services.learner.ranks import Ranks
 from shoal.config import parse_config
@@ -99,7 +100,8 @@ def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
 def record_gradients(rank: LearnerRank, output: Path) -> None:
     """Writes the whole gradient of a recorded batch, which is then dropped."""
     learner = rank.learner
-    learner.accumulate_gradient(make_groups(num_groups=4, group_size=5), temperature=0.9)
+    (mini_batch,) = plan_mini_batches(make_groups(num_groups=4, group_size=5), None, learner.config)
+    learner.accumulate_gradient(mini_batch, temperature=0.9)
     gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
     if rank.ranks.rank == 0:
         save_file(gradients, output / "gradient.safetensors")

@@ -55,11 +55,9 @@ def test_all_ranks_together_score_every_token_once(num_ranks: int) -> None:
     groups = make_groups(num_groups=5)
     rows = [pack_for_rank(groups, max_tokens=60, rank=rank, num_ranks=num_ranks)[0] for rank in range(num_ranks)]
     assert len({len(of_rank) for of_rank in rows}) == 1, "ranks have different numbers of forwards"
-    scored = sum(float(row.weights_C.sum()) for of_rank in rows for row in of_rank)
+    scored = sum(int((row.at_C >= 0).sum()) for of_rank in rows for row in of_rank)
     assert scored == sum(num_loss_tokens(group) for group in groups)
-    targets = sorted(
-        token for of_rank in rows for row in of_rank for token in row.targets_C[row.weights_C > 0].tolist()
-    )
+    targets = sorted(token for of_rank in rows for row in of_rank for token in row.targets_C[row.at_C >= 0].tolist())
     assert targets == sorted(
         token for group in groups for r in group.rollouts for token in r.completion.token_ids.tolist()
     )

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from services.learner.batch import PackedRow, pack_for_rank, sequence_row
+from services.learner.loss_tokens import LossTokens
 from services.learner.model import Policy, load_policy, load_reference
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
@@ -46,8 +47,9 @@ def rows_of(groups: Sequence[TrainGroup], max_tokens: int) -> list[PackedRow]:
     return rows
 
 
-def weighted_sum(policy: Policy, rows: Sequence[PackedRow]) -> Tensor:
-    return sum((policy(row, TEMPERATURE)[0] * row.advantages_C).sum() for row in rows)
+def weighted_sum(policy: Policy, rows: Sequence[PackedRow], groups: Sequence[TrainGroup]) -> Tensor:
+    advantages = LossTokens.of(groups).advantages_N
+    return sum((policy(row, TEMPERATURE)[0] * advantages[row.at_C]).sum() for row in rows)
 
 
 def unpacked(folder: Path, groups: Sequence[TrainGroup]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -71,7 +73,7 @@ def test_packed_log_probabilities_and_gradients_are_those_of_the_sequences_alone
 ) -> None:
     groups = make_groups(num_groups=5, group_size=4)
     policy = load_policy(folder, settings(attention=attention))
-    packed = weighted_sum(policy, rows_of(groups, max_tokens))
+    packed = weighted_sum(policy, rows_of(groups, max_tokens), groups)
     packed.backward()
     alone, gradients = unpacked(folder, groups)
     assert packed.item() == pytest.approx(alone.item(), abs=1e-3)
@@ -96,7 +98,7 @@ def test_gradient_checkpointing_changes_nothing_but_memory(folder: Path) -> None
     gradients = []
     for is_on in (False, True):
         policy = load_policy(folder, settings(gradient_checkpointing=is_on)).train()
-        weighted_sum(policy, rows_of(groups, 4096)).backward()
+        weighted_sum(policy, rows_of(groups, 4096), groups).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]))
     torch.testing.assert_close(gradients[0], gradients[1])
 
