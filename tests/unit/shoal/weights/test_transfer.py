@@ -167,7 +167,7 @@ def test_a_broadcast_that_the_backend_refuses_is_an_error_of_the_group(rendezvou
 
     group = member(rendezvous, 0)
     group._backend = Ended()
-    with pytest.raises(Unavailable, match="cannot broadcast: NCCL communicator was aborted on rank 0.$"):
+    with pytest.raises(Unavailable, match=r"cannot broadcast: NCCL communicator was aborted on rank 0\.$"):
         group.broadcast(torch.zeros(4))
 
 
