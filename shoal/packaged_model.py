@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import InvalidArgument
+from shoal.errors import FailedPrecondition, InvalidArgument
 
 PACKAGE_PREFIX = "package:"
 # Raised whenever a conversion would come out differently, so that no stale folder is found again.
@@ -70,7 +70,7 @@ def resolve_packaged_model(path: str) -> Path:
 
     Safe to call from several processes at once: one converts, the others wait for it.
 
-    Raises `InvalidArgument` when NAME is not known or not installed.
+    Raises `InvalidArgument` when NAME is not known or not installed, `FailedPrecondition` when it cannot be written.
     """
     name = path.removeprefix(PACKAGE_PREFIX)
     model = KNOWN_PACKAGES.get(name)
@@ -80,11 +80,18 @@ def resolve_packaged_model(path: str) -> Path:
     gguf_file, version = _locate(model)
     models = cache_folder() / "models"
     folder = models / f"{name}-{version}-{_LAYOUT}"
-    if not folder.is_dir():
-        models.mkdir(parents=True, exist_ok=True)
-        with _locked(models / f".{folder.name}.lock"):
-            if not folder.is_dir():
-                _convert_into(gguf_file, folder)
+    try:
+        if not folder.is_dir():
+            models.mkdir(parents=True, exist_ok=True)
+            with _locked(models / f".{folder.name}.lock"):
+                if not folder.is_dir():
+                    _convert_into(gguf_file, folder)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"model.path: {path} cannot be unpacked into {models}: {error.strerror or error}; make room there, or set "
+            "SHOAL_CACHE to another folder",
+            reason="CACHE_FOLDER",
+        ) from error
     return folder
 
 

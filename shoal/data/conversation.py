@@ -1,5 +1,6 @@
 """One row read as a conversation with its ground truths."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -116,6 +117,8 @@ def _label(row: Row, label: Any, column: str) -> Any:
         return _unicode(row, label, column)
     if isinstance(label, bool):
         return label
+    if isinstance(label, float) and not math.isfinite(label):
+        raise InvalidArgument(f"{row.where}: {column} is {label}, which no answer can be compared with")
     if isinstance(label, int | float):
         return str(label)
     if isinstance(label, list):

