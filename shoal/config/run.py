@@ -18,7 +18,8 @@ from shoal.config.services import (
     WeightsConfig,
 )
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+MAX_RUN_NAME_CHARS = 63
+RUN_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_RUN_NAME_CHARS - 1}}}")
 
 
 class RunSection(Section):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.coordinator.launcher import checks, devices, extras
-from services.coordinator.launcher.checks import check_disk, check_folder, check_port
+from services.coordinator.launcher.checks import check_disk, check_folder, check_port, check_ports
 from services.coordinator.launcher.devices import share_out, visible_gpus
 from services.coordinator.launcher.extras import check_extras, extras_for
 from services.coordinator.launcher.plan import plan_coordinator, plan_workers
@@ -37,6 +37,13 @@ def test_a_port_in_use_is_named_with_its_field(taken_port: int) -> None:
 
 def test_port_0_is_never_in_use() -> None:
     check_port(0, "launch.coordinator_port")
+
+
+def test_one_port_for_two_services_is_refused() -> None:
+    config = _config(launch={"coordinator_port": 47654}, weights={"store_port": 47654})
+    with pytest.raises(InvalidArgument, match=r"weights.store_port: port 47654 is launch.coordinator_port as well"):
+        check_ports(config)
+    check_ports(_config())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
