@@ -28,8 +28,8 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
 
     Learner and generators get GPUs of their own where there are enough. With fewer all share the first ones.
 
-    Raises `InvalidArgument` when they have to share and the weights are to travel by NCCL, which refuses two
-    members on one GPU.
+    Raises `InvalidArgument` when one process alone wants more than there are, and when they have to share and the
+    weights are to travel by NCCL, which refuses two members on one GPU.
     """
     if not gpus:
         return {}
@@ -43,6 +43,15 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
             start = num_learner + number * num_generator
             shares[name] = tuple(gpus[start : start + num_generator])
         return shares
+    for field, wanted in (
+        ("launch.num_learner_ranks", num_learner),
+        ("generator.tensor_parallel_size x generator.pipeline_parallel_size", num_generator),
+    ):
+        if wanted > len(gpus):
+            raise InvalidArgument(
+                f"{field}: {wanted} is more than the {len(gpus)} GPUs of this machine, and each takes one of its own; "
+                f"give {len(gpus)} at most"
+            )
     if config.weights.backend != "gloo":
         raise InvalidArgument(
             f"weights.backend: this machine has {len(gpus)} GPUs and the run wants {needed} (launch.num_learner_ranks "

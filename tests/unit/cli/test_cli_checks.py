@@ -97,6 +97,18 @@ def test_sharing_a_gpu_is_refused_for_nccl_and_allowed_for_gloo() -> None:
     assert share_out(_config(weights={"backend": "gloo"}), ["0"]) == {"learner": ("0",), "generator-0": ("0",)}
 
 
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"launch": {"num_learner_ranks": 3}}, "launch.num_learner_ranks: 3"),
+        ({"generator": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}, "pipeline_parallel_size: 4"),
+    ],
+)
+def test_more_gpus_than_there_are_cannot_be_shared(sections: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{field} is more than the 2 GPUs of this machine"):
+        share_out(_config(weights={"backend": "gloo"}, **sections), ["0", "1"])
+
+
 def test_without_gpus_nothing_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_out(_config(), []) == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

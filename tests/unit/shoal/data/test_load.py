@@ -86,9 +86,10 @@ def test_a_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None
 
 
 def test_numbers_in_labels_become_text_and_structures_stay(tmp_path: Path) -> None:
-    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, ["4", 5], {"a": 1})]
+    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, 72.0, 0.00001, 1e16, ["4", 5], {"a": 1})]
     prompts = loaded(tmp_path, *rows)
-    assert [truths(prompts, number)[0][1] for number in range(4)] == ["4", "4.5", ["4", "5"], {"a": "1"}]
+    labels = [truths(prompts, number)[0][1] for number in range(len(rows))]
+    assert labels == ["4", "4.5", "72", "0.00001", "1" + 16 * "0", ["4", "5"], {"a": "1"}]
 
 
 def test_columns_and_verifier_can_be_named(tmp_path: Path) -> None:
