@@ -120,6 +120,17 @@ def test_without_gpus_nothing_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert visible_gpus() == []
 
 
+def test_a_driver_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(devices, "_ASK_TIMEOUT_S", 0.2)
+    with pytest.raises(FailedPrecondition, match=r"nvidia-smi does not answer.*CUDA_VISIBLE_DEVICES"):
+        visible_gpus()
+
+
 def test_the_plan_starts_as_many_processes_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
