@@ -176,6 +176,10 @@ def config_struct(config: RunConfig) -> Struct:
 
 
 def config_digest(config: RunConfig) -> str:
-    """SHA-256 over the resolved configuration, in hex: equal digests, equal configurations."""
-    canonical = json.dumps(dump_config(config), sort_keys=True, separators=(",", ":"))
+    """SHA-256 over the resolved configuration as it travels, in hex: equal digests, equal configurations.
+
+    As it travels, since a whole number in a free table comes out as a double: 3 and 3.0 are the same.
+    """
+    traveled = json_format.MessageToDict(config_struct(config))
+    canonical = json.dumps(traveled, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -40,7 +40,8 @@ def test_a_bad_value_is_named_with_what_would_be_right(
 
 
 def test_a_config_that_traveled_as_a_struct_is_the_same() -> None:
-    config = parse_config(MINIMAL | {"run": {"seed": 2**53 - 1}})
+    sources = [{"task": "arithmetic", "task_options": {"max_operand": 9, "more": [1, {"deep": 2}]}}]
+    config = parse_config(MINIMAL | {"run": {"seed": 2**53 - 1}, "data": {"sources": sources}})
     assert config_digest(parse_config(config_struct(config))) == config_digest(config)
 
 
