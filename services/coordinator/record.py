@@ -15,7 +15,7 @@ from services.coordinator.checkpoints import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_struct
 from shoal.config.run import MAX_RUN_NAME_CHARS
-from shoal.errors import FailedPrecondition
+from shoal.errors import DataLoss, FailedPrecondition
 from shoal.v1 import coordinator_pb2
 
 
@@ -108,8 +108,16 @@ class RunRecord:
         write_atomically(self.folder / "config.json", json.dumps(dump_config(config), indent=2) + "\n")
 
     def load_config(self) -> RunConfig:
-        """Reads the configuration that the run was started with."""
-        return parse_config(json.loads((self.folder / "config.json").read_text()))
+        """Reads the configuration that the run was started with. Raises `DataLoss` when it cannot be read."""
+        path = self.folder / "config.json"
+        try:
+            return parse_config(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataLoss(
+                f"run {self.run_id} has lost its configuration: {path} cannot be read: {why}; put it back, or start a "
+                "new run"
+            ) from None
 
     def to_wire(self, num_groups: Mapping[str, int], config: RunConfig | None) -> coordinator_pb2.Run:
         """The run as a message; `config` may be left out."""

@@ -57,7 +57,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
             return parse_config(json.loads((data_dir / run_id / "config.json").read_text()))
         except FileNotFoundError:
             pass
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {error}") from None
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""

@@ -13,7 +13,7 @@ from services.coordinator.runs import Runs
 from services.coordinator.service import _event_to_wire
 from services.coordinator.workers import WorkerRegistry
 from shoal.config.run import RUN_NAME
-from shoal.errors import NotFound
+from shoal.errors import DataLoss, NotFound
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,20 @@ def test_a_record_that_cannot_be_read_hides_no_other_run(tmp_path: Path, text: s
     assert [record.run_id for record in runs.all()] == ["good"]
     with pytest.raises(NotFound, match="'broken'"):
         runs.find("broken")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff"])
+def test_a_lost_configuration_is_told_with_its_file(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(DataLoss, match=r"run sums has lost its configuration: .*config\.json cannot be read"):
+        RunRecord("sums", tmp_path).load_config()
+
+
+def test_a_line_that_is_no_event_hides_no_other(tmp_path: Path) -> None:
+    event = {"time_s": 1.0, "kind": "state", "message": "", "attributes": {}}
+    (tmp_path / "events.jsonl").write_text(f'[1]\n{{}}\n{json.dumps(event)}\n{{"time_s": 2')
+    assert [event.kind for event in EventLog(tmp_path / "events.jsonl")._events] == ["state"]
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 47, "a" * 63])
