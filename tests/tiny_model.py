@@ -24,7 +24,8 @@ def make_tiny_model(folder: Path, *, seed: int = 0, tie_embeddings: bool = True,
 
     2 layers, `heads` heads of 32 (the least that vLLM's CPU attention takes), a vocabulary of 260: every
     byte is a token of its own, so every text encodes and every sampled token decodes. With 2 heads some 100,000
-    parameters in float32, with n heads about (n / 2)^2 times as many. The chat turns end with `<|im_end|>`, which is the eos token.
+    parameters in float32, with n heads about (n / 2)^2 times as many. The chat turns end with `<|im_end|>`, which is
+    the eos token.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.coordinator.checkpoints import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_struct
+from shoal.config.run import MAX_RUN_NAME_CHARS
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2
 
@@ -38,6 +39,12 @@ class RunLock:
     def release(self) -> None:
         """Lets another coordinator drive the run."""
         self._file.close()
+
+
+def new_run_id(name: str) -> str:
+    """A run id for a `run.name`: with the time, and no longer than a run id may be."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{name[: MAX_RUN_NAME_CHARS - 1 - len(stamp)]}-{stamp}"
 
 
 class RunState(StrEnum):
@@ -90,8 +97,11 @@ class RunRecord:
     def load(cls, folder: Path) -> "RunRecord":
         """Reads `run.json`. Raises OSError or ValueError where there is none that can be read."""
         values: dict[str, Any] = json.loads((folder / "run.json").read_text())
-        values["state"] = RunState(values["state"])
-        return cls(folder=folder, **values)
+        try:
+            values["state"] = RunState(values["state"])
+            return cls(folder=folder, **values)
+        except (KeyError, TypeError) as error:  # Cut short, written by hand, or by another version.
+            raise ValueError(f"{folder / 'run.json'} does not describe a run: {error}") from None
 
     def save_config(self, config: RunConfig) -> None:
         """Writes the resolved configuration to `config.json`."""

@@ -18,7 +18,8 @@ from shoal.config.services import (
     WeightsConfig,
 )
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+MAX_RUN_NAME_CHARS = 63
+RUN_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_RUN_NAME_CHARS - 1}}}")
 
 
 class RunSection(Section):
@@ -28,7 +29,7 @@ class RunSection(Section):
     """Run ids begin with it. Lower-case letters, digits, dot, underscore and dash; at most 63."""
     seed: int = Field(default=0, ge=0, lt=2**53)
     """Seed of the data order, of every completion and of the learner."""
-    num_steps: int = Field(default=100, ge=1)
+    num_steps: int = Field(default=100, ge=1, lt=2**53)
     """Train steps to take."""
 
     @field_validator("name")
@@ -85,6 +86,24 @@ class RunConfig(Section):
                 f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
                 f"sampling.max_completion_tokens ({self.max_sequence_tokens}): raise it or leave it unset"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _queues_hold_a_group(self) -> Self:
+        # A group that does not fit would be refused, and tried again, until it ran into its deadline.
+        generator, reward = self.generator, self.reward
+        for names, room in (
+            (
+                "generator.max_num_seqs + generator.max_queued_requests",
+                generator.max_num_seqs + generator.max_queued_requests,
+            ),
+            ("reward.num_processes + reward.max_queued", reward.num_processes + reward.max_queued),
+        ):
+            if room < self.grpo.group_size:
+                raise ValueError(
+                    f"{names} ({room}) must be at least grpo.group_size ({self.grpo.group_size}): a service takes the "
+                    "completions of a group together"
+                )
         return self
 
     @property

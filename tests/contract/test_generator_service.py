@@ -202,6 +202,7 @@ def config(**generator: Any) -> Struct:
     values = {
         "model": {"path": "tiny"},
         "data": {"sources": [{"path": "questions.jsonl"}]},
+        "grpo": {"group_size": 2},
         "generator": {"max_num_seqs": 2, "max_queued_requests": 2} | generator,
     }
     return config_struct(parse_config(values))

@@ -171,6 +171,8 @@ def test_a_run_cannot_be_resumed_with_another_configuration(shoal: Shoal, config
         (["run", "status"], 2, "give --coordinator HOST:PORT or set SHOAL_COORDINATOR"),
         (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here' is not host:port"),
         (["workers", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
+        (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff' is not UTF-8"),
+        (["run", "watch", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
         (["run", "stop", "--mode", "later"], 2, "later"),
     ],
 )
