@@ -123,8 +123,9 @@ def sampling_to_wire(sampling: SamplingParams) -> rollout_pb2.SamplingParams:
 
 
 def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
-    if not 0 <= message.temperature < math.inf:
-        raise invalid("sampling.temperature", f"must be at least 0, and finite (given: {message.temperature})")
+    if message.temperature != 0 and not 0.01 <= message.temperature <= 2:
+        # vLLM would sample at 0.01 for a lower one, and the learner not know.
+        raise invalid("sampling.temperature", f"must be from 0.01 to 2, or 0 for greedy (given: {message.temperature})")
     if not 0 < message.top_p <= 1:
         raise invalid("sampling.top_p", f"must be above 0 and at most 1; 1 keeps all (given: {message.top_p})")
     if message.top_k < 0:

@@ -42,6 +42,13 @@ def test_version_spans_that_do_not_cover_the_tokens_are_refused(spans: tuple[tup
         completion_from_wire(completion_to_wire(completion(*spans)))
 
 
+@pytest.mark.parametrize("temperature", [0.001, 2.5])
+def test_a_temperature_that_the_engine_would_replace_or_refuse_is_refused(temperature: float) -> None:
+    with pytest.raises(InvalidArgument, match=r"sampling\.temperature: must be from 0\.01 to 2"):
+        sampling_from_wire(sampling_to_wire(SamplingParams(temperature, 4, ())))
+    sampling_from_wire(sampling_to_wire(SamplingParams(0.0, 4, ())))
+
+
 @pytest.mark.parametrize("temperature", [math.nan, math.inf, -1.0])
 def test_a_temperature_is_a_finite_number(temperature: float) -> None:
     with pytest.raises(InvalidArgument, match=r"sampling\.temperature"):
