@@ -160,8 +160,8 @@ class Runs:
             yield None
             return
         ledger = Ledger(path, attempt=0)
-        await ledger.open()
         try:
+            await ledger.open()
             yield ledger
         finally:
             await ledger.close()
