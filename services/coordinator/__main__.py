@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from services.coordinator.launcher.checks import check_folder
 from services.coordinator.no_torch import hide_torch
 from services.coordinator.runs import Runs
 from services.coordinator.service import CoordinatorServicer
@@ -14,6 +15,7 @@ from shoal.errors import ShoalError
 from shoal.rpc.server import RpcServer
 from shoal.telemetry import setup as telemetry
 from shoal.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
+from shoal.worker.arguments import host_port, port
 from shoal.worker.parent import die_with_parent
 
 SERVICE = "shoal.v1.CoordinatorService"
@@ -22,10 +24,28 @@ SERVICE = "shoal.v1.CoordinatorService"
 def main() -> int:
     """Parses the command line and serves; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m services.coordinator", description=__doc__)
-    parser.add_argument("--listen", default=os.environ.get("SHOAL_LISTEN", "0.0.0.0:50050"), metavar="HOST:PORT")
-    parser.add_argument("--data-dir", type=Path, default=Path(os.environ.get("SHOAL_DATA_DIR", "runs")))
+    parser.add_argument(
+        "--listen",
+        type=host_port,
+        default=os.environ.get("SHOAL_LISTEN") or "0.0.0.0:50050",
+        metavar="HOST:PORT",
+        help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=os.environ.get("SHOAL_DATA_DIR") or "runs",
+        metavar="FOLDER",
+        help="folder of the runs (default: %(default)s) [SHOAL_DATA_DIR]",
+    )
     parser.add_argument("--log-file", type=Path, help="write logs there instead of to standard error")
-    parser.add_argument("--metrics-port", type=int, help="answer Prometheus there; 0 takes a free port")
+    parser.add_argument(
+        "--metrics-port",
+        type=port,
+        default=os.environ.get("SHOAL_METRICS_PORT") or None,
+        metavar="PORT",
+        help="port that answers Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
+    )
     parser.add_argument("--port-file", type=Path, help="write host:port there once the service answers")
     parser.add_argument("--grace-s", type=float, default=60.0, help="longest wait for the active run's checkpoint")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
@@ -33,8 +53,8 @@ def main() -> int:
     hide_torch()
     if arguments.die_with_parent:
         die_with_parent()
-    telemetry.setup("shoal-coordinator", metrics_port=arguments.metrics_port, log_file=arguments.log_file)
     try:
+        telemetry.setup("shoal-coordinator", metrics_port=arguments.metrics_port, log_file=arguments.log_file)
         asyncio.run(_serve(arguments))
     except ShoalError as error:
         print(error.message, file=sys.stderr)
@@ -47,7 +67,7 @@ def main() -> int:
 async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
     runs = Runs(arguments.data_dir, registry)
-    arguments.data_dir.mkdir(parents=True, exist_ok=True)
+    check_folder(arguments.data_dir)
     runs.close_abandoned()
     server = RpcServer(listen=arguments.listen)
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)

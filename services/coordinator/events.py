@@ -89,7 +89,8 @@ def _read(path: Path) -> list[Event]:
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+            facts = [record[key] for key in ("time_s", "kind", "message", "attributes")]
+        except (json.JSONDecodeError, KeyError, TypeError):
             continue  # The last line of a process that was killed.
-        events.append(Event(len(events) + 1, *(record[key] for key in ("time_s", "kind", "message", "attributes"))))
+        events.append(Event(len(events) + 1, *facts))
     return events

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.errors import ResourceExhausted
+from shoal.errors import DataLoss, ResourceExhausted
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -329,9 +329,9 @@ class Ledger:
         """Runs `work` in one transaction on the ledger's thread."""
 
         def transaction() -> ResultT:
-            if self._connection is None:
-                return work(None)
             try:
+                if self._connection is None:
+                    return work(None)
                 with self._connection:
                     return work(self._connection)
             except sqlite3.OperationalError as error:
@@ -340,6 +340,11 @@ class Ledger:
                         f"the disk is full: the ledger {self._path} cannot be written", reason="DISK_FULL"
                     ) from error
                 raise
+            except sqlite3.DatabaseError as error:
+                raise DataLoss(
+                    f"the ledger {self._path} is damaged ({error}); a resume takes the last checkpoint's in its place",
+                    reason="LEDGER_DAMAGED",
+                ) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
 

@@ -14,7 +14,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.coordinator.checkpoints import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_struct
-from shoal.errors import FailedPrecondition
+from shoal.config.run import MAX_RUN_NAME_CHARS
+from shoal.errors import DataLoss, FailedPrecondition
 from shoal.v1 import coordinator_pb2
 
 
@@ -38,6 +39,12 @@ class RunLock:
     def release(self) -> None:
         """Lets another coordinator drive the run."""
         self._file.close()
+
+
+def new_run_id(name: str) -> str:
+    """A run id for a `run.name`: with the time, and no longer than a run id may be."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{name[: MAX_RUN_NAME_CHARS - 1 - len(stamp)]}-{stamp}"
 
 
 class RunState(StrEnum):
@@ -90,16 +97,27 @@ class RunRecord:
     def load(cls, folder: Path) -> "RunRecord":
         """Reads `run.json`. Raises OSError or ValueError where there is none that can be read."""
         values: dict[str, Any] = json.loads((folder / "run.json").read_text())
-        values["state"] = RunState(values["state"])
-        return cls(folder=folder, **values)
+        try:
+            values["state"] = RunState(values["state"])
+            return cls(folder=folder, **values)
+        except (KeyError, TypeError) as error:  # Cut short, written by hand, or by another version.
+            raise ValueError(f"{folder / 'run.json'} does not describe a run: {error}") from None
 
     def save_config(self, config: RunConfig) -> None:
         """Writes the resolved configuration to `config.json`."""
         write_atomically(self.folder / "config.json", json.dumps(dump_config(config), indent=2) + "\n")
 
     def load_config(self) -> RunConfig:
-        """Reads the configuration that the run was started with."""
-        return parse_config(json.loads((self.folder / "config.json").read_text()))
+        """Reads the configuration that the run was started with. Raises `DataLoss` when it cannot be read."""
+        path = self.folder / "config.json"
+        try:
+            return parse_config(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataLoss(
+                f"run {self.run_id} has lost its configuration: {path} cannot be read: {why}; put it back, or start a "
+                "new run"
+            ) from None
 
     def to_wire(self, num_groups: Mapping[str, int], config: RunConfig | None) -> coordinator_pb2.Run:
         """The run as a message; `config` may be left out."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class Report:
             )
 
     def step(self, step: int, figures: dict[str, float]) -> None:
-        """A train step is done, and published."""
+        """A train step is done, and published. Figures that JSON has no number for are left out."""
+        figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         self._record.policy_version = step
         self._record.metrics = figures
         self._record.save()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from services.coordinator.controls import StopMode
 from services.coordinator.events import Event, EventLog, read_events
 from services.coordinator.ledger import Ledger, RecordedGroup
 from services.coordinator.preflight import PreparedInputs, preflight
-from services.coordinator.record import RunLock, RunRecord, RunState
+from services.coordinator.record import RunLock, RunRecord, RunState, new_run_id
 from services.coordinator.run import ActiveRun
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig
@@ -35,8 +34,9 @@ class Runs:
         for record in self.all():
             if record.state.has_ended:
                 continue
-            # A run whose lock is held has a coordinator, which shares the data folder with this one.
-            with contextlib.suppress(FailedPrecondition):
+            # A run whose lock is held has a coordinator, which shares the data folder with this one; one whose folder
+            # cannot be written is not this coordinator's to close.
+            with contextlib.suppress(FailedPrecondition, OSError):
                 lock = RunLock(record.folder)
                 record.state = RunState.FAILED
                 record.message = (
@@ -48,7 +48,7 @@ class Runs:
 
     async def start(self, config: RunConfig, run_id: str) -> RunRecord:
         """Starts a new run. Data and model are looked at first, so that bad input ends here."""
-        run_id = run_id or f"{config.run.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        run_id = run_id or new_run_id(config.run.name)
         if not RUN_NAME.fullmatch(run_id):
             raise invalid("run_id", f"use 1 to 63 of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
         async with self._only_one():
@@ -160,8 +160,8 @@ class Runs:
             yield None
             return
         ledger = Ledger(path, attempt=0)
-        await ledger.open()
         try:
+            await ledger.open()
             yield ledger
         finally:
             await ledger.close()

@@ -18,9 +18,13 @@ from services.coordinator.workers import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason
+from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
 from shoal.wire import finish_reason_to_wire, invalid, score_to_wire, version_to_wire
+
+# Groups of long completions fill a message long before a page has as many as were asked for.
+_MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
@@ -134,11 +138,16 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> pb.ListRolloutsResponse:
         size, start = _page(request.page_size, request.page_token, default=20, largest=100)
         groups = await self._runs.rollouts(request.run_id, start, size + 1)
-        more = len(groups) > size
-        return pb.ListRolloutsResponse(
-            groups=[_group_to_wire(group) for group in groups[:size]],
-            next_page_token=str(groups[size].order_number) if more else "",
-        )
+        response = pb.ListRolloutsResponse()
+        num_bytes = 0
+        for position, group in enumerate(groups):
+            message = _group_to_wire(group)
+            num_bytes += message.ByteSize()
+            if position == size or (position > 0 and num_bytes > _MAX_PAGE_BYTES):
+                response.next_page_token = str(group.order_number)
+                break
+            response.groups.append(message)
+        return response
 
     async def _describe(self, record: RunRecord) -> pb.Run:
         return record.to_wire(await self._runs.num_groups(record.run_id), record.load_config())

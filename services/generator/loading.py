@@ -46,6 +46,9 @@ class WeightLoader:
         self._has_joined = False
         self._joining = asyncio.Lock()
         self._load: asyncio.Task[Loaded] | None = None
+        # Of a load, and of scores during a hold: each has the engine paused or running as it needs it. Whoever has the
+        # lock leaves the engine as `is_held` says in the end, so that others need not wait to change that.
+        self._steering = asyncio.Lock()
         self._giving_up: asyncio.Task[None] | None = None
         self._last_version: WeightVersion | None = None
         self.is_stale = True
@@ -155,28 +158,29 @@ class WeightLoader:
     async def _run(
         self, version: WeightVersion, canary_token_ids: Int32Array | None, on_ready: Callable[[], None]
     ) -> Loaded:
-        started = time.monotonic()
-        if self._last_version is not None and version.attempt > self._last_version.attempt:
-            self._on_new_attempt(version)
-            await self._engine.abort_all()
-        await self._wake_up()
-        await self._engine.pause(clear_cache=not self._keep_stale_kv)
-        try:
-            report = await self._engine.load_weights(version, on_ready)
-        except BaseException as error:
-            self.is_stale = self.is_mixture = True
-            self.stale_because = f"loading version {version} failed: {error}"
-            raise
-        self.is_mixture = False
-        self._last_version = version
-        if not self.is_held:
-            await self._engine.resume()
-        self.is_stale = False
-        pause_s = time.monotonic() - started
-        metrics.histogram(names.WEIGHTS_PAUSE).record(pause_s)
-        metrics.histogram(names.WEIGHTS_RECEIVE).record(report.receive_s)
-        metrics.histogram(names.WEIGHTS_LOAD).record(report.load_s)
-        canary = None if canary_token_ids is None else await self.score(canary_token_ids)
+        async with self._steering:
+            started = time.monotonic()
+            if self._last_version is not None and version.attempt > self._last_version.attempt:
+                self._on_new_attempt(version)
+                await self._engine.abort_all()
+            await self._wake_up()
+            await self._engine.pause(clear_cache=not self._keep_stale_kv)
+            try:
+                report = await self._engine.load_weights(version, on_ready)
+            except BaseException as error:
+                self.is_stale = self.is_mixture = True
+                self.stale_because = f"loading version {version} failed: {error}"
+                raise
+            self.is_mixture = False
+            self._last_version = version
+            if not self.is_held:
+                await self._settle()
+            self.is_stale = False
+            pause_s = time.monotonic() - started
+            metrics.histogram(names.WEIGHTS_PAUSE).record(pause_s)
+            metrics.histogram(names.WEIGHTS_RECEIVE).record(report.receive_s)
+            metrics.histogram(names.WEIGHTS_LOAD).record(report.load_s)
+            canary = None if canary_token_ids is None else await self._score_steering(canary_token_ids)
         log.info(
             "weights loaded",
             extra={"version": str(version), "pause_s": pause_s, "receive_s": report.receive_s, "load_s": report.load_s},
@@ -185,22 +189,38 @@ class WeightLoader:
 
     async def score(self, token_ids: Int32Array) -> Float32Array:
         """[P - 1] log-probability of each token but the first. While held, sampling goes on for a moment."""
-        if self.is_mixture:
-            raise FailedPrecondition(f"the weights are incomplete: {self.stale_because}", reason="STALE")
-        await self.wake()
-        if not self.is_held:
-            return await self._engine.score(token_ids.tolist())
-        await self._engine.resume()
+        if self.is_held or self.is_asleep or self._steering.locked():
+            async with self._steering:
+                self._require_whole()
+                return await self._score_steering(token_ids)
+        self._require_whole()
+        return await self._engine.score(token_ids.tolist())
+
+    async def _score_steering(self, token_ids: Int32Array) -> Float32Array:
+        await self._wake_up()
+        if self.is_held:
+            await self._engine.resume()
         try:
             return await self._engine.score(token_ids.tolist())
         finally:
             if self.is_held:
-                await self._engine.pause(clear_cache=False)
+                await self._settle()
+
+    async def _settle(self) -> None:
+        """Has the engine paused or running as `is_held` says, also if that changes meanwhile."""
+        was_held = None
+        while was_held != self.is_held:
+            was_held = self.is_held
+            await (self._engine.pause(clear_cache=False) if was_held else self._engine.resume())
+
+    def _require_whole(self) -> None:
+        if self.is_mixture:
+            raise FailedPrecondition(f"the weights are incomplete: {self.stale_because}", reason="STALE")
 
     async def hold(self) -> None:
-        """Pauses sampling until `release`."""
+        """Pauses sampling until `release`. During a load it is paused, and stays so."""
         self.is_held = True
-        if self._load is None:
+        if not self._steering.locked():
             await self._engine.pause(clear_cache=False)
 
     async def release(self) -> None:
@@ -208,7 +228,7 @@ class WeightLoader:
         if self.is_stale:
             raise FailedPrecondition(f"the generator is STALE: {self.stale_because}", reason="STALE")
         self.is_held = False
-        if self._load is None:
+        if not self._steering.locked():
             await self._wake_up()
             await self._engine.resume()
 
@@ -219,13 +239,14 @@ class WeightLoader:
         """
         if self._load is not None:
             raise FailedPrecondition("a load is under way: the engine cannot sleep", reason="LOAD_UNDER_WAY")
-        if not self.is_asleep:
-            await self._engine.sleep()
-            self.is_asleep = True
+        async with self._steering:
+            if not self.is_asleep:
+                await self._engine.sleep()
+                self.is_asleep = True
 
     async def wake(self) -> None:
         """Ends `sleep`. Sampling goes on, unless it is held or the weights are a mixture."""
-        if await self._wake_up() and self._load is None and (self.is_held or self.is_mixture):
+        if await self._wake_up() and not self._steering.locked() and (self.is_held or self.is_mixture):
             await self._engine.pause(clear_cache=False)
 
     async def _wake_up(self) -> bool:

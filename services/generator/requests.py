@@ -152,7 +152,9 @@ class Requests:
             self._fail(group, Internal(f"sampling failed: {type(error).__name__}: {error}"))
             return
         finally:
-            group.running.pop(index, None)
+            # Not the task of a repeat, which may have begun while this one was on its way out.
+            if group.running.get(index) is asyncio.current_task():
+                del group.running[index]
         completion = Completion(
             sample_index=index,
             token_ids=sample.token_ids,

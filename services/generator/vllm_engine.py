@@ -15,7 +15,7 @@ from services.generator.model_check import manifest_violation
 from services.generator.vllm_start import StartedVllm, in_lasting_thread, start_vllm
 from shoal import errors
 from shoal.config.run import RunConfig
-from shoal.errors import Aborted, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
+from shoal.errors import Aborted, DataLoss, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import FinishReason, Float32Array, SamplingParams, VersionSpan, WeightVersion
 from shoal.weights.group import GroupBoard, open_store
 from shoal.weights.manifest import Manifest, TensorHash
@@ -230,12 +230,15 @@ class VllmEngine:
         reports: list[dict[str, Any]] = await self._llm.collective_rpc("take_load_report")
         failed = next((report["error"] for report in reports if "error" in report), None)
         if failed is not None:
+            # What the call raised says the same in other words; unread, asyncio would log it.
+            update.exception()
             raise getattr(errors, failed["kind"])(failed["message"], reason=failed["reason"])
         await _translated(update, "receive weights")
+        hashes = _hashes_of_all(reports)
         received = time.monotonic()
         await _translated(self._llm.finish_weight_update(str(version)), "put the weights into place")
         return LoadReport(
-            hashes=tuple(TensorHash(name, xxh3) for name, xxh3 in reports[0]["hashes"]),
+            hashes=hashes,
             receive_s=max(report["receive_s"] for report in reports),
             load_s=max(report["load_s"] for report in reports) + time.monotonic() - received,
         )
@@ -302,6 +305,19 @@ def _sample(output: "RequestOutput") -> Sample:
             for span in completion.weight_versions or ()
         ),
     )
+
+
+def _hashes_of_all(reports: Sequence[dict[str, Any]]) -> tuple[TensorHash, ...]:
+    """What every rank has received. Raises `DataLoss` where one has received something else."""
+    first = reports[0]["hashes"]
+    for rank, report in enumerate(reports):
+        for (name, xxh3), (_, other) in zip(first, report["hashes"], strict=True):
+            if xxh3 != other:
+                raise DataLoss(
+                    f"rank {rank} of the generator received another {name} than rank 0: {other}, not {xxh3}",
+                    reason="WEIGHTS_DIFFER",
+                )
+    return tuple(TensorHash(name, xxh3) for name, xxh3 in first)
 
 
 async def _translated(call: Awaitable[T], doing: str) -> T:

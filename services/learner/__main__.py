@@ -32,7 +32,9 @@ def main() -> int:
     num_ranks = options.num_ranks
     if num_ranks is not None and num_ranks < 1:
         parser.error(f"--num-ranks must be at least 1 (given: {num_ranks})")
-    missing = [name for name in ("torch", "deepspeed", "safetensors") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("torch", "deepspeed", "safetensors", "xxhash") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         print(f"the learner needs {', '.join(missing)}: pip install 'shoal[learner]'", file=sys.stderr)
         return EXTRA_MISSING

@@ -154,6 +154,8 @@ def _digest(folder: Path, ranks: Ranks) -> list[FileDigest]:
 
 def _verify(folder: Path, file: FileDigest) -> None:
     path = folder / file.path
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataLoss(f"{file.path} is no file of the checkpoint in {folder}", reason="CHECKPOINT_DAMAGED")
     try:
         found = sha256_of(path)
     except OSError as error:

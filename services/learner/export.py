@@ -1,6 +1,7 @@
 """The policy as a Hugging Face model folder."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from services.learner.deepspeed_engine import DeepSpeedEngine
 from services.learner.files import discard_folder, finish_folder, start_folder, storage_error
 from services.learner.ranks import Ranks
 from shoal.config.model import ModelConfig
-from shoal.models import load_tokenizer
+from shoal.errors import FailedPrecondition, ShoalError
+from shoal.models import load_tokenizer, resolve_model
 
+_GENERATION_CONFIG = "generation_config.json"
 _SHARD_BYTES = 4 << 30
 """Most bytes of one safetensors file, so most that rank 0 holds at once."""
 
@@ -25,9 +28,10 @@ def export_model(
 ) -> None:
     """Writes weights in `dtype`, configuration, generation configuration and tokenizer. Called on all ranks.
 
-    The folder appears whole, or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full.
+    The folder appears whole, or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full, and
+    `FailedPrecondition` when a part cannot be written.
     """
-    error: OSError | None = None
+    error: ShoalError | None = None
     tensors = engine.full_parameters(dtype)
     if ranks.rank == 0:
         try:
@@ -35,17 +39,21 @@ def export_model(
             _write_weights(partial, tensors, dtype)
             _write_companions(partial, lm, model, dtype)
             finish_folder(folder)
-        except OSError as raised:
+        except ShoalError as raised:
             error = raised
+        except OSError as raised:
+            error = storage_error(raised, folder)
         except SafetensorError as raised:
             # It reports a failed write in words of its own.
-            error = OSError(str(raised))
+            error = storage_error(OSError(str(raised)), folder)
+        except ValueError as raised:
+            error = FailedPrecondition(f"the model cannot be exported: {raised}", reason="NOT_EXPORTED")
     for _ in tensors:
         # The other ranks gather along; so does rank 0 where it could not write.
         pass
     if error is not None:
         discard_folder(folder)
-    ranks.agree(None if error is None else storage_error(error, folder))
+    ranks.agree(error)
 
 
 def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], ranks: Ranks) -> OSError | None:
@@ -102,6 +110,10 @@ def _write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dt
     lm.config.dtype = dtype
     lm.config.architectures = [type(lm).__name__]
     lm.config.save_pretrained(folder)
-    if lm.generation_config is not None:
+    own = resolve_model(model.path, model.revision, weights=False) / _GENERATION_CONFIG
+    if own.is_file():
+        # As it is: transformers reads some that it refuses to write, such as a temperature without do_sample.
+        shutil.copyfile(own, folder / _GENERATION_CONFIG)
+    elif lm.generation_config is not None:
         lm.generation_config.save_pretrained(folder)
     load_tokenizer(model).save_pretrained(folder)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from services.learner.attention import register_attention
@@ -106,7 +107,7 @@ def _load_lm(folder: Path, dtype: torch.dtype) -> Any:
     transformers_logging.disable_progress_bar()
     try:
         lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InvalidArgument(f"model.path: {folder} cannot be loaded as a causal language model: {error}") from error
     # A policy is a function of its weights alone: with dropout the ratio to the behavior policy would be noise.
     for module in lm.modules():

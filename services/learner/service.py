@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import re
 import signal
@@ -226,8 +227,8 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any
     ) -> learner_pb2.ComputeLogprobsResponse:
         self._require_ready()
-        if request.temperature <= 0:
-            raise invalid("temperature", f"must be above 0 (given: {request.temperature})")
+        if not 0 < request.temperature < math.inf:
+            raise invalid("temperature", f"must be above 0, and finite (given: {request.temperature})")
 
         if request.model not in (learner_pb2.MODEL_UNSPECIFIED, learner_pb2.MODEL_POLICY, learner_pb2.MODEL_REFERENCE):
             raise invalid("model", f"must be MODEL_POLICY or MODEL_REFERENCE (given: {request.model})")

@@ -101,7 +101,9 @@ class TorchThread:
             self._death = f"the learner cannot go on: {type(error).__name__}: {error}"
             self._on_death(self._death)
             while not self._jobs.empty():
-                if (job := self._jobs.get()) is not None:
+                job = self._jobs.get()
+                # Some callers have gone: to answer them is an error.
+                if job is not None and job.future.set_running_or_notify_cancel():
                     job.future.set_exception(Internal(self._death))
 
     def _take(self, job: _Job, rank: LearnerRank) -> None:

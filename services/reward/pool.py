@@ -93,8 +93,12 @@ class VerifierPool:
     async def judge(self, verifier: str, completion: str, label: Any) -> VerifierScore:
         """Waits for a process and its judgement. Cancelling gives up a completion that still waits."""
         job = _Job(verifier, completion, label, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
-        self._dispatch()
+        if self._closing:
+            # A stream that began before the pool was replaced; nothing would ever take the completion.
+            _fail(job, "the pool was closed")
+        else:
+            self._waiting.append(job)
+            self._dispatch()
         return await job.done
 
     def kill(self) -> None:

@@ -56,8 +56,9 @@ class GrpoConfig(Section):
 
 
 class SamplingConfig(Section):
-    temperature: float = Field(default=1.0, gt=0)
-    """Divides the logits, in sampling and in the learner alike."""
+    temperature: float = Field(default=1.0, ge=0.01, le=2)
+    """Divides the logits, in sampling and in the learner alike. vLLM takes no higher one, and would sample at 0.01
+    for a lower one."""
     max_completion_tokens: int = Field(default=1024, ge=1)
     """Longest completion."""
     top_p: Literal[1] = 1

@@ -3,6 +3,8 @@
 import difflib
 import hashlib
 import json
+import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,16 +20,19 @@ from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
 
+_NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
+
+
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Reads a TOML file and applies overrides of the form "a.b=value".
 
     Raises `InvalidArgument` that names each field at fault, its value and what would be right.
     """
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidArgument(f"there is no configuration file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as TOML: {error}") from None
     for override in overrides:
         apply_override(values, override)
@@ -45,7 +50,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text
     table: Any = values
     for depth, part in enumerate(parts[:-1]):
@@ -57,16 +62,14 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 
 
 def _item(table: Any, part: str, name: str) -> Any:
-    if isinstance(table, list):
-        return table[_index(table, part, name)]
-    found = table.setdefault(part, {})
+    found = table[_index(table, part, name)] if isinstance(table, list) else table.setdefault(part, {})
     if not isinstance(found, dict | list):
         raise InvalidArgument(f"--set cannot go below {name}: it is a value, not a table")
     return found
 
 
 def _index(table: list[Any], part: str, name: str) -> int:
-    if not part.isdigit() or int(part) >= len(table):
+    if not part.isdecimal() or int(part) >= len(table):
         raise InvalidArgument(f"--set {name}: {part!r} is no index into a list of {len(table)}")
     return int(part)
 
@@ -76,13 +79,40 @@ def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
 
     Raises `InvalidArgument` that names each field at fault, its value and what would be right.
     """
-    plain = json_format.MessageToDict(values) if isinstance(values, Struct) else values
+    plain = _plain(values)
+    _check_finite(plain)
     try:
         return RunConfig.model_validate(_without_nulls(plain))
     except ValidationError as error:
         violations = [_violation(details) for details in error.errors()]
         lines = "".join(f"\n  {violation.field}: {violation.description}" for violation in violations)
         raise InvalidArgument(f"the configuration is not valid:{lines}", violations=violations) from None
+
+
+def _plain(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
+    if not isinstance(values, Struct):
+        return values
+    try:
+        plain = json_format.MessageToDict(values)
+    except ValueError as error:  # A number that JSON does not have.
+        raise InvalidArgument(f"the configuration is not valid: {error}; give finite numbers") from None
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _check_finite(value: Any, name: str = "") -> None:
+    """Refuses what JSON has no number for, in free tables such as `task_options` as well."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_finite(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _check_finite(item, f"{name}.{number}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        violation = FieldViolation(field=name, description=f"must be a finite number (given: {value})")
+        raise InvalidArgument(
+            f"the configuration is not valid:\n  {name}: {violation.description}", violations=[violation]
+        )
 
 
 def _without_nulls(value: Any) -> Any:
@@ -108,7 +138,11 @@ def _violation(details: ErrorDetails) -> FieldViolation:
         description = message
     else:
         description = f"{message[:1].lower()}{message[1:]} (given: {details['input']!r})"
-    return FieldViolation(field=".".join(location) or "config", description=description)
+    field = ".".join(location)
+    if not field and (named := _NAMED.fullmatch(description)):
+        # What sections have to agree on is checked at the root, in words that begin with the field to change.
+        field, description = named.groups()
+    return FieldViolation(field=field or "config", description=description)
 
 
 def _field_names(location: Sequence[str]) -> list[str]:
@@ -150,6 +184,10 @@ def config_struct(config: RunConfig) -> Struct:
 
 
 def config_digest(config: RunConfig) -> str:
-    """SHA-256 over the resolved configuration, in hex: equal digests, equal configurations."""
-    canonical = json.dumps(dump_config(config), sort_keys=True, separators=(",", ":"))
+    """SHA-256 over the resolved configuration as it travels, in hex: equal digests, equal configurations.
+
+    As it travels, since a whole number in a free table comes out as a double: 3 and 3.0 are the same.
+    """
+    traveled = json_format.MessageToDict(config_struct(config))
+    canonical = json.dumps(traveled, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

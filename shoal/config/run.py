@@ -23,7 +23,8 @@ from shoal.config.services import (
 )
 from shoal.config.tracking import TrackingConfig
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+MAX_RUN_NAME_CHARS = 63
+RUN_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_RUN_NAME_CHARS - 1}}}")
 
 
 class RunSection(Section):
@@ -33,7 +34,7 @@ class RunSection(Section):
     """Run ids begin with it. Lower-case letters, digits, dot, underscore and dash; at most 63."""
     seed: int = Field(default=0, ge=0, lt=2**53)
     """Seed of the data order, of every completion and of the learner."""
-    num_steps: int = Field(default=100, ge=1)
+    num_steps: int = Field(default=100, ge=1, lt=2**53)
     """Train steps to take."""
 
     @field_validator("name")
@@ -94,15 +95,33 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _queues_hold_a_group(self) -> Self:
+        # A group that does not fit would be refused, and tried again, until it ran into its deadline.
+        generator, reward = self.generator, self.reward
+        for names, room in (
+            (
+                "generator.max_num_seqs + generator.max_queued_requests",
+                generator.max_num_seqs + generator.max_queued_requests,
+            ),
+            ("reward.num_processes + reward.max_queued", reward.num_processes + reward.max_queued),
+        ):
+            if room < self.grpo.group_size:
+                raise ValueError(
+                    f"{names} ({room}) must be at least grpo.group_size ({self.grpo.group_size}): a service takes the "
+                    "completions of a group together"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _algorithm_parts_fit(self) -> Self:
         if self.grpo.group_size == 1 and self.advantage.baseline in ("group_mean", "leave_one_out", "second_best"):
             raise ValueError(
-                f"grpo.group_size (1) must be at least 2 with advantage.baseline {self.advantage.baseline!r}: a group "
-                "of one has no one to compare with"
+                f"grpo.group_size: must be at least 2 with advantage.baseline {self.advantage.baseline!r} (given: 1): "
+                "a group of one has no one to compare with"
             )
         if self.correction.is_on and self.loss.baseline == "behavior":
             raise ValueError(
-                "correction weighs the proximal policy against the behavior policy: set loss.baseline to "
+                "loss.baseline: correction weighs the proximal policy against the behavior policy: set loss.baseline to "
                 '"proximal"; with "behavior" the ratio itself is taken against what was sampled'
             )
         return self

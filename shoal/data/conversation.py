@@ -1,8 +1,11 @@
 """One row read as a conversation with its ground truths."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from shoal.config.data import SourceConfig
 from shoal.data.rows import Row
@@ -116,7 +119,11 @@ def _label(row: Row, label: Any, column: str) -> Any:
         return _unicode(row, label, column)
     if isinstance(label, bool):
         return label
-    if isinstance(label, int | float):
+    if isinstance(label, float) and not math.isfinite(label):
+        raise InvalidArgument(f"{row.where}: {column} is {label}, which no answer can be compared with")
+    if isinstance(label, float):
+        return np.format_float_positional(label, trim="-")  # 72 and 0.00001, not 72.0 and 1e-05
+    if isinstance(label, int):
         return str(label)
     if isinstance(label, list):
         return [None if item is None else _label(row, item, column) for item in label]

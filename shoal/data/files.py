@@ -8,6 +8,7 @@ from typing import Any
 from shoal.config.data import SourceConfig
 from shoal.data.rows import Row, RowSource, wanted_columns
 from shoal.errors import InvalidArgument
+from shoal.paths import local_path
 
 
 def read_file(source: SourceConfig) -> RowSource:
@@ -16,9 +17,12 @@ def read_file(source: SourceConfig) -> RowSource:
     Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with its line).
     """
     assert source.path is not None
-    path = Path(source.path).expanduser()
+    path = local_path(source.path, "data.sources: path")
     if not path.is_file():
-        raise InvalidArgument(f"data source {path}: there is no such file")
+        raise InvalidArgument(
+            f"data source {path}: there is no such file on this machine, the coordinator's; `path` of a source names a "
+            ".jsonl or .parquet file"
+        )
     suffix = path.suffix.lower()
     try:
         if suffix in (".jsonl", ".ndjson"):
@@ -45,7 +49,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
                 continue
             try:
                 values = json.loads(line.decode("utf-8"))
-            except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+            except (ValueError, RecursionError) as error:  # JSONDecodeError, UnicodeDecodeError; nested without end
                 raise InvalidArgument(f"{where}: not a line of JSON: {error}") from None
             if not isinstance(values, dict):
                 raise InvalidArgument(f"{where}: a JSON object is needed, one a line (found: {type(values).__name__})")

@@ -1,10 +1,9 @@
 """Rows from Hugging Face data sets."""
 
-from pathlib import Path
-
 from shoal.config.data import SourceConfig
 from shoal.data.rows import Row, RowSource, wanted_columns
 from shoal.errors import InvalidArgument
+from shoal.paths import local_path
 
 
 def read_dataset(source: SourceConfig) -> RowSource:
@@ -20,7 +19,7 @@ def read_dataset(source: SourceConfig) -> RowSource:
         import datasets
     except ImportError:
         raise InvalidArgument(f"data set {name}: the package datasets is missing: pip install 'shoal[data]'") from None
-    folder = Path(name).expanduser()
+    folder = local_path(name, "data.sources: dataset")
     try:
         if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
             saved = datasets.load_from_disk(str(folder))

@@ -109,11 +109,12 @@ def _render(conversation: Conversation, tokenizer: Any) -> str:
             "model.chat_template: the tokenizer has no chat template; set one, for example "
             "'{% for message in messages %}{{ message.content }}\\n{% endfor %}'"
         )
-    from jinja2 import TemplateError
-
     try:
         text = tokenizer.apply_chat_template(conversation.messages, add_generation_prompt=True, tokenize=False)
-    except (TemplateError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{conversation.where}: the chat template refuses the messages: {error}") from None
+    except Exception as error:  # A template is a program: it raises what it likes.
+        raise InvalidArgument(
+            f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) refuses the "
+            f"messages: {str(error) or type(error).__name__}"
+        ) from None
     assert isinstance(text, str)
     return text

@@ -66,23 +66,35 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
     if max_tokens < 1 or num_ranks < 1:
         raise ValueError(f"max_tokens ({max_tokens}) and num_ranks ({num_ranks}) must be at least 1")
     total = sum(group.num_prompt_tokens + sum(group.num_completion_tokens) for group in groups)
-    num_forwards = max(1, math.ceil(total / (max_tokens * num_ranks)))
-    while True:
-        num_bins = num_forwards * num_ranks
-        # No more of a group's completions in a piece than an even share, so that a larger group spreads over ranks.
-        share = math.ceil(total / num_bins)
-        pieces = [
-            piece
-            for index, group in enumerate(groups)
-            for piece in _cut(index, group, min(max_tokens, group.num_prompt_tokens + share))
-        ]
-        bins = _spread(pieces, num_bins)
-        if not _fits(bins, max_tokens):
-            pieces = [piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)]
-            bins = _fill(pieces, max_tokens)
-        if _fits(bins, max_tokens) and len(bins) <= num_bins:
-            return _deal([_join(pieces, groups) for pieces in bins], num_forwards, num_ranks)
-        num_forwards += 1
+    too_few = max(1, math.ceil(total / (max_tokens * num_ranks)))
+    if bins := _balanced(groups, total, max_tokens, too_few * num_ranks):
+        return _deal([_join(pieces, groups) for pieces in bins], num_ranks)
+    # Prompts that are repeated in several rows take forwards of their own, so many where they are nearly as long as a
+    # row that trying one number after the other would take minutes.
+    bins = _fill([piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)], max_tokens)
+    enough = max(1, math.ceil(len(bins) / num_ranks))
+    if balanced := _balanced(groups, total, max_tokens, enough * num_ranks):
+        bins = balanced
+    while enough - too_few > 1:
+        between = (too_few + enough) // 2
+        if balanced := _balanced(groups, total, max_tokens, between * num_ranks):
+            bins, enough = balanced, between
+        else:
+            too_few = between
+    return _deal([_join(pieces, groups) for pieces in bins], num_ranks)
+
+
+def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_bins: int) -> list[list[Piece]] | None:
+    """Rows of about the same length, so many or fewer; None when one would be too long."""
+    # No more of a group's completions in a piece than an even share, so that a larger group spreads over ranks.
+    share = math.ceil(total / num_bins)
+    pieces = [
+        piece
+        for index, group in enumerate(groups)
+        for piece in _cut(index, group, min(max_tokens, group.num_prompt_tokens + share))
+    ]
+    bins = _spread(pieces, num_bins)
+    return bins if _fits(bins, max_tokens) else None
 
 
 def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
@@ -170,9 +182,11 @@ def _join(pieces: Sequence[Piece], groups: Sequence[GroupLengths]) -> Row:
     )
 
 
-def _deal(rows: Sequence[Row], num_forwards: int, num_ranks: int) -> PackingPlan:
+def _deal(rows: Sequence[Row], num_ranks: int) -> PackingPlan:
     """Rows of about the same length share a forward; each forward gives its longest to the rank with least so far."""
-    ordered = sorted(rows, key=_load, reverse=True)
+    # A completion that is longer than a row takes the place of several: what it leaves empty is no forward.
+    ordered = sorted(filter(None, rows), key=_load, reverse=True)
+    num_forwards = max(1, math.ceil(len(ordered) / num_ranks))
     ordered += [()] * (num_forwards * num_ranks - len(ordered))
     totals = [0] * num_ranks
     forwards = []

@@ -16,6 +16,8 @@ from shoal.rpc.errors import from_rpc_error
 _T = TypeVar("_T")
 
 _STATUS_FOLLOWS_S = 1.0
+# Ten years. gRPC takes a deadline that is too far away for its clock as one that has passed.
+_LONGEST_TIMEOUT_S = 10 * 365 * 86400.0
 
 
 class Method:
@@ -36,6 +38,7 @@ class Method:
     ) -> "Call":
         if timeout is None:
             raise ValueError(f"{self._method} was called without a deadline: pass timeout=<seconds>")
+        timeout = min(timeout, _LONGEST_TIMEOUT_S)
         span = spans.start(self._method, SpanKind.CLIENT)
         ending = _Ending(self._method, self._address, timeout, span)
         if self._streams_requests and request is not None:

@@ -39,8 +39,8 @@ def setup(
     set. `metrics_port` answers Prometheus (0 takes a free port; the log says which). Logs go to stderr, or to
     `log_file`.
 
-    Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument (a level in `SHOAL_LOG_LEVEL` that there is not, a
-    protocol of OTLP that is not gRPC).
+    Raises FailedPrecondition (PORT_IN_USE, LOG_FILE) and InvalidArgument (a level in `SHOAL_LOG_LEVEL` that there is
+    not, a protocol of OTLP that is not gRPC).
     """
     if _providers:
         return
@@ -79,22 +79,27 @@ def shutdown() -> None:
 
 
 def _set_up_logs(service_name: str, log_file: Path | None) -> None:
-    level = os.environ.get("SHOAL_LOG_LEVEL", "INFO").upper()
+    level = (os.environ.get("SHOAL_LOG_LEVEL") or "INFO").upper()
     if level not in (levels := logging.getLevelNamesMapping()):
         raise InvalidArgument(f"SHOAL_LOG_LEVEL is {level!r}; give one of {', '.join(levels)}")
     handler: logging.Handler
     if log_file is None:
         handler = logging.StreamHandler(sys.stderr)
     else:
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(log_file, encoding="utf-8")
+        try:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            handler = logging.FileHandler(log_file, encoding="utf-8")
+        except OSError as error:
+            raise FailedPrecondition(
+                f"--log-file: {log_file} cannot be written: {error.strerror}; choose another file", reason="LOG_FILE"
+            ) from None
     handler.setFormatter(JsonFormatter(service_name))
     logging.captureWarnings(True)
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def _refuse_other_protocols() -> None:
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "grpc"
     if protocol != "grpc":
         raise InvalidArgument(
             f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}, but Shoal sends OTLP over gRPC: unset it, and point "

@@ -968,7 +968,7 @@ class ListRolloutsResponse(_message.Message):
     """Set when there is more."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolloutGroup]:
-        """The groups."""
+        """The groups; fewer than asked for where more would not fit into a message."""
 
     def __init__(
         self,

@@ -125,7 +125,10 @@ class CoordinatorServiceServicer:
         * `NOT_FOUND`: there is no run to resume under that name.
         * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
         another.
-        * `FAILED_PRECONDITION`: another run is active.
+        * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
+        model's cache cannot be written.
+        * `RESOURCE_EXHAUSTED`: the disk is full.
+        * `DATA_LOSS`: the configuration of the run to resume cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +140,7 @@ class CoordinatorServiceServicer:
         Errors:
 
         * `NOT_FOUND`: there is no such run.
+        * `DATA_LOSS`: its configuration cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

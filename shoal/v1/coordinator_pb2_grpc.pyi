@@ -50,7 +50,10 @@ class CoordinatorServiceStub:
     * `NOT_FOUND`: there is no run to resume under that name.
     * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
       another.
-    * `FAILED_PRECONDITION`: another run is active.
+    * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
+      model's cache cannot be written.
+    * `RESOURCE_EXHAUSTED`: the disk is full.
+    * `DATA_LOSS`: the configuration of the run to resume cannot be read.
     """
     GetRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]
     """Describes a run. Safe to retry.
@@ -58,6 +61,7 @@ class CoordinatorServiceStub:
     Errors:
 
     * `NOT_FOUND`: there is no such run.
+    * `DATA_LOSS`: its configuration cannot be read.
     """
     ListRuns: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListRunsRequest, _coordinator_pb2.ListRunsResponse]
     """Lists runs, newest first. Safe to retry.
@@ -180,7 +184,10 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no run to resume under that name.
     * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
       another.
-    * `FAILED_PRECONDITION`: another run is active.
+    * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
+      model's cache cannot be written.
+    * `RESOURCE_EXHAUSTED`: the disk is full.
+    * `DATA_LOSS`: the configuration of the run to resume cannot be read.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]  # type: ignore[assignment]
     """Describes a run. Safe to retry.
@@ -188,6 +195,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     Errors:
 
     * `NOT_FOUND`: there is no such run.
+    * `DATA_LOSS`: its configuration cannot be read.
     """
     ListRuns: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListRunsRequest, _coordinator_pb2.ListRunsResponse]  # type: ignore[assignment]
     """Lists runs, newest first. Safe to retry.
@@ -313,7 +321,10 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no run to resume under that name.
         * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
           another.
-        * `FAILED_PRECONDITION`: another run is active.
+        * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
+          model's cache cannot be written.
+        * `RESOURCE_EXHAUSTED`: the disk is full.
+        * `DATA_LOSS`: the configuration of the run to resume cannot be read.
         """
 
     @_abc_1.abstractmethod
@@ -327,6 +338,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `NOT_FOUND`: there is no such run.
+        * `DATA_LOSS`: its configuration cannot be read.
         """
 
     @_abc_1.abstractmethod

@@ -174,7 +174,7 @@ class SamplingParams(_message.Message):
     MAX_COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """Divides the logits. 0 is greedy."""
+    """Divides the logits: from 0.01 to 2, or 0 for greedy."""
     top_p: _builtins.float
     """Nucleus mass to keep; 1 keeps all."""
     top_k: _builtins.int

@@ -160,7 +160,12 @@ class BroadcastGroup:
         backend = self._backend
         if backend is None:
             raise self._unavailable("is not connected")
-        return backend.broadcast(tensor, 0)
+        try:
+            return backend.broadcast(tensor, 0)
+        except RuntimeError as error:
+            # Ended meanwhile: by `abort` in another thread, or by the backend itself when a member went away.
+            self._raise_if_aborted()
+            raise self._unavailable(f"cannot broadcast: {_first_line(error)}") from error
 
     def wait(self, work: "Work", deadline: float | None = None) -> None:
         """Waits for a broadcast that was started.
@@ -264,7 +269,15 @@ class BroadcastGroup:
         options._timeout = timedelta(seconds=self.rendezvous.timeout_s + 2)
         options._threads = 2
         options._devices = [self._gloo_device()]
-        return ProcessGroupGloo(self.board.store, self.rank, self.rendezvous.world_size, options)
+        return ProcessGroupGloo(self._own_store(), self.rank, self.rendezvous.world_size, options)
+
+    def _own_store(self) -> Any:
+        """A connection of the backend's own to the store.
+
+        The backend waits in it for the addresses of its peers, and a connection answers nobody else meanwhile: on one
+        that is shared, a member that has died would hold up this group's board and those of later epochs.
+        """
+        return self.board.store.clone()
 
     def _gloo_device(self) -> Any:
         from torch.distributed import ProcessGroupGloo
@@ -285,7 +298,7 @@ class BroadcastGroup:
         options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
         # By default the process ends when a collective fails or its watchdog stalls; here only the group shall end.
         with _environment(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0"):
-            backend = ProcessGroupNCCL(self.board.store, self.rank, self.rendezvous.world_size, options)
+            backend = ProcessGroupNCCL(self._own_store(), self.rank, self.rendezvous.world_size, options)
         # Connects now instead of in the first broadcast, so that members that cannot reach each other show here.
         backend.eager_connect_single_device(torch.device(self.device))
         return backend

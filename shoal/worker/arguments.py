@@ -29,7 +29,7 @@ class WorkerArguments:
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options. Each falls back to an environment variable, so that containers need no command line."""
     group = parser.add_argument_group("worker")
-    coordinator = os.environ.get("SHOAL_COORDINATOR")
+    coordinator = _environment("SHOAL_COORDINATOR")
     group.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
@@ -42,14 +42,14 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--listen",
         metavar="HOST:PORT",
         type=host_port,
-        default=os.environ.get("SHOAL_LISTEN", "0.0.0.0:0"),
+        default=_environment("SHOAL_LISTEN") or "0.0.0.0:0",
         help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
     )
     group.add_argument(
         "--advertise",
         metavar="HOST[:PORT]",
         type=host_or_host_port,
-        default=os.environ.get("SHOAL_ADVERTISE"),
+        default=_environment("SHOAL_ADVERTISE"),
         help="address that the other services reach this one at (default: this machine's address toward the "
         "coordinator, and the port listened on) [SHOAL_ADVERTISE]",
     )
@@ -57,14 +57,14 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         metavar="FOLDER",
         type=Path,
-        default=os.environ.get("SHOAL_DATA_DIR", "runs"),
+        default=_environment("SHOAL_DATA_DIR") or "runs",
         help="folder for what the worker writes (default: %(default)s) [SHOAL_DATA_DIR]",
     )
     group.add_argument(
         "--metrics-port",
         metavar="PORT",
         type=port,
-        default=os.environ.get("SHOAL_METRICS_PORT"),
+        default=_environment("SHOAL_METRICS_PORT"),
         help="port that answers Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
     )
     group.add_argument(
@@ -78,6 +78,11 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         const=os.getppid(),
         help="end when the process that started this one ends",
     )
+
+
+def _environment(name: str) -> str | None:
+    """A variable's value; None also where it is empty, as compose files and manifests leave what is not set."""
+    return os.environ.get(name) or None
 
 
 def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:

@@ -192,6 +192,16 @@ def test_data_that_the_coordinator_refuses_ends_it_before_a_worker_is_started(
     assert not (tmp_path / "runs" / "sums").exists(), "a refused run leaves nothing in the way of the next try"
 
 
+def test_the_log_of_a_process_that_died_is_still_there_to_be_read(
+    train: Callable[..., Train], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_METRICS_PORT", "many")
+    code, output, errors = train().end()
+    log = tmp_path / "runs" / "sums" / "logs" / "coordinator.log"
+    assert code == 1 and f"its log: {log}" in errors, output + errors
+    assert "--metrics-port" in log.read_text()
+
+
 def test_a_live_run_is_steered_by_any_grpc_client(train: Callable[..., Train]) -> None:
     run = train(step_s=0.4)
     address = run.until("the coordinator serves at").split()[-1]

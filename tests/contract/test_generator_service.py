@@ -54,6 +54,8 @@ class ScriptedEngine:
         self.aborted_samples = 0
         self.sample_gate: asyncio.Event | None = None
         self.sample_error: ShoalError | None = None
+        self.score_gate: asyncio.Event | None = None
+        self.is_scoring = asyncio.Event()
         self.join_gate: asyncio.Event | None = None
         self.load_gate: asyncio.Event | None = None
         self.load_error: ShoalError | None = None
@@ -83,6 +85,9 @@ class ScriptedEngine:
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         await self.unpaused.wait()
+        self.is_scoring.set()
+        if self.score_gate is not None:
+            await self.score_gate.wait()
         return np.full(len(token_ids) - 1, -float(self.version.policy_version), dtype=np.float32)
 
     async def abort_all(self) -> None:
@@ -120,6 +125,7 @@ class ScriptedEngine:
         assert not self.unpaused.is_set(), "loading while sampling kills the engine"
         on_ready()
         await self._wait_in_group(self.load_gate)
+        assert not self.unpaused.is_set(), "loading while sampling kills the engine"
         if self.load_error is not None:
             raise self.load_error
         self.version = version
@@ -205,6 +211,7 @@ def config(**generator: Any) -> Struct:
     values = {
         "model": {"path": "tiny"},
         "data": {"sources": [{"path": "questions.jsonl"}]},
+        "grpo": {"group_size": 2},
         "generator": {"max_num_seqs": 2, "max_queued_requests": 2} | generator,
     }
     return config_struct(parse_config(values))
@@ -598,6 +605,38 @@ async def test_an_engine_does_not_sleep_while_it_loads(ready: Generator) -> None
         await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
     assert caught.value.reason == "LOAD_UNDER_WAY"
     ready.engine.load_gate.set()
+
+
+async def test_a_pause_that_comes_while_the_canary_is_scored_lasts(ready: Generator) -> None:
+    engine = ready.engine
+    engine.score_gate = asyncio.Event()
+    engine.is_scoring.clear()
+    load = asyncio.create_task(ready.load(1))
+    await asyncio.wait_for(engine.is_scoring.wait(), TIMEOUT_S)
+    await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    engine.score_gate.set()
+    assert len(await load) == 2
+    assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_PAUSED
+    assert not engine.unpaused.is_set(), "it says PAUSED, and samples"
+    await ready.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
+    assert engine.unpaused.is_set()
+
+
+async def test_scoring_during_a_pause_waits_for_a_load(ready: Generator) -> None:
+    engine = ready.engine
+    engine.load_gate = asyncio.Event()
+    await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    loading = ready.loading(1)
+    assert (await loading.read()).stage == pb.LOAD_STAGE_READY
+    engine.is_scoring.clear()
+    request = pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT))
+    score = asyncio.ensure_future(ready.stub.ScoreTokens(request, timeout=TIMEOUT_S))
+    await ready.status()
+    assert not engine.unpaused.is_set(), "sampling goes on under a load"
+    engine.load_gate.set()
+    assert (await loading.read()).stage == pb.LOAD_STAGE_DONE
+    assert float32_from_wire((await score).logprobs, "logprobs").tolist() == [-1.0, -1.0]
+    assert not engine.unpaused.is_set()
 
 
 async def test_tokens_are_scored_under_the_current_weights(ready: Generator) -> None:

@@ -413,6 +413,9 @@ async def test_a_checkpoint_that_is_not_there_or_not_whole_is_refused(client: Cl
     with pytest.raises(NotFound, match="there is no checkpoint nothing"):
         await client.load("nothing", [], attempt)
     saved = await client.save("damaged")
+    elsewhere = learner_pb2.FileDigest(path="../../../../secret", sha256="00")
+    with pytest.raises(DataLoss, match="is no file of the checkpoint"):
+        await client.load("damaged", [elsewhere, *saved.files], attempt)
     folder = client.run_dir / "checkpoints" / "damaged" / "learner"
     before = await client.logprobs(CANARY)
     victim = folder / max(saved.files, key=lambda file: file.num_bytes).path

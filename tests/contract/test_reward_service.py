@@ -75,7 +75,12 @@ class Client:
 
 
 def config(**reward: float) -> Struct:
-    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "reward": reward}
+    values = {
+        "model": {"path": "m"},
+        "data": {"sources": [{"task": "arithmetic"}]},
+        "grpo": {"group_size": 2},
+        "reward": reward,
+    }
     return config_struct(parse_config(values))
 
 

@@ -107,6 +107,11 @@ async def test_a_call_without_a_deadline_is_refused_by_name(reward, generator):
             invoke()
 
 
+async def test_a_deadline_beyond_gRPCs_clock_has_not_passed(reward):
+    response = await reward.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="run"), timeout=1e12)
+    assert response.status.run_id == "3"
+
+
 async def test_a_passed_deadline_is_named_and_ends_the_handler(servicer, address, reward):
     with pytest.raises(errors.DeadlineExceeded, match=rf"ListVerifiers at {address} was not done within 0\.3 s"):
         await reward.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=0.3)

@@ -31,7 +31,7 @@ from tests.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-STAGES = (0, 2, 3)
+STAGES = (0, 1, 2, 3)
 SCRIPT = Path(__file__).with_name("learner_ranks.py")
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -248,9 +248,17 @@ def _address(coordinator: str) -> str:
     return coordinator
 
 
+def _check_unicode(argument: str) -> None:
+    # Bytes that are no text come in as lone surrogates, which no message of the contract can carry.
+    if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
+        raise InvalidArgument(f"the argument {argument!r} is not UTF-8; write it in UTF-8")
+
+
 def main() -> None:
     """Runs the command line and ends the process; errors of the domain become one message and an exit code."""
     try:
+        for argument in sys.argv[1:]:
+            _check_unicode(argument)
         app(prog_name="shoal")
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)

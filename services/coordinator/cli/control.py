@@ -164,6 +164,11 @@ def workers(address: str, *, output: "Output") -> None:
 
 
 def _watch(address: str, run_id: str, after_sequence: int, *, as_json: bool) -> ExitCode:
+    # A wrong address or run is told now, not after the patience that a broken stream gets; and the run that is
+    # active now stays the one that is watched, whichever is active when the stream has broken.
+    asked = ask(address, lambda stub: stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=CALL_TIMEOUT_S))
+    run_id = asked.run.run_id
+
     async def watching() -> pb.Run:
         view = ProgressView()
         async with coordinator(address) as stub:

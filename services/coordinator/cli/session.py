@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import tempfile
 import time
@@ -54,7 +55,7 @@ class LocalRun:
     def how_to_resume(self) -> str:
         """The command that goes on with the run, and from where."""
         committed = sorted(path.parent.name for path in self.folder.glob("checkpoints/*/manifest.json"))
-        where = "" if self.data_dir == Path("runs").absolute() else f" --data-dir {self.data_dir}"
+        where = "" if self.data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(self.data_dir))}"
         what = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
         return f"resume {what} with: shoal train --resume {self.request.run_id}{where}"
 

@@ -2,17 +2,18 @@
 
 import json
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from services.coordinator.cli.control import start_request
 from services.coordinator.cli.progress import ProgressView
 from services.coordinator.cli.session import LocalRun, TrainSession
-from services.coordinator.launcher.checks import check_disk, check_folder, check_port
+from services.coordinator.launcher.checks import check_disk, check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, visible_gpus
 from services.coordinator.launcher.extras import check_extras, extras_for
+from services.coordinator.launcher.supervisor import ProcessDied
 from services.coordinator.preflight import check_weights
+from services.coordinator.record import new_run_id
 from shoal.config import RunConfig, parse_config
 from shoal.config.run import RUN_NAME
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound
@@ -30,8 +31,7 @@ def train_here(config_file: Path | None, overrides: Sequence[str], *, resume: st
     if not resume:
         request.run_id = _new_name(name, config, data_dir)
     check_extras(extras_for(config))
-    check_port(config.launch.coordinator_port, "launch.coordinator_port")
-    check_port(config.weights.store_port, "weights.store_port", host="")
+    check_ports(config)
     gpus = visible_gpus()
     share_out(config, gpus)
     model_folder = check_weights(config)
@@ -42,6 +42,9 @@ def train_here(config_file: Path | None, overrides: Sequence[str], *, resume: st
     is_new = not run.folder.exists()
     try:
         return TrainSession(run, view).train()
+    except ProcessDied:
+        is_new = False  # Its log says more than the message, which names it.
+        raise
     finally:
         if is_new and not (run.folder / "run.json").exists():
             # It was refused, and the refusal has been told: logs of it would only be in the way of the next try.
@@ -54,7 +57,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
             return parse_config(json.loads((data_dir / run_id / "config.json").read_text()))
         except FileNotFoundError:
             pass
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {error}") from None
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""
@@ -63,8 +66,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
 
 def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:
     if not name:
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        return f"{config.run.name[: 62 - len(stamp)]}-{stamp}"
+        return new_run_id(config.run.name)
     if not RUN_NAME.fullmatch(name):
         raise InvalidArgument(
             f"--name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit (given: {name!r})"

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from shoal.config import RunConfig
-from shoal.errors import FailedPrecondition, ResourceExhausted
+from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from shoal.models import model_config
 
 # A checkpoint holds float32 master weights and two float32 moments, and the weights in the compute type.
@@ -30,6 +30,18 @@ def check_port(port: int, field: str, host: str = "127.0.0.1") -> None:
             raise FailedPrecondition(
                 f"{field}: port {port} {reason}; choose another one, or 0 for any free one", reason="PORT_IN_USE"
             ) from None
+
+
+def check_ports(config: RunConfig) -> None:
+    """Raises `FailedPrecondition` for a fixed port that is taken, `InvalidArgument` for one that is given twice."""
+    coordinator_port, store_port = config.launch.coordinator_port, config.weights.store_port
+    check_port(coordinator_port, "launch.coordinator_port")
+    check_port(store_port, "weights.store_port", host="")
+    if coordinator_port and coordinator_port == store_port:
+        raise InvalidArgument(
+            f"weights.store_port: port {store_port} is launch.coordinator_port as well; on one machine they have to "
+            "differ: choose another one, or 0 for any free one"
+        )
 
 
 def check_folder(data_dir: Path) -> None:

@@ -57,7 +57,7 @@ def config(tmp_path: Path, tiny_model: Path) -> Path:
     ("override", "message"),
     [
         ("grpo.groupsize=4", "grpo.groupsize: unknown key; did you mean 'group_size'?"),
-        ("grpo.group_size=1", "grpo.group_size: input should be greater than or equal to 2 (given: 1)"),
+        ("grpo.group_size=1", "grpo.group_size: must be at least 2 with advantage.baseline 'group_mean' (given: 1)"),
         ("grpo.num_mini_batches=3", "groups_per_step (8) must be divisible by num_mini_batches (3)"),
         ("run.name=Not a name", "run.name: use 1 to 63 of a-z"),
         ("sampling.top_p=0.9", "sampling.top_p"),
@@ -171,6 +171,8 @@ def test_a_run_cannot_be_resumed_with_another_configuration(shoal: Shoal, config
         (["run", "status"], 2, "give --coordinator HOST:PORT or set SHOAL_COORDINATOR"),
         (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here' is not host:port"),
         (["workers", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
+        (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff' is not UTF-8"),
+        (["run", "watch", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
         (["run", "stop", "--mode", "later"], 2, "later"),
     ],
 )

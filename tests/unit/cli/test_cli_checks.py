@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.coordinator.launcher import checks, devices, extras
-from services.coordinator.launcher.checks import check_disk, check_folder, check_port
+from services.coordinator.launcher.checks import check_disk, check_folder, check_port, check_ports
 from services.coordinator.launcher.devices import share_out, visible_gpus
 from services.coordinator.launcher.extras import check_extras, extras_for
 from services.coordinator.launcher.plan import plan_coordinator, plan_workers
@@ -37,6 +37,13 @@ def test_a_port_in_use_is_named_with_its_field(taken_port: int) -> None:
 
 def test_port_0_is_never_in_use() -> None:
     check_port(0, "launch.coordinator_port")
+
+
+def test_one_port_for_two_services_is_refused() -> None:
+    config = _config(launch={"coordinator_port": 47654}, weights={"store_port": 47654})
+    with pytest.raises(InvalidArgument, match=r"weights.store_port: port 47654 is launch.coordinator_port as well"):
+        check_ports(config)
+    check_ports(_config())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -115,6 +122,18 @@ def test_what_one_gpu_cannot_be_shared_for_is_refused(sections: dict[str, dict[s
         _config(**{name: shared.get(name, {}) | sections.get(name, {}) for name in shared | sections})
 
 
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"launch": {"num_learner_ranks": 3}}, "launch.num_learner_ranks: 3"),
+        ({"generator": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}, "pipeline_parallel_size: 4"),
+    ],
+)
+def test_more_gpus_than_there_are_cannot_be_shared(sections: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{field} is more than the 2 GPUs of this machine"):
+        share_out(_config(weights={"backend": "gloo"}, **sections), ["0", "1"])
+
+
 def test_without_gpus_nothing_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_out(_config(), []) == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -124,6 +143,17 @@ def test_without_gpus_nothing_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(devices.shutil, "which", lambda name: None)
     assert visible_gpus() == []
+
+
+def test_a_driver_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(devices, "_ASK_TIMEOUT_S", 0.2)
+    with pytest.raises(FailedPrecondition, match=r"nvidia-smi does not answer.*CUDA_VISIBLE_DEVICES"):
+        visible_gpus()
 
 
 def test_the_plan_starts_as_many_processes_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.watched: list[str] = []
         self.final_state = pb.RUN_STATE_FINISHED
         self.breaks_after: int | None = None
 
@@ -80,6 +81,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     def WatchRun(self, request, context):  # type: ignore[no-untyped-def]
         self.asked.append(f"watch from {request.after_sequence}")
+        self.watched.append(request.run_id)
         for sequence in range(request.after_sequence + 1, 4):
             if self.breaks_after is not None and sequence > self.breaks_after:
                 self.breaks_after = None
@@ -174,6 +176,21 @@ def test_a_broken_watch_goes_on_after_the_last_event(shoal: Shoal, scripted: tup
     assert code == 0
     assert scripted[0].asked == ["watch from 0", "watch from 2"]
     assert [json.loads(line)["sequence"] for line in text.splitlines()] == ["1", "2", "3"]
+
+
+def test_watching_a_run_that_is_not_there_is_told_at_once(
+    shoal: Shoal, scripted: tuple[ScriptedCoordinator, str]
+) -> None:
+    assert shoal("run", "watch", "tomorrow") == (4, "", "error: there is no run 'tomorrow'\n")
+    assert scripted[0].asked == []
+
+
+def test_the_run_that_is_watched_stays_the_same_over_a_broken_stream(
+    shoal: Shoal, scripted: tuple[ScriptedCoordinator, str]
+) -> None:
+    scripted[0].breaks_after = 1
+    assert shoal("run", "watch")[0] == 0
+    assert scripted[0].watched == ["sums", "sums"]
 
 
 def test_watching_a_run_that_fails_exits_with_1(shoal: Shoal, scripted: tuple[ScriptedCoordinator, str]) -> None:

@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from services.coordinator.ledger import GroupState, Ledger, Progress
+from shoal.errors import DataLoss
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -100,3 +102,11 @@ async def test_tokens_go_once_their_group_is_settled_and_text_stays(tmp_path: Pa
         "SELECT order_number, token_ids IS NULL, text FROM completions WHERE sample_index = 0 ORDER BY 1"
     )
     assert rows.fetchall() == [(0, 1, "2"), (1, 0, "2")]
+
+
+async def test_a_damaged_ledger_is_told_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").write_text("this is no database" * 100)
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    with pytest.raises(DataLoss, match=r"ledger\.sqlite is damaged"):
+        await ledger.open()
+    await ledger.close()

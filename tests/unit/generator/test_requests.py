@@ -1,6 +1,7 @@
 """What of the finished groups is kept, and for how long; the rest is in tests/contract/test_generator_service.py."""
 
 import asyncio
+from contextlib import aclosing
 from typing import cast
 
 import numpy as np
@@ -62,3 +63,43 @@ async def test_completions_that_finish_while_another_is_sent_are_sent_too() -> N
         for _ in range(5):
             await asyncio.sleep(0)
     assert sorted(received) == [0, 1, 2], f"of 3 completions only {received} were sent"
+
+
+class GatedEngine(CountingEngine):
+    """Samples when it is let, and takes its time to give a sample up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> Sample:
+        self.num_sampled += 1
+        try:
+            if seed:
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            await a_little()
+            raise
+        return Sample(np.zeros(1, np.int32), np.zeros(1, np.float32), FinishReason.LENGTH, ())
+
+
+async def a_little() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_repeat_that_comes_while_its_predecessor_is_given_up_is_sampled_once() -> None:
+    engine = GatedEngine()
+    requests = Requests(cast(Engine, engine), capacity=8)
+    group = GroupRequest("again", np.array([1], dtype=np.int32), SamplingParams(1.0, 1, ()), (0, 1, 2))
+    async with aclosing(requests.stream(group)) as first:
+        assert (await anext(first)).sample_index == 0
+    second = requests.stream(group)
+    assert (await anext(second)).sample_index == 0
+    rest = asyncio.ensure_future(anext(second))
+    await a_little()
+    await a_little()
+    assert requests.num_in_flight == 2, "what is sampled is not counted"
+    engine.gate.set()
+    assert sorted([(await rest).sample_index, (await anext(second)).sample_index]) == [1, 2]
+    assert engine.num_sampled == 5

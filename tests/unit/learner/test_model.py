@@ -189,3 +189,10 @@ def test_flash_attention_without_a_gpu_is_refused_with_the_cure(folder: Path) ->
         pytest.skip("this machine has a GPU")
     with pytest.raises(InvalidArgument, match=r"learner\.attention: flash_attention_2 needs a GPU"):
         load_policy(folder, settings(attention="flash_attention_2"))
+
+
+def test_weights_that_were_cut_off_are_an_error_that_names_the_folder(tmp_path: Path) -> None:
+    weights = make_tiny_model(tmp_path) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InvalidArgument, match=rf"model\.path: {tmp_path} cannot be loaded"):
+        load_policy(tmp_path, LearnerConfig())

@@ -51,6 +51,15 @@ async def test_a_completion_whose_process_dies_is_judged_by_another(pool: Verifi
     assert pool.num_restarts == 2
 
 
+async def test_a_completion_that_comes_when_the_pool_is_closed_is_answered() -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=20.0)
+    await pool.start()
+    await pool.close()
+    async with asyncio.timeout(5):
+        score = await pool.judge("gsm8k", "5", "5")
+    assert (score.outcome, score.detail) == (ScoreOutcome.FAILED, "the pool was closed")
+
+
 async def test_a_completion_whose_process_dies_twice_is_failed() -> None:
     pool = VerifierPool(num_processes=1, timeout_s=60.0)
     await pool.start()

@@ -1,5 +1,6 @@
 """Finding models and their tokenizers."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from shoal.config.model import ModelConfig
-from shoal.errors import InvalidArgument
+from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from shoal.models import check_tokenizer_fits, load_tokenizer, model_config, resolve_model, stop_token_ids
 from tests.tiny_model import make_tokenizer
 
@@ -165,6 +166,25 @@ def test_a_language_model_inside_a_larger_one_is_described(tmp_path: Path) -> No
 def test_a_model_that_is_nowhere_is_refused_with_the_cure(path: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         resolve_model(path)
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(FailedPrecondition, match=r"file/models cannot be written: Not a directory; set SHOAL_CACHE"):
+        resolve_model(SMOLLM2.path)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_the_disk(gguf_file: Path, folder: Path) -> None:
+        (folder / "config.json").touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path))
+    monkeypatch.setattr("shoal.packaged_model.convert_gguf", fill_the_disk)
+    with pytest.raises(ResourceExhausted, match=rf"the disk of {tmp_path}/models is full"):
+        resolve_model(SMOLLM2.path)
+    assert [path for path in tmp_path.rglob("*") if path.suffix != ".lock"] == [tmp_path / "models"]
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:

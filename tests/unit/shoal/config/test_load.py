@@ -26,6 +26,8 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant() -> None:
     ("section", "values", "field", "words"),
     [
         ("grpo", {"group_size": 1}, "grpo.group_size", "2"),
+        ("sampling", {"temperature": 0.001}, "sampling.temperature", "0.01"),
+        ("sampling", {"temperature": 2.5}, "sampling.temperature", "2"),
         ("grpo", {"groups_per_step": 5, "num_mini_batches": 2}, "grpo", "num_mini_batches (2)"),
         ("sampling", {"top_p": 0.9}, "sampling.top_p", "0.9"),
         ("learner", {"zero_stage": 4}, "learner.zero_stage", "4"),
@@ -40,7 +42,8 @@ def test_a_bad_value_is_named_with_what_would_be_right(
 
 
 def test_a_config_that_traveled_as_a_struct_is_the_same() -> None:
-    config = parse_config(MINIMAL | {"run": {"seed": 2**53 - 1}})
+    sources = [{"task": "arithmetic", "task_options": {"max_operand": 9, "more": [1, {"deep": 2}]}}]
+    config = parse_config(MINIMAL | {"run": {"seed": 2**53 - 1}, "data": {"sources": sources}})
     assert config_digest(parse_config(config_struct(config))) == config_digest(config)
 
 
@@ -64,3 +67,43 @@ def test_a_missing_file_and_bad_toml_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[run\n")
     with pytest.raises(InvalidArgument, match="TOML"):
         load_config(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["data.sources.².path=x", "data.sources.0.task_options.sizes.0.deep=1", "model.path.0=x"]
+)
+def test_an_override_that_leads_nowhere_is_refused(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\ntask_options = {sizes = [1]}\n')
+    with pytest.raises(InvalidArgument, match="--set"):
+        load_config(path, [wrong])
+
+
+def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand() -> None:
+    options = {"data": {"sources": [{"task": "arithmetic", "task_options": {"sizes": [1.0, float("inf")]}}]}}
+    field, description = violation(options)
+    assert field == "data.sources.0.task_options.sizes.1" and "finite" in description, f"{field}: {description}"
+    traveled = config_struct(parse_config(MINIMAL))
+    traveled["sampling"]["temperature"] = float("nan")
+    with pytest.raises(InvalidArgument, match="NaN"):
+        parse_config(traveled)
+
+
+def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("a = " + "[" * 100_000)
+    with pytest.raises(InvalidArgument, match="cannot be read as TOML"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"reward": {"num_processes": 1, "max_queued": 1}}, "reward.num_processes + reward.max_queued (2)"),
+        ({"generator": {"max_num_seqs": 2, "max_queued_requests": 5}}, "generator.max_queued_requests (7)"),
+    ],
+)
+def test_a_queue_that_no_group_fits_into_is_refused(values: dict[str, Any], words: str) -> None:
+    _, description = violation(values)
+    assert words in description and "grpo.group_size (8)" in description, description
+    parse_config(MINIMAL | values | {"grpo": {"group_size": 2}})

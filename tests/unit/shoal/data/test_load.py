@@ -86,9 +86,10 @@ def test_a_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None
 
 
 def test_numbers_in_labels_become_text_and_structures_stay(tmp_path: Path) -> None:
-    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, ["4", 5], {"a": 1})]
+    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, 72.0, 0.00001, 1e16, ["4", 5], {"a": 1})]
     prompts = loaded(tmp_path, *rows)
-    assert [truths(prompts, number)[0][1] for number in range(4)] == ["4", "4.5", ["4", "5"], {"a": "1"}]
+    labels = [truths(prompts, number)[0][1] for number in range(len(rows))]
+    assert labels == ["4", "4.5", "72", "0.00001", "1" + 16 * "0", ["4", "5"], {"a": "1"}]
 
 
 def test_columns_and_verifier_can_be_named(tmp_path: Path) -> None:
@@ -185,6 +186,8 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
         (b'{"messages": "a", "ground_truth": "4", "dataset": 7}', r"rows\.jsonl:2: dataset must be"),
         (b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}', r"jsonl:2: 2 verifiers for 1"),
         (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is null"),
+        (b'{"messages": "a", "ground_truth": NaN, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is nan"),
+        (b'{"messages": ' + b"[" * 100_000, r"rows\.jsonl:2: not a line of JSON"),
     ],
 )
 def test_a_malformed_row_is_refused_by_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
@@ -207,10 +210,20 @@ def test_a_file_that_is_missing_empty_or_of_another_kind_is_refused(tmp_path: Pa
             load({"path": str(tmp_path / name)})
 
 
+@pytest.mark.parametrize("name", ["~nobody-at-all/rows.jsonl", f"{'long' * 100}.jsonl"])
+def test_what_cannot_be_a_path_is_refused(name: str) -> None:
+    for kind in ("path", "dataset"):
+        with pytest.raises(InvalidArgument, match=f"data.sources: {kind}: '{name[:50]}.* is no path on this machine"):
+            load({kind: name})
+
+
 def test_a_chat_template_that_refuses_the_messages_is_told_with_the_row(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('only tools') }}"
-    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:1: the chat template refuses.*only tools"):
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:1: the chat template .*refuses.*only tools"):
+        load({"path": write_jsonl(tmp_path / "rows.jsonl", [ROW])}, tokenizer=tokenizer)
+    tokenizer.chat_template = "{{ 1 // 0 }}"
+    with pytest.raises(InvalidArgument, match=r"model\.chat_template.*by zero"):
         load({"path": write_jsonl(tmp_path / "rows.jsonl", [ROW])}, tokenizer=tokenizer)
     tokenizer.chat_template = None
     with pytest.raises(InvalidArgument, match=r"model\.chat_template"):

@@ -93,6 +93,18 @@ def test_ranks_without_anything_to_do_get_an_empty_row() -> None:
     assert plan.num_rows == 1
 
 
+def test_a_completion_longer_than_a_row_adds_no_empty_forwards() -> None:
+    plan = plan_packing([GroupLengths(10, (400, 30)), GroupLengths(10, (300,))], max_tokens=48, num_ranks=2)
+    assert len(plan.rows) == 2
+    assert plan.num_rows == 3
+
+
+@pytest.mark.timeout(20)
+def test_many_long_prompts_are_planned_in_seconds() -> None:
+    plan = plan_packing([GroupLengths(2000, (40,) * 24)] * 48, max_tokens=2048, num_ranks=1)
+    assert plan.num_rows == 48 * 24, "no two completions fit beside a prompt"
+
+
 @pytest.mark.parametrize("case", golden("small_exact", "large_bounds"))
 def test_the_number_of_rows_is_the_least_there_can_be_or_nearly(case: dict[str, Any]) -> None:
     expected = case["expected"]

@@ -138,6 +138,39 @@ def test_a_member_that_dies_is_noticed_at_once(rendezvous: Rendezvous) -> None:
     process.join()
 
 
+def test_a_member_that_dies_while_they_connect_does_not_hold_up_the_next_epoch() -> None:
+    store = open_store(HOST, 0, is_master=True, timeout_s=3)
+    first = Rendezvous("run", 1, HOST, store.port, world_size=2, backend="gloo", timeout_s=3)
+    GroupBoard(store.clone(), "run", 1).say_here(1)  # All that rank 1 gets to say.
+    given_up = BroadcastGroup(first, rank=0, store=store)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(given_up.connect)
+        time.sleep(0.3)
+        given_up.abort("epoch 2 begins")
+        started = time.monotonic()
+        second = replace(first, epoch=2)
+        groups = [BroadcastGroup(second, rank=0, store=store), member(second, 1)]
+        in_threads(*(group.connect for group in groups))
+        assert time.monotonic() - started < 5
+        for group in groups:
+            group.close()
+        with pytest.raises(Unavailable, match="epoch 2 begins"):
+            waiting.result()
+
+
+def test_a_broadcast_that_the_backend_refuses_is_an_error_of_the_group(rendezvous: Rendezvous) -> None:
+    class Ended:
+        """As NCCL is, once its communicator was aborted."""
+
+        def broadcast(self, tensor: object, root: int) -> None:
+            raise RuntimeError("NCCL communicator was aborted on rank 0.\nand a stack")
+
+    group = member(rendezvous, 0)
+    group._backend = Ended()
+    with pytest.raises(Unavailable, match=r"cannot broadcast: NCCL communicator was aborted on rank 0\.$"):
+        group.broadcast(torch.zeros(4))
+
+
 def test_tensors_that_are_not_the_manifests_are_refused(rendezvous: Rendezvous) -> None:
     sender, *_ = connected(rendezvous)
     with pytest.raises(DataLoss, match="expects embed"):

@@ -46,6 +46,14 @@ def test_the_environment_is_as_good_as_the_command_line(monkeypatch):
     assert by_environment.data_dir == Path("/data")
 
 
+def test_a_variable_that_is_empty_counts_as_unset(monkeypatch):
+    for name in VARIABLES[1:]:
+        monkeypatch.setenv(f"SHOAL_{name}", "")
+    arguments = parse("--coordinator", "c:7000")
+    assert (arguments.listen, arguments.advertise, arguments.data_dir) == ("0.0.0.0:0", None, Path("runs"))
+    assert arguments.metrics_port is None
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

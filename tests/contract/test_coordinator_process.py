@@ -1,0 +1,53 @@
+"""`python -m services.coordinator` that cannot start says why in one line, and ends."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 60.0
+
+
+def coordinator(*options: str, **environment: str) -> tuple[int, str]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "services.coordinator", *options],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("listen", ["here", "127.0.0.1:99999", "127.0.0.1:http"])
+def test_an_address_that_is_none_is_refused(listen: str, tmp_path: Path) -> None:
+    # gRPC would take a port above 65535 for another one, and serve there.
+    code, error = coordinator("--listen", listen, "--data-dir", str(tmp_path))
+    assert code == 2 and "argument --listen" in error, error
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, error = coordinator("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file"))
+    assert code == 1 and f"--data-dir: {tmp_path / 'file'} cannot be written" in error, error
+    assert "Traceback" not in error
+
+
+def test_what_telemetry_refuses_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("0.0.0.0", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        options = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+        for code, error in (
+            coordinator(*options, "--metrics-port", port),
+            coordinator(*options, SHOAL_METRICS_PORT=port),
+            coordinator(*options, "--log-file", "/proc/nowhere/coordinator.log"),
+            coordinator(*options, SHOAL_LOG_LEVEL="loud"),
+        ):
+            assert code == 1 and "Traceback" not in error, error
+            assert port in error or "--log-file" in error or "SHOAL_LOG_LEVEL is 'LOUD'" in error, error

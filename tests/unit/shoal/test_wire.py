@@ -1,0 +1,59 @@
+"""What is read from messages is checked, by the name of the field."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shoal.errors import InvalidArgument
+from shoal.rollout import Completion, FinishReason, SamplingParams, VersionSpan, WeightVersion
+from shoal.wire import (
+    batch_from_wire,
+    batch_to_wire,
+    completion_from_wire,
+    completion_to_wire,
+    sampling_from_wire,
+    sampling_to_wire,
+)
+from tests.train_batches import make_batch
+
+VERSION = WeightVersion(0, 3)
+
+
+def completion(*spans: tuple[int, int]) -> Completion:
+    return Completion(
+        sample_index=0,
+        token_ids=np.arange(6, dtype=np.int32),
+        behavior_logprobs=np.full(6, -1, dtype=np.float32),
+        finish_reason=FinishReason.STOP,
+        version_spans=tuple(VersionSpan(VERSION, start, end) for start, end in spans),
+        seed=1,
+    )
+
+
+def test_a_completion_says_which_weights_sampled_each_token() -> None:
+    read = completion_from_wire(completion_to_wire(completion((0, 2), (2, 6))))
+    assert read.oldest_version == VERSION and len(read.version_spans) == 2
+
+
+@pytest.mark.parametrize("spans", [(), ((0, 5),), ((0, 2), (3, 6)), ((1, 6),), ((0, 7),), ((0, 8), (8, 6))])
+def test_version_spans_that_do_not_cover_the_tokens_are_refused(spans: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(InvalidArgument, match=r"completion\.version_spans"):
+        completion_from_wire(completion_to_wire(completion(*spans)))
+
+
+@pytest.mark.parametrize("temperature", [0.001, 2.5])
+def test_a_temperature_that_the_engine_would_replace_or_refuse_is_refused(temperature: float) -> None:
+    with pytest.raises(InvalidArgument, match=r"sampling\.temperature: must be from 0\.01 to 2"):
+        sampling_from_wire(sampling_to_wire(SamplingParams(temperature, 4, ())))
+    sampling_from_wire(sampling_to_wire(SamplingParams(0.0, 4, ())))
+
+
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, -1.0])
+def test_a_temperature_is_a_finite_number(temperature: float) -> None:
+    with pytest.raises(InvalidArgument, match=r"sampling\.temperature"):
+        sampling_from_wire(sampling_to_wire(SamplingParams(temperature, 4, ())))
+    header, *rest = batch_to_wire(make_batch())
+    header.header.temperature = temperature
+    with pytest.raises(InvalidArgument, match=r"header\.temperature"):
+        batch_from_wire([header, *rest])
