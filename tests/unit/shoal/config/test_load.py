@@ -25,7 +25,7 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("section", "values", "field", "words"),
     [
-        ("grpo", {"group_size": 1}, "grpo.group_size", "2"),
+        ("grpo", {"group_size": 0}, "grpo.group_size", "1"),
         ("grpo", {"groups_per_step": 5, "num_mini_batches": 2}, "grpo", "num_mini_batches (2)"),
         ("sampling", {"top_p": 0.9}, "sampling.top_p", "0.9"),
         ("learner", {"zero_stage": 4}, "learner.zero_stage", "4"),
