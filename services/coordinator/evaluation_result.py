@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from services.coordinator.step import CORRECT, is_correct
+from services.coordinator.judgement import CORRECT, is_correct
 from shoal.grpo.pass_at_k import pass_at_k
 from shoal.rollout import Completion, FinishReason, Prompt, Score, ScoreOutcome, WeightVersion
 

@@ -1,16 +1,16 @@
 """The learner, in the terms of the run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from services.coordinator.fleet import Fleet
 from shoal.config import RunConfig
 from shoal.errors import Unavailable
-from shoal.rollout import TrainBatch, WeightVersion
+from shoal.rollout import Float32Array, Int32Array, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
-from shoal.wire import batch_to_wire, version_from_wire
+from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
 
 CONTROL_TIMEOUT_S = 30.0
 """For calls that use no model."""
@@ -18,6 +18,10 @@ STORAGE_TIMEOUT_S = 1800.0
 """For calls that write or read a whole model."""
 NUM_STEP_TRIES = 3
 """Times that a train step is sent when the connection breaks. The learner takes it once whatever happens."""
+
+
+NUM_TOKENS_A_CALL = 2**18
+"""Tokens of the sequences in one call for log-probabilities: 1 MiB each way, and seconds between two heartbeats."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,17 @@ class Learner:
             metrics=dict(response.metrics),
         )
 
+    async def reference_logprobs(self, sequences: Sequence[Int32Array], temperature: float) -> tuple[Float32Array, ...]:
+        """For each sequence of tokens the reference's log-probability of each but the first."""
+        result: list[Float32Array] = []
+        for part in _parts(sequences):
+            request = learner_pb2.ComputeLogprobsRequest(
+                token_ids=map(int32_to_wire, part), temperature=temperature, model=learner_pb2.MODEL_REFERENCE
+            )
+            response = await self._stub.ComputeLogprobs(request, timeout=self._step_timeout_s)
+            result += [float32_from_wire(data, "logprobs") for data in response.logprobs]
+        return tuple(result)
+
     async def create_weight_group(
         self, epoch: int, world_size: int
     ) -> tuple[weights_pb2.WeightRendezvous, weights_pb2.Manifest]:
@@ -106,3 +121,15 @@ class Learner:
         """Writes the model folder; returns its path on the learner's machine."""
         response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
         return str(response.path)
+
+
+def _parts(sequences: Sequence[Int32Array]) -> Iterator[Sequence[Int32Array]]:
+    """Cuts sequences into calls."""
+    part: list[Int32Array] = []
+    for sequence in sequences:
+        if part and sum(map(len, part)) + len(sequence) > NUM_TOKENS_A_CALL:
+            yield part
+            part = []
+        part.append(sequence)
+    if part:
+        yield part

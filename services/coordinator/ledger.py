@@ -11,20 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.coordinator.recorded import GroupState, RecordedGroup, read_groups
 from shoal.errors import DataLoss, ResourceExhausted
 from shoal.rollout import (
     Completion,
-    FinishReason,
     Prompt,
+    Rollout,
     Score,
     ScoreOutcome,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
 )
 from shoal.wire import float32_to_wire, int32_to_wire
 
@@ -35,13 +32,15 @@ CREATE TABLE IF NOT EXISTS groups (
     order_number INTEGER PRIMARY KEY,
     group_id TEXT NOT NULL UNIQUE,
     prompt_id TEXT NOT NULL,
+    position INTEGER NOT NULL,
     prompt_text TEXT NOT NULL,
     trace_id TEXT NOT NULL,
     state TEXT NOT NULL,
     num_issues INTEGER NOT NULL,
     drop_reason TEXT NOT NULL DEFAULT '',
     train_step INTEGER NOT NULL DEFAULT 0,
-    staleness INTEGER
+    staleness INTEGER,
+    greedy_reward REAL
 );
 CREATE TABLE IF NOT EXISTS completions (
     order_number INTEGER NOT NULL REFERENCES groups,
@@ -57,6 +56,8 @@ CREATE TABLE IF NOT EXISTS completions (
     reward REAL,
     verifier_scores TEXT,
     advantage REAL,
+    token_advantages BLOB,
+    weight REAL,
     PRIMARY KEY (order_number, sample_index)
 );
 CREATE TABLE IF NOT EXISTS transitions (
@@ -72,19 +73,14 @@ CREATE TABLE IF NOT EXISTS progress (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
     policy_version INTEGER NOT NULL,
     next_order_number INTEGER NOT NULL,
-    num_episodes INTEGER NOT NULL
+    num_episodes INTEGER NOT NULL,
+    kl_coef REAL
+);
+CREATE TABLE IF NOT EXISTS excluded_prompts (
+    prompt_id TEXT PRIMARY KEY,
+    order_number INTEGER NOT NULL REFERENCES groups
 );
 """
-
-
-class GroupState(StrEnum):
-    """Where a group stands."""
-
-    ISSUED = "ISSUED"
-    SAMPLED = "SAMPLED"
-    SCORED = "SCORED"
-    TRAINED = "TRAINED"
-    DROPPED = "DROPPED"
 
 
 @dataclass(frozen=True)
@@ -96,35 +92,20 @@ class Progress:
     """The first group that no step has used up: where issue goes on after a restore."""
     num_episodes: int
     """Completions that steps have used up."""
+    kl_coef: float | None = None
+    """Of the KL in the reward, where it adapts."""
 
 
 @dataclass(frozen=True)
-class RecordedGroup:
-    """A group as the ledger has it."""
+class IssueState:
+    """What has been asked so far, and what will not be asked again."""
 
-    order_number: int
-    group_id: str
-    prompt_id: str
-    prompt_text: str
-    trace_id: str
-    state: GroupState
-    drop_reason: str
-    train_step: int
-    staleness: int | None
-    completions: tuple["RecordedCompletion", ...]
-
-
-@dataclass(frozen=True)
-class RecordedCompletion:
-    """A completion as the ledger has it."""
-
-    sample_index: int
-    text: str
-    num_tokens: int
-    finish_reason: FinishReason
-    version_spans: tuple[VersionSpan, ...]
-    score: Score | None
-    advantage: float | None
+    given: dict[int, int]
+    """The data's positions of groups that no step has used up, by order number."""
+    next_position: int
+    """The data's position behind all that was issued."""
+    excluded: frozenset[str]
+    """Prompts that are not asked again."""
 
 
 class Ledger:
@@ -147,7 +128,9 @@ class Ledger:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_SCHEMA)
         self._connection = connection
-        row = connection.execute("SELECT policy_version, next_order_number, num_episodes FROM progress").fetchone()
+        row = connection.execute(
+            "SELECT policy_version, next_order_number, num_episodes, kl_coef FROM progress"
+        ).fetchone()
         return Progress(*row) if row else Progress(0, 0, 0)
 
     async def close(self) -> None:
@@ -157,17 +140,39 @@ class Ledger:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown()
 
+    async def issue_state(self) -> IssueState:
+        """Where the issue of prompts goes on."""
+
+        def read(connection: sqlite3.Connection) -> IssueState:
+            given = connection.execute(
+                "SELECT order_number, position FROM groups WHERE order_number >="
+                " COALESCE((SELECT next_order_number FROM progress), 0)"
+            )
+            (last,) = connection.execute("SELECT MAX(position) FROM groups").fetchone()
+            excluded = connection.execute("SELECT prompt_id FROM excluded_prompts")
+            return IssueState(dict(given), 0 if last is None else last + 1, frozenset(row[0] for row in excluded))
+
+        return await self._run(read)
+
     async def issued(
-        self, order_number: int, group_id: str, prompt: Prompt, trace_id: str, policy_version: int, detail: str
+        self,
+        order_number: int,
+        position: int,
+        group_id: str,
+        prompt: Prompt,
+        trace_id: str,
+        policy_version: int,
+        detail: str,
     ) -> None:
-        """A prompt was issued, or issued again: what was sampled for it before is forgotten."""
+        """The prompt at a position of the data was issued, or issued again: what was sampled for it before is
+        forgotten."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT INTO groups (order_number, group_id, prompt_id, prompt_text, trace_id, state, num_issues)"
-                " VALUES (?, ?, ?, ?, ?, 'ISSUED', 1) ON CONFLICT (order_number) DO UPDATE SET"
+                "INSERT INTO groups (order_number, group_id, prompt_id, position, prompt_text, trace_id, state,"
+                " num_issues) VALUES (?, ?, ?, ?, ?, ?, 'ISSUED', 1) ON CONFLICT (order_number) DO UPDATE SET"
                 " state = 'ISSUED', num_issues = num_issues + 1, trace_id = excluded.trace_id",
-                (order_number, group_id, prompt.prompt_id, prompt.text, trace_id),
+                (order_number, group_id, prompt.prompt_id, position, prompt.text, trace_id),
             )
             connection.execute("DELETE FROM completions WHERE order_number = ?", (order_number,))
             self._transition(connection, order_number, GroupState.ISSUED, policy_version, detail)
@@ -203,8 +208,10 @@ class Ledger:
 
         await self._run(write)
 
-    async def scored(self, order_number: int, scores: Iterable[Score], policy_version: int) -> None:
-        """All completions of a group were scored."""
+    async def scored(
+        self, order_number: int, scores: Iterable[Score], policy_version: int, greedy: Score | None = None
+    ) -> None:
+        """All completions of a group were scored, and its greedy one, if there is one."""
         rows = [
             (
                 score.outcome.value,
@@ -227,6 +234,10 @@ class Ledger:
                 " WHERE order_number = ? AND sample_index = ?",
                 rows,
             )
+            if greedy is not None and greedy.outcome is ScoreOutcome.SCORED:
+                connection.execute(
+                    "UPDATE groups SET greedy_reward = ? WHERE order_number = ?", (greedy.reward, order_number)
+                )
             self._move(connection, order_number, GroupState.SCORED, policy_version, "")
 
         await self._run(write)
@@ -244,33 +255,51 @@ class Ledger:
         self,
         *,
         policy_version: int,
-        trained: Sequence[tuple[int, int, Sequence[float | None]]],
+        trained: Sequence[tuple[int, int, Sequence[Rollout]]],
         dropped: Sequence[tuple[int, str]],
         next_order_number: int,
         num_episodes: int,
+        excluded: Sequence[tuple[int, str]] = (),
+        kl_coef: float | None = None,
     ) -> None:
         """A step is over: one transaction for all that it used up.
 
-        `policy_version` is the version after the step. `trained` holds order number, staleness and advantages
-        by sample index; `dropped` order number and reason.
+        `policy_version` is the version after the step. `trained` holds order number, staleness and what was trained
+        on, with reward and advantages as the learner had them; `dropped` order number and reason; `excluded` order
+        number and prompt of what is not asked again; `kl_coef` is the next step's.
         """
 
         def write(connection: sqlite3.Connection) -> None:
-            for order_number, staleness, advantages in trained:
+            for order_number, staleness, rollouts in trained:
                 connection.execute(
                     "UPDATE groups SET train_step = ?, staleness = ? WHERE order_number = ?",
                     (policy_version, staleness, order_number),
                 )
                 connection.executemany(
-                    "UPDATE completions SET advantage = ? WHERE order_number = ? AND sample_index = ?",
-                    [(advantage, order_number, index) for index, advantage in enumerate(advantages)],
+                    "UPDATE completions SET reward = ?, advantage = ?, token_advantages = ?, weight = ?"
+                    " WHERE order_number = ? AND sample_index = ?",
+                    [
+                        (
+                            rollout.reward,
+                            rollout.advantage,
+                            None if rollout.token_advantages is None else float32_to_wire(rollout.token_advantages),
+                            rollout.weight,
+                            order_number,
+                            rollout.completion.sample_index,
+                        )
+                        for rollout in rollouts
+                    ],
                 )
                 self._move(connection, order_number, GroupState.TRAINED, policy_version, "")
             for order_number, reason in dropped:
                 connection.execute("UPDATE groups SET drop_reason = ? WHERE order_number = ?", (reason, order_number))
                 self._move(connection, order_number, GroupState.DROPPED, policy_version, reason)
             connection.execute(
-                "INSERT OR REPLACE INTO progress VALUES (0, ?, ?, ?)", (policy_version, next_order_number, num_episodes)
+                "INSERT OR REPLACE INTO progress VALUES (0, ?, ?, ?, ?)",
+                (policy_version, next_order_number, num_episodes, kl_coef),
+            )
+            connection.executemany(
+                "INSERT OR IGNORE INTO excluded_prompts (order_number, prompt_id) VALUES (?, ?)", excluded
             )
 
         await self._run(write)
@@ -292,7 +321,8 @@ class Ledger:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL WHERE token_ids IS NOT NULL AND"
+                "UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advantages = NULL"
+                " WHERE token_ids IS NOT NULL AND"
                 " order_number IN (SELECT order_number FROM groups WHERE state IN ('TRAINED', 'DROPPED'))"
             )
 
@@ -308,7 +338,7 @@ class Ledger:
 
     async def page(self, first_order_number: int, limit: int) -> list[RecordedGroup]:
         """Up to `limit` groups in the order of issue, from an order number on."""
-        return await self._run(lambda connection: list(_read_groups(connection, first_order_number, limit)))
+        return await self._run(lambda connection: list(read_groups(connection, first_order_number, limit)))
 
     def _move(
         self, connection: sqlite3.Connection, order_number: int, state: GroupState, policy_version: int, detail: str
@@ -347,62 +377,3 @@ class Ledger:
                 ) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
-
-
-def _read_groups(connection: sqlite3.Connection, first: int, limit: int) -> Iterable[RecordedGroup]:
-    rows = connection.execute(
-        "SELECT order_number, group_id, prompt_id, prompt_text, trace_id, state, drop_reason, train_step, staleness"
-        " FROM groups WHERE order_number >= ? ORDER BY order_number LIMIT ?",
-        (first, limit),
-    ).fetchall()
-    for row in rows:
-        completions = connection.execute(
-            "SELECT sample_index, text, num_tokens, finish_reason, version_spans, outcome, reward, verifier_scores,"
-            " advantage FROM completions WHERE order_number = ? ORDER BY sample_index",
-            (row[0],),
-        )
-        yield RecordedGroup(
-            order_number=row[0],
-            group_id=row[1],
-            prompt_id=row[2],
-            prompt_text=row[3],
-            trace_id=row[4],
-            state=GroupState(row[5]),
-            drop_reason=row[6],
-            train_step=row[7],
-            staleness=row[8],
-            completions=tuple(_read_completion(*fields) for fields in completions),
-        )
-
-
-def _read_completion(
-    sample_index: int,
-    text: str,
-    num_tokens: int,
-    finish_reason: str,
-    version_spans: str,
-    outcome: str | None,
-    reward: float | None,
-    verifier_scores: str | None,
-    advantage: float | None,
-) -> RecordedCompletion:
-    score = outcome and Score(
-        sample_index=sample_index,
-        outcome=ScoreOutcome(outcome),
-        reward=reward or 0.0,
-        verifier_scores=tuple(
-            VerifierScore(name, ScoreOutcome(part), value, detail, duration_s)
-            for name, part, value, detail, duration_s in json.loads(verifier_scores or "[]")
-        ),
-    )
-    return RecordedCompletion(
-        sample_index=sample_index,
-        text=text,
-        num_tokens=num_tokens,
-        finish_reason=FinishReason(finish_reason),
-        version_spans=tuple(
-            VersionSpan(WeightVersion.parse(version), start, end) for version, start, end in json.loads(version_spans)
-        ),
-        score=score or None,
-        advantage=advantage,
-    )

@@ -26,22 +26,26 @@ from services.coordinator.evaluation import Evaluations
 from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet
 from services.coordinator.generators import Generators
+from services.coordinator.judgement import drop_reason
 from services.coordinator.learner import Learner
 from services.coordinator.ledger import Ledger, Progress
 from services.coordinator.preflight import PreparedInputs
+from services.coordinator.prompt_order import PromptOrder
 from services.coordinator.publisher import Publisher, PublishReport
 from services.coordinator.record import RunRecord, RunState
+from services.coordinator.reference import Reference
 from services.coordinator.report import Report
 from services.coordinator.rewards import Rewards
+from services.coordinator.rollout_metrics import rollout_metrics
 from services.coordinator.sampling import Sampler, SettledGroup
-from services.coordinator.step import plan_step, rollout_metrics
+from services.coordinator.step import plan_step
 from services.coordinator.step_figures import StepFigures, answer_figures, publish_figures, reward_figures
 from services.coordinator.tasks import first_error
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.grpo.staleness import capacity
-from shoal.rollout import Prompt, WeightVersion
+from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names, trace
 
 _log = logging.getLogger(__name__)
@@ -98,7 +102,9 @@ class ActiveRun:
             report=self._report,
             controls=self.controls,
         )
+        self._reference = Reference(config, self._learner)
         self._buffer: PacingBuffer[SettledGroup]
+        self._order: PromptOrder
 
     async def drive(self) -> None:
         """Runs to the end, whichever it is, and says in the record which it was. Raises nothing."""
@@ -145,8 +151,18 @@ class ActiveRun:
         progress = await self._restore()
         self._buffer = PacingBuffer(
             capacity=capacity(self.config.grpo.max_staleness, self.config.grpo.groups_per_step),
+            groups_per_step=self.config.grpo.groups_per_step,
+            max_refills=self.config.grpo.max_refill_groups,
             first_order_number=progress.next_order_number,
             last_order_number=self._last_order_number,
+        )
+        issued = await self.ledger.issue_state()
+        self._order = PromptOrder(
+            self._inputs.prompts,
+            easy_rate=self.config.grpo.easy_rate,
+            given=issued.given,
+            next_position=issued.next_position,
+            excluded=issued.excluded,
         )
         await self._publish()
         return self._version
@@ -174,6 +190,8 @@ class ActiveRun:
                 " the learner and resume the run"
             )
         self._num_episodes = progress.num_episodes
+        if progress.kl_coef is not None:
+            self._reference.coef = progress.kl_coef
         self._report.restored(progress.policy_version, checkpoint_id)
         return progress
 
@@ -192,12 +210,13 @@ class ActiveRun:
             await self.controls.unpaused()
             order_number = await self._buffer.admit()
             await self.controls.unpaused()
-            task = tasks.create_task(self._run_group(order_number, self._inputs.prompts.at(order_number)))
+            task = tasks.create_task(self._run_group(order_number))
             beside.add(task)
             task.add_done_callback(beside.discard)
 
-    async def _run_group(self, order_number: int, prompt: Prompt) -> None:
-        await self._buffer.settle(order_number, await self._sampler.run_group(order_number, prompt))
+    async def _run_group(self, order_number: int) -> None:
+        group = await self._sampler.run_group(order_number, *self._order.next(order_number))
+        await self._buffer.settle(order_number, group, has_signal=not drop_reason(self.config, group))
 
     async def _train(self) -> None:
         """Takes the next groups in order, steps, publishes, releases, evaluates; until the last step."""
@@ -223,13 +242,13 @@ class ActiveRun:
 
     async def _next_groups(self) -> Sequence[SettledGroup] | None:
         """Waits at the boundary between two steps; None when the run is to stop."""
-        count = self.config.grpo.groups_per_step
-        taking = asyncio.create_task(self._buffer.take(count))
+        taking = asyncio.create_task(self._buffer.take())
         try:
             while True:
                 goes_on = await self._hold_while_paused()
-                drained = self.controls.stop is StopMode.DRAIN and self._buffer.num_charged < count
-                if not goes_on or drained:
+                drained = self.controls.stop is StopMode.DRAIN and not self._buffer.window_is_issued
+                # What is taken already is trained on; the window is the next step's then.
+                if not goes_on or (drained and not taking.done()):
                     return None
                 if self.controls.evaluation_requests:
                     await self.evaluations.hold(self._version, self._hold_while_paused)
@@ -259,8 +278,10 @@ class ActiveRun:
         """One train step and the publish of what came of it."""
         began = time.monotonic()
         order_number = self._buffer.next_to_take
-        plan = plan_step(self.config, groups, self._version, f"{self._version.attempt}/{order_number}")
-        skip_reason = "no group has a signal: within each, all rewards are equal or missing"
+        async with self._learner_steps:
+            kl = await self._reference.measure(groups)
+        plan = plan_step(self.config, groups, self._version, f"{self._version.attempt}/{order_number}", kl)
+        skip_reason = plan.why_nothing
         learner_metrics = {}
         if plan.batch.groups:
             async with self._learner_steps:
@@ -275,14 +296,17 @@ class ActiveRun:
                 await self._publisher.wake()  # A step that was applied is published, which wakes them.
             await self._skip_step(groups, skip_reason)
             return
+        kl_figures = self._reference.adapt(kl)
         self._num_skipped = 0
         self._num_episodes += sum(len(group.completions) for group in groups)
         await self.ledger.step_done(
             policy_version=self._version.policy_version,
-            trained=plan.trained,
+            trained=[(group.order_number, group.staleness, group.rollouts) for group in plan.trained],
             dropped=plan.dropped,
             next_order_number=order_number,
             num_episodes=self._num_episodes,
+            excluded=self._order.exclude_learned(groups),
+            kl_coef=self._reference.coef,
         )
         self.record.policy_version = self._version.policy_version
         published = None
@@ -298,10 +322,12 @@ class ActiveRun:
                 policy_version=self._version.policy_version,
             )
         await self._buffer.release()
-        figures = rollout_metrics(groups, plan) | learner_metrics
+        figures = rollout_metrics(self.config, groups, plan) | kl_figures | learner_metrics
         figures |= {
             "episode": float(self._num_episodes),
-            "epoch": order_number / len(self._inputs.prompts.prompts),
+            "epoch": (max(group.position for group in groups) + 1) / len(self._inputs.prompts.prompts),
+            "batch/no_resampled_prompts": float(self._order.num_excluded),
+            "batch/total_prompts": float(len(self._inputs.prompts.prompts)),
             "time/waiting_for_groups": waited_s,
             "time/training": trained_s,
             "time/publishing": published_s,
@@ -309,7 +335,7 @@ class ActiveRun:
             "time/from_scratch": time.monotonic() - self._began,
         }
         figures |= publish_figures(published) if published else {}
-        figures |= answer_figures(groups) | reward_figures(figures, kl_coef=self.config.kl.coef)
+        figures |= answer_figures(groups) | reward_figures(figures, kl_coef=kl.coef or self.config.kl.coef)
         figures |= self._figures.rates(num_step_tokens=figures.get("val/num_step_tokens", 0.0), waited_s=waited_s)
         metrics.counter(names.RUN_GROUPS).add(len(plan.trained), {names.STATE: "TRAINED"})
         metrics.counter(names.RUN_GROUPS).add(len(groups) - len(plan.trained), {names.STATE: "DROPPED"})
@@ -325,6 +351,8 @@ class ActiveRun:
             dropped=[(group.order_number, "skipped_step") for group in groups if not group.drop_reason],
             next_order_number=self._buffer.next_to_take,
             num_episodes=self._num_episodes,
+            excluded=self._order.exclude_learned(groups),
+            kl_coef=self._reference.coef,
         )
         await self._buffer.release()
         self._report.skipped_step(self._version.policy_version, reason)
@@ -410,7 +438,10 @@ class ActiveRun:
 
     def _last_order_number(self) -> int:
         """Beyond which group the run needs none: the steps still to take, or what was in flight when it drained."""
+        if self.controls.stop is StopMode.DRAIN and self._buffer.window_is_issued:
+            return self._buffer.window_end - 1
         if self.controls.stop is not None:
             return -1
         steps_to_take = self.config.run.num_steps - self._version.policy_version
-        return self._buffer.next_to_release + steps_to_take * self.config.grpo.groups_per_step - 1
+        num_groups = steps_to_take * self.config.grpo.groups_per_step + self._buffer.num_refills
+        return self._buffer.next_to_release + num_groups - 1

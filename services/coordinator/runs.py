@@ -8,9 +8,10 @@ from pathlib import Path
 
 from services.coordinator.controls import StopMode
 from services.coordinator.events import Event, EventLog, read_events
-from services.coordinator.ledger import Ledger, RecordedGroup
+from services.coordinator.ledger import Ledger
 from services.coordinator.preflight import PreparedInputs, preflight
 from services.coordinator.record import RunLock, RunRecord, RunState, new_run_id
+from services.coordinator.recorded import RecordedGroup
 from services.coordinator.run import ActiveRun
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,11 @@ class SettledGroup:
     traceparent: str
     completions: tuple[Completion, ...] = ()
     scores: tuple[Score, ...] = ()
+    greedy_score: Score | None = None
+    """Of the prompt's greedy completion, where `advantage.baseline` asks for one."""
     drop_reason: str = ""
+    position: int = 0
+    """Of the prompt in the data's endless order."""
 
 
 class Sampler:
@@ -76,8 +80,10 @@ class Sampler:
         """Time in a pause does not count against a group's deadline."""
         self.num_pauses += 1
 
-    async def run_group(self, order_number: int, prompt: Prompt) -> SettledGroup:
+    async def run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         """Samples and scores one group, on another generator if the first goes away.
+
+        `position` is the prompt's in the data.
 
         A group that runs into `coordinator.sampling_timeout_s` is issued once more in its place, then dropped.
         """
@@ -91,8 +97,10 @@ class Sampler:
             num_issues += 1
             with trace.span(names.GROUP_ISSUE, parent="", run_id=self._run_id, group_id=group_id) as span:
                 traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
-            settled = SettledGroup(order_number, group_id, prompt, traceparent)
-            await self._ledger.issued(order_number, group_id, prompt, trace_id, self._policy_version(), detail)
+            settled = SettledGroup(order_number, group_id, prompt, traceparent, position=position)
+            await self._ledger.issued(
+                order_number, position, group_id, prompt, trace_id, self._policy_version(), detail
+            )
             num_pauses = self.num_pauses
             request_id = f"{self._run_id}/{self._attempt}/{order_number}/{num_issues}"
             try:
@@ -116,18 +124,45 @@ class Sampler:
 
     async def _sample_and_score(self, settled: SettledGroup, seeds: Sequence[int], request_id: str) -> SettledGroup:
         """Scores each completion while its siblings are still sampled."""
-        group = GrowingGroup()
+        group, greedy = GrowingGroup(), GrowingGroup()
+        greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
-            sampling = tasks.create_task(self._sample(settled, group, seeds, request_id))
-            # Also when it failed: a stream to a reward service must not wait for ever.
-            sampling.add_done_callback(lambda _: group.complete())
-            scoring = tasks.create_task(self._score(settled, group))
+            scoring = self._start(tasks, settled, group, self._sample_group(settled, group, seeds, request_id))
+            if self._config.advantage.baseline == "greedy":
+                # ReMax's baseline: a sample besides, which is scored and not trained on.
+                seed = completion_seed(self._config.run.seed, settled.order_number, len(seeds))
+                sampling = replace(self.sampling, temperature=0.0)
+                asking = self._sample(settled, greedy, [seed], sampling, f"{request_id}/greedy")
+                greedy_scoring = self._start(tasks, settled, greedy, asking)
         completions = tuple(sorted(group.completions, key=lambda completion: completion.sample_index))
         scores = tuple(scoring.result())
-        await self._ledger.scored(settled.order_number, scores, self._policy_version())
-        return replace(settled, completions=completions, scores=scores)
+        greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
+        await self._ledger.scored(settled.order_number, scores, self._policy_version(), greedy_score)
+        return replace(settled, completions=completions, scores=scores, greedy_score=greedy_score)
 
-    async def _sample(self, settled: SettledGroup, group: GrowingGroup, seeds: Sequence[int], request_id: str) -> None:
+    def _start(
+        self, tasks: asyncio.TaskGroup, settled: SettledGroup, group: GrowingGroup, sampling: Coroutine[Any, Any, Any]
+    ) -> "asyncio.Task[Sequence[Score]]":
+        """Has completions sampled and, as they come, scored; returns the scoring."""
+        # Also when it failed: a stream to a reward service must not wait for ever.
+        tasks.create_task(sampling).add_done_callback(lambda _: group.complete())
+        return tasks.create_task(self._score(settled, group))
+
+    async def _sample_group(
+        self, settled: SettledGroup, group: GrowingGroup, seeds: Sequence[int], request_id: str
+    ) -> None:
+        worker_id = await self._sample(settled, group, seeds, self.sampling, request_id)
+        await self._ledger.sampled(settled.order_number, group.completions, self._policy_version(), worker_id)
+
+    async def _sample(
+        self,
+        settled: SettledGroup,
+        group: GrowingGroup,
+        seeds: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+    ) -> str:
+        """Adds completions to `group` as they come; returns the generator's worker id."""
         member = await self._generators.choose(len(seeds))
         with trace.span(
             names.GROUP_SAMPLE,
@@ -139,7 +174,7 @@ class Sampler:
                 member,
                 settled.prompt,
                 seeds,
-                self.sampling,
+                sampling,
                 request_id=request_id,
                 timeout_s=self._config.coordinator.sampling_timeout_s,
             ):
@@ -147,9 +182,7 @@ class Sampler:
                     raise GeneratorLost(member, "it aborted the completion")
                 group.add(await self.with_text(completion))
         group.complete()
-        await self._ledger.sampled(
-            settled.order_number, group.completions, self._policy_version(), member.record.worker_id
-        )
+        return member.record.worker_id
 
     async def _score(self, settled: SettledGroup, group: GrowingGroup) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=settled.traceparent, group_id=settled.group_id):

@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.controls import StopMode
 from services.coordinator.events import Event
-from services.coordinator.ledger import RecordedGroup
 from services.coordinator.record import RunRecord
+from services.coordinator.recorded import RecordedGroup
 from services.coordinator.runs import Runs
 from services.coordinator.workers import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config

@@ -1,17 +1,46 @@
-"""What a train step is taken over, and what is reported of it."""
+"""What a train step is taken over."""
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
+
+from services.coordinator.judgement import correct_share, drop_reason, reward_group, trained_places
 from services.coordinator.sampling import SettledGroup
 from shoal.config import RunConfig
-from shoal.grpo.advantage import group_advantages, has_signal
+from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages
 from shoal.grpo.staleness import staleness
-from shoal.rollout import FinishReason, Rollout, Score, ScoreOutcome, TrainBatch, TrainGroup, WeightVersion
+from shoal.grpo.token_advantage import token_advantages
+from shoal.grpo.weighting import difficulty_weights, length_weights
+from shoal.rollout import Completion, Rollout, TrainBatch, TrainGroup, WeightVersion
 
-CORRECT = 1.0
-"""The value from which on a verifier calls a completion correct."""
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RewardKl:
+    """How far completions are from the reference, to be taken from their rewards."""
+
+    coef: float = 0.0
+    kl_T: Mapping[tuple[int, int], Float64Array] = field(default_factory=dict)
+    """[T] an estimate for each token, by the group's order number and the sample's index."""
+
+    def penalty(self, order_number: int, completion: Completion) -> Float64Array:
+        """[T] what each token's reward loses; 0 where the token does not count."""
+        kl_T = self.kl_T.get((order_number, completion.sample_index))
+        return np.zeros(completion.num_tokens) if kl_T is None else self.coef * kl_T * _mask(completion)
+
+
+@dataclass(frozen=True)
+class TrainedGroup:
+    """A group that is trained on, as the ledger keeps it."""
+
+    order_number: int
+    staleness: int
+    rollouts: tuple[Rollout, ...]
 
 
 @dataclass(frozen=True)
@@ -19,90 +48,128 @@ class StepPlan:
     """The groups of one step, sorted into those that are trained on and those that are not."""
 
     batch: TrainBatch
-    trained: tuple[tuple[int, int, tuple[float | None, ...]], ...]
-    """Order number, staleness and advantages of each group that is trained on."""
+    trained: tuple[TrainedGroup, ...]
     dropped: tuple[tuple[int, str], ...]
     """Order number and reason of each group that is not. Groups dropped earlier are not repeated here."""
 
+    @property
+    def why_nothing(self) -> str:
+        """Why no group is trained on, for people. Example: "no group is trained on: 3 no_signal, 1 not_scored"."""
+        reasons = Counter(reason for _, reason in self.dropped)
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        return f"no group is trained on: {counts or 'all were dropped before'}"
+
 
 def plan_step(
-    config: RunConfig, groups: Sequence[SettledGroup], version: WeightVersion, train_step_id: str
+    config: RunConfig,
+    groups: Sequence[SettledGroup],
+    version: WeightVersion,
+    train_step_id: str,
+    kl: RewardKl | None = None,
 ) -> StepPlan:
-    """Computes the advantages, and leaves out groups that would change nothing.
+    """Computes the advantages, and leaves out what is not trained on.
 
-    Within a group, completions without a reward are left out: an outage is never a reward of 0.
+    Statistics of raw rewards over the batch ("batch_mean", "batch_std", "nonzero_share") are over every scored
+    completion of the step; `batch_normalize` is over those of the groups that are trained on; whitening over the
+    tokens that are trained on.
     """
-    train_groups, trained, dropped = [], [], []
-    for group in groups:
-        if group.drop_reason:
-            continue
-        rewards = [score.reward if score.outcome is ScoreOutcome.SCORED else None for score in group.scores]
-        advantages = group_advantages(
-            rewards,
-            scale=config.grpo.advantage_scale,
-            std_ddof=config.grpo.advantage_std_ddof,
-            std_eps=config.grpo.advantage_std_eps,
-        )
-        if not has_signal(advantages):
-            scored = sum(reward is not None for reward in rewards)
-            dropped.append((group.order_number, "no_signal" if scored > 1 else "not_scored"))
-            continue
-        rollouts = tuple(
-            Rollout(completion, advantage)
-            for completion, advantage in zip(group.completions, advantages, strict=True)
-            if advantage is not None
-        )
-        age = staleness(version, (rollout.completion.oldest_version for rollout in rollouts))
-        train_groups.append(TrainGroup(group.group_id, group.prompt.token_ids, rollouts, group.traceparent))
-        trained.append((group.order_number, age, tuple(advantages)))
+    judged = [(group, drop_reason(config, group)) for group in groups]
+    dropped = tuple((group.order_number, reason) for group, reason in judged if reason and not group.drop_reason)
+    by_group = _advantages(config, [group for group in groups if not group.drop_reason], kl or RewardKl())
+    kept = [group for group, reason in judged if not reason]
+    if config.advantage.batch_normalize:
+        by_group |= _batch_normalized(config, kept, by_group)
+    rollouts = _rollouts(config, kept, by_group, kl or RewardKl())
+    train_groups, trained = [], []
+    for group in kept:
+        own = tuple(rollouts[group.order_number])
+        age = staleness(version, (rollout.completion.oldest_version for rollout in own))
+        train_groups.append(TrainGroup(group.group_id, group.prompt.token_ids, own, group.traceparent))
+        trained.append(TrainedGroup(group.order_number, age, own))
     batch = TrainBatch(train_step_id, version, config.sampling.temperature, tuple(train_groups))
-    return StepPlan(batch, tuple(trained), tuple(dropped))
+    return StepPlan(batch, tuple(trained), dropped)
 
 
-def rollout_metrics(groups: Sequence[SettledGroup], plan: StepPlan) -> dict[str, float]:
-    """What the completions of a step were like, by metric name; docs/metrics.md says what each means."""
-    completions = [completion for group in groups for completion in group.completions]
-    scores = [score for group in groups for score in group.scores]
-    scored = [score for score in scores if score.outcome is ScoreOutcome.SCORED]
-    metrics = {
-        "val/num_groups_dropped": float(len(groups) - len(plan.trained)),
-        "val/unscored_rate": 1 - len(scored) / len(scores) if scores else 0.0,
-        "staleness/max": float(max((age for _, age, _ in plan.trained), default=0)),
-        "staleness/mean": statistics.fmean(age for _, age, _ in plan.trained) if plan.trained else 0.0,
-    }
-    if completions:
-        num_trained = sum(len(group.rollouts) for group in plan.batch.groups)
-        metrics |= {
-            "val/sequence_lengths": statistics.fmean(completion.num_tokens for completion in completions),
-            "val/sequence_lengths_max": float(max(completion.num_tokens for completion in completions)),
-            "val/stop_token_rate": _share(c.finish_reason is FinishReason.STOP for c in completions),
-            "val/truncated_rate": _share(c.finish_reason is FinishReason.LENGTH for c in completions),
-            "other/real_batch_size_ratio": num_trained / len(completions),
-        }
-    if scored:
-        rewards = [score.reward for score in scored]
-        correct = [is_correct(score) for score in scored]
-        metrics |= {
-            "objective/scores": statistics.fmean(rewards),
-            "objective/scores_mean": statistics.fmean(rewards),
-            "objective/reward_std": statistics.pstdev(rewards),
-            "objective/verifiable_correct_rate": _share(correct),
-        }
-        by_verifier: dict[str, list[float]] = {}
-        for score in scored:
-            for part in score.verifier_scores:
-                by_verifier.setdefault(part.verifier, []).append(part.value)
-        for verifier, values in sorted(by_verifier.items()):
-            metrics[f"objective/{verifier}_reward"] = statistics.fmean(values)
-            metrics[f"objective/{verifier}_correct_rate"] = _share(value >= CORRECT for value in values)
-    return metrics
+def _advantages(config: RunConfig, groups: Sequence[SettledGroup], kl: RewardKl) -> dict[int, list[float | None]]:
+    """The advantage of each completion, by the group's order number."""
+    rewards = [reward_group(config, group) for group in groups]
+    if config.kl.reward_level == "completion":
+        rewards = [_penalized(group, own, kl) for group, own in zip(groups, rewards, strict=True)]
+    advantages = completion_advantages(config.advantage, rewards)
+    return {group.order_number: own for group, own in zip(groups, advantages, strict=True)}
 
 
-def is_correct(score: Score) -> bool:
-    """Whether every verifier calls a scored completion correct."""
-    return all(part.value >= CORRECT for part in score.verifier_scores)
+def _penalized(group: SettledGroup, own: RewardGroup, kl: RewardKl) -> RewardGroup:
+    """`reward - coef x sum of KL` for each completion."""
+    rewards = tuple(
+        None if reward is None else reward - float(kl.penalty(group.order_number, completion).sum())
+        for reward, completion in zip(own.rewards, group.completions, strict=True)
+    )
+    return replace(own, rewards=rewards)
 
 
-def _share(truths: Iterable[bool]) -> float:
-    values = list(truths)
-    return sum(values) / len(values)
+def _batch_normalized(
+    config: RunConfig, groups: Sequence[SettledGroup], by_group: Mapping[int, Sequence[float | None]]
+) -> dict[int, list[float | None]]:
+    present = [[value for value in by_group[group.order_number] if value is not None] for group in groups]
+    result = {}
+    for group, values in zip(groups, batch_normalized(config.advantage, present), strict=True):
+        remaining = iter(values)
+        result[group.order_number] = [
+            None if value is None else next(remaining) for value in by_group[group.order_number]
+        ]
+    return result
+
+
+def _rollouts(
+    config: RunConfig,
+    groups: Sequence[SettledGroup],
+    by_group: Mapping[int, Sequence[float | None]],
+    kl: RewardKl,
+) -> dict[int, list[Rollout]]:
+    """What is trained on, by the group's order number."""
+    places = [(group, place) for group in groups for place in trained_places(config, group)]
+    completions = [group.completions[place] for group, place in places]
+    advantages_T = token_advantages(
+        config.advantage,
+        [by_group[group.order_number][place] or 0.0 for group, place in places],
+        [_mask(completion) for completion in completions],
+        [-kl.penalty(group.order_number, group.completions[place]) for group, place in places]
+        if kl.kl_T and config.kl.reward_level == "token"
+        else (),
+    )
+    weights = _weights(config, places)
+    rewards = {group.order_number: reward_group(config, group).rewards for group in groups}
+    result: dict[int, list[Rollout]] = {group.order_number: [] for group in groups}
+    for (group, place), values_T, weight in zip(places, advantages_T, weights, strict=True):
+        completion = group.completions[place]
+        counting = values_T[_mask(completion)]
+        same = not len(counting) or bool(np.all(counting == counting[0]))
+        result[group.order_number].append(
+            Rollout(
+                completion,
+                advantage=float(counting[0] if same else counting.mean()) if len(counting) else 0.0,
+                weight=weight,
+                reward=rewards[group.order_number][place],
+                token_advantages=None if same else values_T.astype(np.float32),
+            )
+        )
+    return result
+
+
+def _weights(config: RunConfig, places: Sequence[tuple[SettledGroup, int]]) -> list[float]:
+    """The factor of each completion in the loss: 1 on average."""
+    weights = [1.0] * len(places)
+    if config.loss.difficulty_weight:
+        shares = {group.order_number: correct_share(group) or 0.0 for group, _ in places}
+        weights = difficulty_weights([shares[group.order_number] for group, _ in places])
+    if config.loss.length_weight:
+        lengths = length_weights([group.completions[place].num_tokens for group, place in places])
+        weights = [weight * length for weight, length in zip(weights, lengths, strict=True)]
+    mean = statistics.fmean(weights) if weights else 1.0
+    return [weight / mean for weight in weights]
+
+
+def _mask(completion: Completion) -> npt.NDArray[np.bool_]:
+    """[T] True where a token counts in the loss."""
+    return np.ones(completion.num_tokens, dtype=bool) if completion.loss_mask is None else completion.loss_mask

@@ -11,7 +11,7 @@ Scale = Literal["group_std", "leave_one_out_std", "batch_std", "nonzero_share", 
 
 
 class AdvantageConfig(Section):
-    """`advantage = clip(whiten((clip(reward) - baseline) / scale))`, each part optional; docs/algorithms.md names
+    """`advantage = clip(whiten((reward - baseline) / scale))`, each part optional; docs/algorithms.md names
     the papers' and other systems' estimators in these terms."""
 
     baseline: Baseline = "group_mean"
@@ -39,18 +39,33 @@ class AdvantageConfig(Section):
     """What is subtracted from the count of tokens in that variance."""
     whiten_eps: float = Field(default=1e-8, ge=0)
     """Added to that variance."""
+    reward_min: float | None = None
+    """Rewards are raised to this at least, first of all (TRL's `reward_clip_range`)."""
+    reward_max: float | None = None
+    """Rewards are lowered to this at most, first of all."""
     reward_clip: float | None = Field(default=None, gt=0)
-    """Rewards, once divided by `scale` if there is one, are held within plus and minus this."""
+    """Rewards, once compared with `baseline` and divided by `scale`, are held within plus and minus this (ROLL's
+    `reward_clip`)."""
+    partial_rewards: bool = False
+    """Let the verifiers that did score a completion make its reward when others failed (TRL). Else it has none, and
+    is not trained on; never does a failure count as 0."""
     clip: float | None = Field(default=None, gt=0)
     """Advantages are held within plus and minus this, last of all."""
     discount: float = Field(default=1.0, gt=0, le=1)
-    """What a reward is worth one token earlier, where rewards stand at tokens: per-step rewards, and KL in the
-    reward."""
+    """What a reward is worth one token earlier: a completion's own stands at its last token, beside it the KL in the
+    reward (`kl.reward_level` "token")."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.per_verifier and self.baseline in ("greedy", "second_best", "length_weighted"):
             raise ValueError(f"per_verifier cannot be combined with baseline {self.baseline!r}: use group_mean")
+        if self.reward_min is not None and self.reward_max is not None and self.reward_min >= self.reward_max:
+            raise ValueError(f"reward_min ({self.reward_min}) must be below reward_max ({self.reward_max})")
         if self.baseline == "leave_one_out" and self.scale == "group_std":
             raise ValueError('baseline "leave_one_out" goes with scale "leave_one_out_std", "batch_std" or "none"')
+        if self.baseline in ("batch_mean", "greedy", "none") and self.scale in ("group_std", "leave_one_out_std"):
+            raise ValueError(
+                f"scale {self.scale!r} would divide by 0 where the rewards of a group are equal, which baseline "
+                f'{self.baseline!r} does not make 0: set scale to "batch_std" or "none"'
+            )
         return self

@@ -35,6 +35,9 @@ class GrpoConfig(Section):
     mask_truncated_completions: bool = False
     """Completions that were cut off by `sampling.max_completion_tokens` take part in their group's statistics and
     are not trained on."""
+    max_wrong_completion_tokens: int | None = Field(default=None, ge=1)
+    """Completions of at least this many tokens that are not correct take part in their group's statistics and are
+    not trained on (ROLL's `error_max_len_clip`)."""
     max_skipped_steps: int = Field(default=3, ge=1)
     """Steps in a row with nothing to apply that end the run."""
 
@@ -53,6 +56,11 @@ class GrpoConfig(Section):
         if low is not None and high is not None and low >= high:
             raise ValueError(f"difficulty_low ({low}) must be below difficulty_high ({high})")
         return self
+
+    @property
+    def max_refill_groups(self) -> int:
+        """Groups that one step may sample in the place of those without a signal."""
+        return self.max_refills * self.groups_per_step if self.active_sampling else 0
 
 
 class SamplingConfig(Section):

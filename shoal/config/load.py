@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
-
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 
 

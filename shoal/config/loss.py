@@ -158,6 +158,10 @@ class KlConfig(Section):
     """Weight of the KL divergence. At 0 no reference is loaded, unless `reference` is "always"."""
     place: Literal["loss", "reward"] = "loss"
     """Added to the loss of each token, or taken from its reward before advantages are computed."""
+    reward_level: Literal["token", "completion"] = "token"
+    """In the reward: taken at each token, from which on it is discounted (`advantage.discount`), beside the
+    completion's advantage, which is computed without it (ROLL, OpenRLHF); or its sum taken from the completion's
+    reward, before that is compared (verl's GRPO, TRL's RLOO)."""
     estimator: Literal["k1", "k2", "k3", "abs", "ratio_k1"] = "k3"
     """With d = logp - reference: d, d^2/2, exp(-d) + d - 1, |d|, ratio x d (joschu.net/blog/kl-approx). open-instruct's
     estimators 0 to 3 are k1, k2, k3, ratio_k1."""
@@ -189,6 +193,8 @@ class KlConfig(Section):
             raise ValueError('KL in the reward has no gradient: use gradient "plain" and an estimator without ratio')
         if self.estimator == "ratio_k1" and self.gradient != "plain":
             raise ValueError(f'estimator "ratio_k1" has the ratio already: use gradient "plain", not {self.gradient!r}')
+        if self.place == "loss" and self.reward_level != "token":
+            raise ValueError('reward_level is for place "reward": set place, or drop reward_level')
         if self.target is not None and self.coef == 0:
             raise ValueError("target adapts coef, which must begin above 0")
         if not self.needs_reference and self.reference_update_steps is not None:

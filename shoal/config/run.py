@@ -121,7 +121,7 @@ class RunConfig(Section):
             )
         if self.correction.is_on and self.loss.baseline == "behavior":
             raise ValueError(
-                "loss.baseline: correction weighs the proximal policy against the behavior policy: set loss.baseline to "
+                "loss.baseline: correction weighs the proximal policy against the behavior policy: set it to "
                 '"proximal"; with "behavior" the ratio itself is taken against what was sampled'
             )
         return self

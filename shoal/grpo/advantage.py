@@ -1,36 +1,240 @@
-"""Group-relative advantages."""
+"""From the rewards of a step's groups to one advantage for each completion.
+
+`advantage = (reward - baseline) / scale`, by the parts that `[advantage]` names; docs/algorithms.md says which of them
+make which paper's estimator. What stands at single tokens is in `shoal.grpo.token_advantage`.
+
+None stands for a completion without a reward: its verifier failed, or it cannot be judged. It takes no part in any
+statistic and gets None back. Sums are exact (`math.fsum`), so that neither order nor grouping of a batch matters.
+"""
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal.config.advantage import AdvantageConfig
+
+Values = Sequence[float | None]
+"""One value for each completion of a group, None where there is none."""
+
+WITHIN_GROUP = ("group_mean", "leave_one_out", "second_best", "length_weighted")
+"""Baselines that come from a group's own rewards: equal rewards are then worth exactly 0."""
 
 
-def group_advantages(
-    rewards: Sequence[float | None], *, scale: Literal["std", "none"], std_ddof: int, std_eps: float
-) -> list[float | None]:
-    """Compares each completion of a group with its siblings.
+@dataclass(frozen=True)
+class RewardGroup:
+    """What the completions of one prompt earned.
 
-    `(r - mean) / (std + eps)` with scale "std" (GRPO, arXiv:2402.03300), `r - mean` with "none" (Dr. GRPO,
-    arXiv:2503.20783). `std_ddof` is subtracted from the count in the variance.
-
-    None stands for a completion without a reward (its verifier failed, or it cannot be judged): it takes no part
-    in the statistics and gets None back. A single reward, and equal rewards, give exactly 0: in floating point
-    the mean of equal numbers need not equal them, which the division would blow up.
-
-    Example: `group_advantages([1, 0, 0, None], scale="none", std_ddof=1, std_eps=0)` is
-    `[2/3, -1/3, -1/3, None]`.
+    Example: `RewardGroup(rewards=(1.0, 0.0, None))`.
     """
-    scored = [reward for reward in rewards if reward is not None]
-    if len(set(scored)) <= 1:
-        return [None if reward is None else 0.0 for reward in rewards]
-    mean = math.fsum(scored) / len(scored)
-    divisor = 1.0
-    if scale == "std":
-        variance = math.fsum((reward - mean) ** 2 for reward in scored) / (len(scored) - std_ddof)
-        divisor = math.sqrt(variance) + std_eps
-    return [None if reward is None else (reward - mean) / divisor for reward in rewards]
+
+    rewards: tuple[float | None, ...]
+    """[N] the reward of each completion."""
+    parts: tuple[tuple[float | None, ...], ...] = ()
+    """[N][K] what each verifier gave it; needed with `per_verifier`."""
+    part_weights: tuple[float, ...] = ()
+    """[K]"""
+    num_tokens: tuple[int, ...] = ()
+    """[N] lengths; needed with baseline "length_weighted"."""
+    greedy_reward: float | None = None
+    """Of the prompt's greedy completion; needed with baseline "greedy"."""
 
 
-def has_signal(advantages: Sequence[float | None]) -> bool:
-    """Whether training on the group would change anything."""
-    return any(advantages)
+def weighted_sum(values: Values, weights: Sequence[float]) -> float | None:
+    """The sum over those values that there are; None when there is none."""
+    products = [weight * value for value, weight in zip(values, weights, strict=True) if value is not None]
+    return math.fsum(products) if products else None
+
+
+def completion_advantages(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
+    """`(clip(reward) - baseline) / scale` for each completion of each group, held within `reward_clip`.
+
+    The batch's statistics ("batch_mean", "batch_std", "nonzero_share") are over all groups that are given. A group
+    with a single reward, and one with equal rewards, get exactly 0 where the baseline comes from the group itself:
+    in floating point the mean of equal numbers need not equal them, which a division would blow up.
+
+    Example: rewards (1, 0, 0) with baseline "group_mean" and scale "none" are worth (2/3, -1/3, -1/3).
+    """
+    if config.per_verifier:
+        advantages = _per_verifier(config, groups)
+    else:
+        clipped = [[_clip(reward, config.reward_min, config.reward_max) for reward in g.rewards] for g in groups]
+        advantages = _compare(config, clipped, groups)
+    limit = config.reward_clip
+    return advantages if limit is None else [[_clip(value, -limit, limit) for value in group] for group in advantages]
+
+
+def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[float]]) -> list[list[float]]:
+    """`(a - mean) / (std + batch_std_eps)` over the completions of all groups (ddof 1; GDPO, arXiv:2601.05242).
+
+    Equal advantages, and a single one, become exactly 0.
+    """
+    flat = [value for group in advantages for value in group]
+    if len(set(flat)) <= 1:
+        return [[0.0] * len(group) for group in advantages]
+    mean, divisor = _mean(flat), _std(flat, 1) + config.batch_std_eps
+    return [[(value - mean) / divisor for value in group] for group in advantages]
+
+
+def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
+    """Whether training on the group would change anything, as far as the group alone can tell.
+
+    Where the baseline comes from the group: rewards differ (with "second_best": one is above all others; with
+    `per_verifier`: some verifier's values differ). "greedy": one differs from the greedy completion's. "none": one is
+    not 0. "batch_mean": there is a reward at all.
+    """
+    clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
+    rewards = sorted(reward for reward in clipped if reward is not None)
+    if config.per_verifier:
+        return any(len({value for value in column if value is not None}) > 1 for column in _columns(group))
+    if config.baseline == "second_best":
+        return len(rewards) > 1 and rewards[-1] != rewards[-2]
+    if config.baseline == "greedy":
+        return group.greedy_reward is not None and any(reward != group.greedy_reward for reward in rewards)
+    if config.baseline == "none":
+        return any(rewards)
+    if config.baseline == "batch_mean":
+        return bool(rewards)
+    return len(set(rewards)) > 1
+
+
+def _per_verifier(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
+    """Each verifier's values compared by themselves, then summed by their weights."""
+    num_parts = max((len(group.part_weights) for group in groups), default=0)
+    compared = []
+    for part in range(num_parts):
+        columns = [
+            column[part] if part < len(column := _columns(group)) else [None] * len(group.rewards) for group in groups
+        ]
+        compared.append(_compare(config, columns, groups))
+    return [
+        [
+            weighted_sum([compared[k][index][i] for k in range(len(group.part_weights))], group.part_weights)
+            if group.rewards[i] is not None
+            else None
+            for i in range(len(group.rewards))
+        ]
+        for index, group in enumerate(groups)
+    ]
+
+
+def _columns(group: RewardGroup) -> list[list[float | None]]:
+    """[K][N] of [N][K]; a completion without a reward has no values."""
+    return [
+        [parts[k] if reward is not None else None for parts, reward in zip(group.parts, group.rewards, strict=True)]
+        for k in range(len(group.part_weights))
+    ]
+
+
+def _compare(
+    config: AdvantageConfig, rewards: Sequence[Values], groups: Sequence[RewardGroup]
+) -> list[list[float | None]]:
+    """`(reward - baseline) / scale`."""
+    batch = [reward for group in rewards for reward in group if reward is not None]
+    divide_by_batch = _batch_scale(config, batch)
+    batch_mean = _mean(batch) if batch else 0.0
+    result: list[list[float | None]] = []
+    for values, group in zip(rewards, groups, strict=True):
+        present = [value for value in values if value is not None]
+        if _is_worth_nothing(config, present, batch, group):
+            result.append([None if value is None else 0.0 for value in values])
+            continue
+        baseline = _baseline(config, values, group, batch_mean)
+        divide = divide_by_batch or _group_scale(config, present)
+        result.append(
+            [None if value is None else divide(value - baseline(i, value), value) for i, value in enumerate(values)]
+        )
+    return result
+
+
+def _is_worth_nothing(
+    config: AdvantageConfig, present: Sequence[float], batch: Sequence[float], group: RewardGroup
+) -> bool:
+    if config.baseline in WITHIN_GROUP:
+        return len(set(present)) <= 1
+    if config.baseline == "greedy":
+        return group.greedy_reward is None
+    return config.baseline == "batch_mean" and len(set(batch)) <= 1
+
+
+def _baseline(
+    config: AdvantageConfig, values: Values, group: RewardGroup, batch_mean: float
+) -> Callable[[int, float], float]:
+    """What the completion at an index is compared with; called only for groups that are worth something."""
+    present = [value for value in values if value is not None]
+    total, count = math.fsum(present), len(present)
+    match config.baseline:
+        case "group_mean":
+            return lambda _, value: total / count
+        case "leave_one_out":
+            return lambda _, value: (total - value) / (count - 1)
+        case "batch_mean":
+            return lambda _, value: batch_mean
+        case "greedy":
+            greedy = _clip(group.greedy_reward, config.reward_min, config.reward_max) or 0.0
+            return lambda _, value: greedy
+        case "length_weighted":
+            weights = [n for n, value in zip(group.num_tokens, values, strict=True) if value is not None]
+            num_tokens = sum(weights)
+            # Without a single token there is nothing to weigh by.
+            mean = math.fsum(w * v for w, v in zip(weights, present, strict=True)) / num_tokens if num_tokens else 0.0
+            return lambda _, value: mean if num_tokens else total / count
+        case "second_best":
+            best, second = sorted(present, reverse=True)[:2]
+            # Of all but the best nothing remains; nor of the best, if it shares its place.
+            return lambda _, value: second if value == best else value
+        case "none":
+            return lambda _, value: 0.0
+
+
+_Divide = Callable[[float, float], float]
+"""What is left of a difference once it is divided; also gets the value itself."""
+
+
+def _batch_scale(config: AdvantageConfig, batch: Sequence[float]) -> _Divide | None:
+    """Divides by a figure of the batch, if `scale` is one."""
+    if config.scale == "batch_std":
+        std = _std(batch, config.std_ddof)
+        divisor = std + config.std_eps if std else 0.0
+    elif config.scale == "nonzero_share":
+        divisor = sum(1 for value in batch if value) / len(batch) if batch else 0.0
+    else:
+        return None
+    return lambda difference, _: difference / divisor if divisor else difference
+
+
+def _group_scale(config: AdvantageConfig, present: Sequence[float]) -> _Divide:
+    """Divides by a figure of the group."""
+    if config.scale == "group_std":
+        divisor = _std(present, config.std_ddof) + config.std_eps
+        return lambda difference, _: difference / divisor if divisor else difference
+    if config.scale == "leave_one_out_std":
+        others = {value: _std(_without(present, value), config.std_ddof) for value in set(present)}
+        # Siblings that are all equal say nothing of a scale.
+        return lambda difference, value: difference / (others[value] + config.std_eps) if others[value] else difference
+    return lambda difference, _: difference
+
+
+def _without(values: Sequence[float], value: float) -> list[float]:
+    rest = list(values)
+    rest.remove(value)
+    return rest
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _std(values: Sequence[float], ddof: int) -> float:
+    """0 for equal values, and where too few are left for the variance."""
+    if len(set(values)) <= 1 or len(values) <= ddof:
+        return 0.0
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - ddof))
+
+
+def _clip(value: float | None, low: float | None, high: float | None) -> float | None:
+    if value is None:
+        return None
+    if low is not None:
+        value = max(value, low)
+    return value if high is None else min(value, high)

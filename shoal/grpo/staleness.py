@@ -11,6 +11,18 @@ no group is ever trained on more than S versions after it was issued:
 
 A dropped group keeps its slot until its step is through: released at once, it would let later groups be issued
 under weights one version older than the proof needs.
+
+Active sampling: a step takes a window of P groups, and of one more for each group in the window that has no signal,
+up to R more. Each of those gives its slot back as soon as it settles in the window, and a replacement is issued at
+the tail, in order like all others. The bound holds as before, since every step still uses up exactly P slots that
+nobody gave back:
+
+    When group k is issued, at most (S + 1) * P - 1 groups before it hold a slot. Those that gave theirs back lie in
+    windows already begun, so each step that comes wholly before k takes P of the former: there are at most S such
+    steps that were not published when k was issued. Those are all by which the learner can be ahead.
+
+A group without a signal behind the window keeps its slot until the window reaches it: before, no step is sure to
+have it. Past R refills they keep their slots too, and the step trains on what has a signal.
 """
 
 from collections.abc import Iterable

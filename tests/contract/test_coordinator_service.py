@@ -63,7 +63,7 @@ async def test_a_run_leaves_its_config_metrics_events_ledger_and_checkpoints(hou
 
 async def test_bad_configuration_is_refused_with_each_field(house: House, model: Path) -> None:
     with pytest.raises(InvalidArgument, match="group_size") as caught:
-        await house.start(arithmetic_config(model, grpo={"group_size": 1, "gruop": 2}))
+        await house.start(arithmetic_config(model, grpo={"group_size": 0, "gruop": 2}))
     assert {violation.field for violation in caught.value.violations} == {"grpo.group_size", "grpo.gruop"}
     with pytest.raises(InvalidArgument, match="max_prompt_tokens"):
         await house.start(arithmetic_config(model, data={"max_prompt_tokens": 3}))

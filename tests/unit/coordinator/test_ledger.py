@@ -3,12 +3,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.coordinator.ledger import GroupState, Ledger, Progress
+from services.coordinator.ledger import Ledger, Progress
+from services.coordinator.recorded import GroupState
 from shoal.errors import DataLoss
 from shoal.rollout import (
     Completion,
     FinishReason,
     Prompt,
+    Rollout,
     Score,
     ScoreOutcome,
     VerifierScore,
@@ -32,7 +34,7 @@ def completion(index: int) -> Completion:
 
 
 async def bring_to_scored(ledger: Ledger, order_number: int) -> None:
-    await ledger.issued(order_number, f"g{order_number}", PROMPT, "ab" * 16, 2, "")
+    await ledger.issued(order_number, order_number + 3, f"g{order_number}", PROMPT, "ab" * 16, 2, "")
     await ledger.sampled(order_number, [completion(0), completion(1)], 2, "generator-0")
     scores = [
         Score(0, ScoreOutcome.SCORED, 1.0, (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1),)),
@@ -46,7 +48,11 @@ async def test_a_group_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert await ledger.open() == Progress(0, 0, 0)
     await bring_to_scored(ledger, 0)
     await ledger.step_done(
-        policy_version=3, trained=[(0, 1, (0.5, None))], dropped=[], next_order_number=1, num_episodes=2
+        policy_version=3,
+        trained=[(0, 1, [Rollout(completion(0), 0.5, reward=1.0)])],
+        dropped=[],
+        next_order_number=1,
+        num_episodes=2,
     )
     (group,) = await ledger.page(0, 10)
     assert (group.state, group.train_step, group.staleness) == (GroupState.TRAINED, 3, 1)
@@ -65,7 +71,7 @@ async def test_a_group_that_is_issued_again_forgets_its_first_samples(tmp_path: 
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     await bring_to_scored(ledger, 0)
-    await ledger.issued(0, "g0", PROMPT, "cd" * 16, 3, "its generator was lost")
+    await ledger.issued(0, 3, "g0", PROMPT, "cd" * 16, 3, "its generator was lost")
     (group,) = await ledger.page(0, 10)
     assert group.state is GroupState.ISSUED and not group.completions and group.trace_id == "cd" * 16
     assert await ledger.num_groups() == {"ISSUED": 1}
@@ -94,7 +100,11 @@ async def test_tokens_go_once_their_group_is_settled_and_text_stays(tmp_path: Pa
     for order_number in (0, 1):
         await bring_to_scored(ledger, order_number)
     await ledger.step_done(
-        policy_version=3, trained=[(0, 0, (1.0, -1.0))], dropped=[], next_order_number=1, num_episodes=2
+        policy_version=3,
+        trained=[(0, 0, [Rollout(completion(0), 1.0, reward=1.0)])],
+        dropped=[],
+        next_order_number=1,
+        num_episodes=2,
     )
     await ledger.forget_committed_tokens()
     await ledger.close()
@@ -110,3 +120,46 @@ async def test_a_damaged_ledger_is_told_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(DataLoss, match=r"ledger\.sqlite is damaged"):
         await ledger.open()
     await ledger.close()
+
+
+async def test_what_was_asked_and_what_is_not_asked_again_outlives_the_process(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    assert (await ledger.issue_state()).next_position == 0
+    for order_number in (0, 1):
+        await bring_to_scored(ledger, order_number)
+    await ledger.step_done(
+        policy_version=3,
+        trained=[(0, 0, [Rollout(completion(0), 1.0, reward=1.0)])],
+        dropped=[],
+        next_order_number=1,
+        num_episodes=2,
+        excluded=[(0, "sums:3")],
+        kl_coef=0.25,
+    )
+    await ledger.close()
+    again = Ledger(tmp_path / "ledger.sqlite", attempt=1)
+    assert await again.open() == Progress(3, 1, 2, 0.25)
+    state = await again.issue_state()
+    assert (state.given, state.next_position, state.excluded) == ({1: 4}, 5, {"sums:3"})
+    await again.close()
+
+
+async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: Path) -> None:
+    import sqlite3
+
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    values = np.array([0.5, 0.25, 0.125], np.float32)
+    rollout = Rollout(completion(1), float(values.mean()), weight=1.5, reward=0.75, token_advantages=values)
+    await ledger.step_done(
+        policy_version=3, trained=[(0, 0, [rollout])], dropped=[], next_order_number=1, num_episodes=2
+    )
+    await ledger.close()
+    row = (
+        sqlite3.connect(tmp_path / "ledger.sqlite")
+        .execute("SELECT reward, weight, token_advantages FROM completions WHERE sample_index = 1")
+        .fetchone()
+    )
+    assert row == (0.75, 1.5, values.tobytes()), f"the ledger holds {row}"

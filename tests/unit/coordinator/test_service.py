@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.coordinator.ledger import GroupState, RecordedCompletion, RecordedGroup
+from services.coordinator.recorded import GroupState, RecordedCompletion, RecordedGroup
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers import WorkerRegistry
 from shoal.rollout import FinishReason

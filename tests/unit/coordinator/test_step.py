@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from services.coordinator.rollout_metrics import rollout_metrics
 from services.coordinator.sampling import SettledGroup
-from services.coordinator.step import plan_step, rollout_metrics
+from services.coordinator.step import plan_step
 from shoal.config import RunConfig, parse_config
 from shoal.rollout import (
     Completion,
@@ -16,7 +17,7 @@ from shoal.rollout import (
 )
 
 CONFIG: RunConfig = parse_config(
-    {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "grpo": {"advantage_scale": "none"}}
+    {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "advantage": {"scale": "none"}}
 )
 PROMPT = Prompt("p:0", np.array([1, 2], np.int32), "?", ())
 NOW = WeightVersion(0, 7)
@@ -39,7 +40,9 @@ def group(order_number: int, rewards: list[float | None], oldest: int = 7, drop_
     for index, reward in enumerate(rewards):
         outcome = ScoreOutcome.FAILED if reward is None else ScoreOutcome.SCORED
         scores.append(Score(index, outcome, reward or 0.0, (VerifierScore("v", outcome, reward or 0.0),)))
-    return SettledGroup(order_number, f"g{order_number}", PROMPT, "", completions, tuple(scores), drop_reason)
+    return SettledGroup(
+        order_number, f"g{order_number}", PROMPT, "", completions, tuple(scores), drop_reason=drop_reason
+    )
 
 
 def test_a_failed_verifier_leaves_its_completion_out_and_its_siblings_in() -> None:
@@ -47,7 +50,8 @@ def test_a_failed_verifier_leaves_its_completion_out_and_its_siblings_in() -> No
     (train_group,) = plan.batch.groups
     assert [rollout.completion.sample_index for rollout in train_group.rollouts] == [0, 2]
     assert [rollout.advantage for rollout in train_group.rollouts] == [0.5, -0.5]
-    assert plan.trained == ((0, 0, (0.5, None, -0.5)),)
+    assert [(group.order_number, group.staleness) for group in plan.trained] == [(0, 0)]
+    assert [rollout.reward for rollout in plan.trained[0].rollouts] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_groups_that_would_change_nothing_are_left_out_with_the_reason(
 
 def test_staleness_counts_from_the_oldest_token() -> None:
     plan = plan_step(CONFIG, [group(0, [0.0, 1.0], oldest=5)], NOW, "step")
-    assert plan.trained[0][1] == 2
+    assert plan.trained[0].staleness == 2
 
 
 def test_a_version_of_another_attempt_is_never_trained_on() -> None:
@@ -74,7 +78,7 @@ def test_a_version_of_another_attempt_is_never_trained_on() -> None:
 def test_rates_are_over_what_was_scored_and_sampled() -> None:
     groups = [group(0, [1.0, 0.0]), group(1, [None, 1.0]), group(2, [], drop_reason="timeout")]
     plan = plan_step(CONFIG, groups, NOW, "step")
-    metrics = rollout_metrics(groups, plan)
+    metrics = rollout_metrics(CONFIG, groups, plan)
     assert metrics["objective/verifiable_correct_rate"] == pytest.approx(2 / 3), "of 3 that were scored"
     assert metrics["val/unscored_rate"] == pytest.approx(1 / 4)
     assert metrics["val/truncated_rate"] == pytest.approx(1 / 2)

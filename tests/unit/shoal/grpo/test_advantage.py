@@ -1,35 +1,141 @@
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from shoal.grpo.advantage import group_advantages, has_signal
-
-
-def advantages(rewards: list[float | None], scale: str = "std", ddof: int = 1) -> list[float | None]:
-    return group_advantages(rewards, scale=scale, std_ddof=ddof, std_eps=0.0)  # type: ignore[arg-type]
+from shoal.config.advantage import AdvantageConfig
+from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages, has_signal, weighted_sum
+from shoal.grpo.token_advantage import token_advantages
 
 
-def test_rewards_are_compared_with_their_siblings() -> None:
-    # Mean 1/4; deviations 3/4 and -1/4; variance (9/16 + 3/16) / 3 = 1/4.
-    assert advantages([1, 0, 0, 0]) == [1.5, -0.5, -0.5, -0.5]
-    assert advantages([1, 0, 0, 0], scale="none") == [0.75, -0.25, -0.25, -0.25]
-    assert advantages([1, 0], ddof=0) == [1.0, -1.0]
+def advantages(rewards: list[float | None], **options: object) -> list[float | None]:
+    config = AdvantageConfig(**({"scale": "none"} | options))  # type: ignore[arg-type]
+    return completion_advantages(config, [RewardGroup(tuple(rewards))])[0]
 
 
-@pytest.mark.parametrize("reward", [0.1, 0.3, 1 / 3, 1e300])
-def test_equal_rewards_give_exactly_zero(reward: float) -> None:
-    assert advantages([reward] * 7) == [0.0] * 7
+def test_a_group_is_compared_with_its_mean() -> None:
+    assert advantages([1, 0, 0, None]) == [pytest.approx(2 / 3), pytest.approx(-1 / 3), pytest.approx(-1 / 3), None]
 
 
-def test_a_completion_without_a_reward_takes_no_part() -> None:
-    assert advantages([1, None, 0]) == [advantages([1, 0])[0], None, advantages([1, 0])[1]]
-    assert advantages([1, None, None]) == [0.0, None, None]
-    assert not has_signal(advantages([1, None]))
+def test_the_spread_is_that_of_the_group() -> None:
+    got = advantages([3, 1], scale="group_std", std_ddof=1, std_eps=0.0)
+    assert got == [pytest.approx(1 / math.sqrt(2)), pytest.approx(-1 / math.sqrt(2))]
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16))
-def test_advantages_add_up_to_nothing(rewards: list[float]) -> None:
-    total = math.fsum(advantage or 0.0 for advantage in advantages(list(rewards), scale="none"))
-    assert abs(total) < 1e-9, f"the advantages of {rewards} add up to {total}"
+@pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out", "length_weighted", "second_best"])
+@pytest.mark.parametrize("rewards", [[0.1] * 7, [0.3], [0.3, None, None], [1 / 3, 1 / 3, None]])
+def test_equal_rewards_and_a_single_one_are_worth_exactly_nothing(baseline: str, rewards: list[float | None]) -> None:
+    config = AdvantageConfig(baseline=baseline, scale="none")  # type: ignore[arg-type]
+    group = RewardGroup(tuple(rewards), num_tokens=(3,) * len(rewards))
+    got = completion_advantages(config, [group])[0]
+    assert got == [None if reward is None else 0.0 for reward in rewards]
+    assert not has_signal(config, group)
+
+
+def test_the_siblings_are_the_baseline_of_rloo() -> None:
+    assert advantages([1, 0, 2], baseline="leave_one_out") == [0.0, -1.5, 1.5]
+
+
+def test_the_siblings_spread_divides_unless_it_is_none() -> None:
+    got = advantages([1, 0, 0], baseline="leave_one_out", scale="leave_one_out_std", std_eps=0.0)
+    assert got == [1.0, pytest.approx(-0.5 / math.sqrt(0.5)), pytest.approx(-0.5 / math.sqrt(0.5))]
+
+
+def test_long_completions_weigh_more_in_the_baseline_of_opo() -> None:
+    config = AdvantageConfig(baseline="length_weighted", scale="none")
+    group = RewardGroup((1.0, 0.0), num_tokens=(30, 10))
+    assert completion_advantages(config, [group]) == [[0.25, -0.75]]
+
+
+def test_only_the_best_is_paid_in_pass_at_k_and_by_its_lead() -> None:
+    assert advantages([0.2, 1.0, 0.7], baseline="second_best") == [0.0, pytest.approx(0.3), 0.0]
+    assert advantages([1.0, 1.0, 0.0], baseline="second_best") == [0.0, 0.0, 0.0]
+
+
+def test_the_greedy_answer_is_the_baseline_of_remax() -> None:
+    config = AdvantageConfig(baseline="greedy", scale="none")
+    group = RewardGroup((1.0, 0.0), greedy_reward=1.0)
+    assert completion_advantages(config, [group]) == [[0.0, -1.0]]
+    assert has_signal(config, group) and not has_signal(config, RewardGroup((1.0, 1.0), greedy_reward=1.0))
+    assert not has_signal(config, RewardGroup((1.0, 0.0))), "nothing to compare with"
+
+
+def test_the_batch_is_the_baseline_across_groups() -> None:
+    config = AdvantageConfig(baseline="batch_mean", scale="batch_std", std_ddof=0, std_eps=0.0)
+    groups = [RewardGroup((1.0, 1.0)), RewardGroup((0.0, None, 0.0))]
+    assert completion_advantages(config, groups) == [[1.0, 1.0], [-1.0, None, -1.0]]
+    equal = [RewardGroup((0.1,)), RewardGroup((0.1, 0.1))]
+    assert completion_advantages(config, equal) == [[0.0], [0.0, 0.0]]
+
+
+def test_gpg_divides_by_the_share_of_rewards_that_are_not_0() -> None:
+    config = AdvantageConfig(scale="nonzero_share")
+    got = completion_advantages(config, [RewardGroup((1.0, 0.0)), RewardGroup((0.0, 0.0))])
+    assert got == [[2.0, -2.0], [0.0, 0.0]]
+
+
+def test_each_verifier_is_compared_by_itself_in_gdpo() -> None:
+    config = AdvantageConfig(per_verifier=True, std_ddof=0, std_eps=0.0)
+    parts = ((1.0, 10.0), (0.0, 10.0), (0.0, 40.0))
+    group = RewardGroup((11.0, 10.0, 40.0), parts, (1.0, 2.0))
+    first, second, third = completion_advantages(config, [group])[0]
+    root = math.sqrt(2)
+    assert (first, second, third) == (
+        pytest.approx(root - 2 / root),
+        pytest.approx(-1 / root - 2 / root),
+        pytest.approx(-1 / root + 2 * root),
+    )
+
+
+def test_rewards_are_clipped_first_and_advantages_afterwards() -> None:
+    assert advantages([9, 0], reward_max=1.0) == [0.5, -0.5]
+    assert advantages([9, 0], reward_clip=2.0) == [2.0, -2.0]
+
+
+def test_a_missing_verifier_is_left_out_of_the_sum_and_never_0() -> None:
+    assert weighted_sum([1.0, None, 2.0], [1.0, 5.0, 0.5]) == 2.0
+    assert weighted_sum([None], [1.0]) is None
+
+
+def test_batch_normalization_centres_and_scales_over_all_groups() -> None:
+    config = AdvantageConfig(batch_normalize=True, batch_std_eps=0.0)
+    root = math.sqrt(2)
+    assert batch_normalized(config, [[3.0], [1.0]]) == [[pytest.approx(1 / root)], [pytest.approx(-1 / root)]]
+    assert batch_normalized(config, [[0.1, 0.1], [0.1]]) == [[0.0, 0.0], [0.0]]
+
+
+def test_a_reward_is_discounted_once_for_each_token_that_counts() -> None:
+    config = AdvantageConfig(discount=0.5)
+    mask = np.array([True, False, True, True, False])
+    (got,) = token_advantages(config, [8.0], [mask])
+    assert got.tolist() == [2.0, 0.0, 4.0, 8.0, 0.0]
+
+
+def test_token_rewards_are_worth_something_from_their_token_on_backwards() -> None:
+    mask = np.ones(3, dtype=bool)
+    (got,) = token_advantages(AdvantageConfig(), [1.0], [mask], [np.array([-0.5, 0.0, -0.25])])
+    assert got.tolist() == [0.25, 0.75, 0.75]
+
+
+def test_whitening_weighs_every_token_alike_and_skips_what_does_not_count() -> None:
+    config = AdvantageConfig(whiten=True, whiten_ddof=0, whiten_eps=0.0)
+    masks = [np.array([True, True, True]), np.array([True, False, False])]
+    long, short = token_advantages(config, [0.0, 4.0], masks)
+    assert long.tolist() == [pytest.approx(-1 / math.sqrt(3))] * 3
+    assert short.tolist() == [pytest.approx(math.sqrt(3)), 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"baseline": "none"},
+        {"baseline": "greedy", "scale": "group_std"},
+        {"baseline": "leave_one_out"},
+        {"per_verifier": True, "baseline": "greedy", "scale": "none"},
+        {"reward_min": 1.0, "reward_max": 0.0},
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        AdvantageConfig(**options)  # type: ignore[arg-type]

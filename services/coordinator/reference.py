@@ -1,0 +1,63 @@
+"""The KL divergence from the reference, where it is a part of the reward."""
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from services.coordinator.judgement import drop_reason
+from services.coordinator.learner import Learner
+from services.coordinator.sampling import SettledGroup
+from services.coordinator.step import RewardKl
+from shoal.config import RunConfig
+from shoal.grpo.kl import adapted_coef, reward_kl
+
+
+class Reference:
+    """Asks the learner for the reference's log-probabilities, and holds the coefficient.
+
+    The policy's side is what the engine reported: the distribution that the tokens were drawn from.
+    """
+
+    def __init__(self, config: RunConfig, learner: Learner) -> None:
+        self._config = config
+        self._learner = learner
+        self.coef = config.kl.coef
+        """Of the next step."""
+
+    @property
+    def is_in_reward(self) -> bool:
+        """Whether rewards depend on the reference at all."""
+        return self._config.kl.place == "reward" and self._config.kl.coef > 0
+
+    async def measure(self, groups: Sequence[SettledGroup]) -> RewardKl:
+        """How far the completions of those groups are from it that will be trained on."""
+        if not self.is_in_reward:
+            return RewardKl()
+        chosen = [
+            (group, completion)
+            for group in groups
+            if not drop_reason(self._config, group)
+            for completion in group.completions
+        ]
+        logprobs = await self._learner.reference_logprobs(
+            [np.concatenate([group.prompt.token_ids, completion.token_ids]) for group, completion in chosen],
+            self._config.sampling.temperature,
+        )
+        return RewardKl(
+            self.coef,
+            {
+                (group.order_number, completion.sample_index): reward_kl(
+                    self._config.kl, completion.behavior_logprobs, reference[len(reference) - completion.num_tokens :]
+                )
+                for (group, completion), reference in zip(chosen, logprobs, strict=True)
+            },
+        )
+
+    def adapt(self, kl: RewardKl) -> dict[str, float]:
+        """Moves the coefficient towards `kl.target`; returns the step's figures."""
+        if not kl.kl_T:
+            return {}
+        mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())
+        self.coef = adapted_coef(self._config.kl, kl.coef, mean, len(kl.kl_T))
+        return {"objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}

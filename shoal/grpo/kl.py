@@ -1,0 +1,46 @@
+"""KL divergence from a reference policy as a part of the reward.
+
+Legend: T tokens of a completion.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.config.loss import KlConfig
+from shoal.rollout import Float32Array
+
+Float64Array = npt.NDArray[np.float64]
+
+_MAX_CHANGE = 0.2
+"""Bound of the controller's relative error."""
+
+
+def reward_kl(config: KlConfig, logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Float64Array:
+    """[T] the estimate for each token: with d = logp - reference, clamped, it is d (k1), d^2/2 (k2),
+    exp(-d) + d - 1 (k3) or |d| (abs), clamped. 0 where a log-probability is missing."""
+    d_T = np.nan_to_num(logprobs_T.astype(np.float64) - reference_logprobs_T.astype(np.float64), nan=0.0)
+    if config.input_clamp is not None:
+        d_T = np.clip(d_T, -config.input_clamp, config.input_clamp)
+    match config.estimator:
+        case "k1":
+            kl_T = d_T
+        case "k2":
+            kl_T = d_T**2 / 2
+        case "k3":
+            kl_T = np.expm1(-d_T) + d_T
+        case "abs":
+            kl_T = np.abs(d_T)
+        case "ratio_k1":
+            raise ValueError("ratio_k1 has a ratio, which rewards do not: RunConfig refuses it there")
+    if config.output_clamp is not None:
+        kl_T = np.clip(kl_T, -config.output_clamp, config.output_clamp)
+    return kl_T
+
+
+def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions: int) -> float:
+    """The next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`, where kl is the mean
+    over n completions of their tokens' sum (arXiv:1909.08593). `coef` itself without a target."""
+    if config.target is None:
+        return coef
+    error = min(max(mean_kl / config.target - 1, -_MAX_CHANGE), _MAX_CHANGE)
+    return coef * (1 + error * num_completions / config.horizon)
