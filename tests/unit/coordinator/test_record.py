@@ -12,6 +12,7 @@ from services.coordinator.report import Report
 from services.coordinator.runs import Runs
 from services.coordinator.service import _event_to_wire
 from services.coordinator.workers import WorkerRegistry
+from shoal.config import parse_config
 from shoal.config.run import RUN_NAME
 from shoal.errors import DataLoss, NotFound
 
@@ -50,9 +51,10 @@ def test_every_run_name_makes_a_run_id(name: str) -> None:
     assert RUN_NAME.fullmatch(new_run_id(name)), new_run_id(name)
 
 
-def test_a_figure_that_is_not_finite_is_left_out_of_what_is_sent_and_written(tmp_path: Path) -> None:
+async def test_a_figure_that_is_not_finite_is_left_out_of_what_is_sent_and_written(tmp_path: Path) -> None:
     events = EventLog(tmp_path / "events.jsonl")
-    report = Report(RunRecord("run", tmp_path), events, num_steps=2)
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    report = Report(RunRecord("run", tmp_path), events, config)
     times = {"time/step": 1.0, "time/waiting_for_groups": 0.0, "time/publishing": 0.0}
     report.step(1, {**times, "val/ratio": float("inf"), "val/ratio_var": float("nan"), "objective/scores": 0.5})
     events.close()
