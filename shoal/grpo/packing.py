@@ -8,7 +8,8 @@ is a whole group where that fits.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+
+from shoal.grpo.bins import balanced_partition, fewest_bins
 
 
 @dataclass(frozen=True)
@@ -128,35 +129,16 @@ def _even(order: Sequence[int], lengths: Sequence[int], num_pieces: int) -> list
     return [piece for piece in pieces if piece]
 
 
-def _longest_first(pieces: Sequence[Piece]) -> list[Piece]:
-    return sorted(pieces, key=lambda piece: (-piece.num_tokens, piece.group, piece.completions))
-
-
 def _spread(pieces: Sequence[Piece], num_bins: int) -> list[list[Piece]]:
-    """Puts each piece, longest first, where there is least."""
-    bins: list[list[Piece]] = [[] for _ in range(num_bins)]
-    loads = [0] * num_bins
-    for piece in _longest_first(pieces):
-        least = loads.index(min(loads))
-        bins[least].append(piece)
-        loads[least] += piece.num_tokens
-    return bins
+    """The pieces in a given number of bins that are about equally long."""
+    parts = balanced_partition([piece.num_tokens for piece in pieces], num_bins)
+    return [[pieces[item] for item in items] for items in parts]
 
 
 def _fill(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
-    """Puts each piece, longest first, where it leaves least room; opens a bin where it fits nowhere."""
-    bins: list[list[Piece]] = []
-    rooms: list[int] = []
-    for piece in _longest_first(pieces):
-        fitting = [place for place, room in enumerate(rooms) if room >= piece.num_tokens]
-        if fitting:
-            place = min(fitting, key=lambda candidate: rooms[candidate])
-            bins[place].append(piece)
-            rooms[place] -= piece.num_tokens
-        else:
-            bins.append([piece])
-            rooms.append(max_tokens - piece.num_tokens)
-    return bins
+    """The pieces in as few bins as can be."""
+    bins = fewest_bins([piece.num_tokens for piece in pieces], max_tokens)
+    return [[pieces[item] for item in items] for items in bins]
 
 
 def _fits(bins: Sequence[Sequence[Piece]], max_tokens: int) -> bool:
@@ -183,18 +165,13 @@ def _join(pieces: Sequence[Piece], groups: Sequence[GroupLengths]) -> Row:
 
 
 def _deal(rows: Sequence[Row], num_ranks: int) -> PackingPlan:
-    """Rows of about the same length share a forward; each forward gives its longest to the rank with least so far."""
+    """Every rank gets as many rows, and about as many tokens; each takes its longest first, so that the rows of one
+    forward are about equally long."""
     # A completion that is longer than a row takes the place of several: what it leaves empty is no forward.
-    ordered = sorted(filter(None, rows), key=_load, reverse=True)
-    num_forwards = max(1, math.ceil(len(ordered) / num_ranks))
-    ordered += [()] * (num_forwards * num_ranks - len(ordered))
-    totals = [0] * num_ranks
-    forwards = []
-    edges = range(0, num_forwards * num_ranks + 1, num_ranks)
-    for start, end in pairwise(edges):
-        forward: list[Row] = [()] * num_ranks
-        for row, rank in zip(ordered[start:end], sorted(range(num_ranks), key=totals.__getitem__), strict=True):
-            forward[rank] = row
-            totals[rank] += _load(row)
-        forwards.append(tuple(forward))
-    return PackingPlan(tuple(forwards))
+    padded = [row for row in rows if row]
+    num_forwards = max(1, math.ceil(len(padded) / num_ranks))
+    padded += [()] * (num_forwards * num_ranks - len(padded))
+    loads = [_load(row) for row in padded]
+    ranks = balanced_partition(loads, num_ranks, same_count=True)
+    by_rank = [[padded[item] for item in sorted(items, key=lambda item: -loads[item])] for items in ranks]
+    return PackingPlan(tuple(zip(*by_rank, strict=True)))

@@ -1,29 +1,16 @@
 """Plans of packed rows."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.grpo.packing import GroupLengths, PackingPlan, plan_packing
 
-GOLDEN = Path(__file__).parents[5] / "shared" / "golden" / "packing.json"
-
 lengths = st.builds(
     GroupLengths,
     num_prompt_tokens=st.integers(1, 40),
     num_completion_tokens=st.lists(st.integers(0, 60), max_size=6).map(tuple),
 )
-
-
-def golden(*variants: str) -> list[Any]:
-    if not GOLDEN.exists():
-        return []
-    cases = json.loads(GOLDEN.read_text())["cases"]
-    return [pytest.param(case, id=case["name"]) for case in cases if case["variant"] in variants]
 
 
 def placed(plan: PackingPlan) -> list[tuple[int, int]]:
@@ -103,15 +90,3 @@ def test_a_completion_longer_than_a_row_adds_no_empty_forwards() -> None:
 def test_many_long_prompts_are_planned_in_seconds() -> None:
     plan = plan_packing([GroupLengths(2000, (40,) * 24)] * 48, max_tokens=2048, num_ranks=1)
     assert plan.num_rows == 48 * 24, "no two completions fit beside a prompt"
-
-
-@pytest.mark.parametrize("case", golden("small_exact", "large_bounds"))
-def test_the_number_of_rows_is_the_least_there_can_be_or_nearly(case: dict[str, Any]) -> None:
-    expected = case["expected"]
-    groups = [GroupLengths(prompt, (done,)) for prompt, done in case["inputs"]["prompt_and_completion_lengths"]]
-    num_rows = plan_packing(groups, max_tokens=case["config"]["pack_length"], num_ranks=1).num_rows
-    if "optimal_bins" in expected:
-        assert num_rows == expected["optimal_bins"]
-    else:
-        bound = expected["lower_bound_bins"]
-        assert bound <= num_rows <= 1.02 * bound + 1, f"{num_rows} rows, at least {bound} are needed"
