@@ -16,12 +16,11 @@ def learning_rate(config: RunConfig, num_steps_taken: int) -> float:
     It is what `transformers.get_scheduler` gives for that step: `learner.learning_rate` times `schedule_factor`.
     """
     settings = config.learner
-    num_total = config.num_optimizer_steps
-    num_warmup = settings.warmup_steps
-    if settings.warmup_ratio is not None:
-        num_warmup = math.ceil(num_total * settings.warmup_ratio)
     return settings.learning_rate * schedule_factor(
-        settings, num_steps_taken, num_warmup_steps=num_warmup, num_total_steps=num_total
+        settings,
+        num_steps_taken,
+        num_warmup_steps=config.num_warmup_steps,
+        num_total_steps=config.num_optimizer_steps,
     )
 
 

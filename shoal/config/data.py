@@ -38,6 +38,8 @@ class SourceConfig(Section):
     """Column with the verifier's name, or list of names, one for each label."""
     verifier: str | None = None
     """Verifier for every row; replaces `verifier_column`."""
+    weight: float = Field(default=1.0, gt=0)
+    """Factor of the rewards of its prompts: what a correct answer is worth."""
     system_prompt: str | None = None
     """A system message to put before the messages of every row."""
 

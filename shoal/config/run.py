@@ -1,5 +1,6 @@
 """RunConfig: the root of the configuration."""
 
+import math
 import re
 from typing import Self
 
@@ -36,6 +37,9 @@ class RunSection(Section):
     """Seed of the data order, of every completion and of the learner."""
     num_steps: int = Field(default=100, ge=1, lt=2**53)
     """Train steps to take."""
+    total_episodes: int | None = Field(default=None, ge=1)
+    """In place of `num_steps`: completions to train on in all. The steps are as many as they fill,
+    total_episodes // (grpo.groups_per_step x grpo.group_size)."""
 
     @field_validator("name")
     @classmethod
@@ -78,6 +82,27 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
     launch: LaunchConfig = LaunchConfig()
+
+    @model_validator(mode="after")
+    def _steps_follow_from_episodes(self) -> Self:
+        if self.run.total_episodes is None:
+            return self
+        per_step = self.grpo.groups_per_step * self.grpo.group_size
+        num_steps = self.run.total_episodes // per_step
+        if num_steps < 1:
+            raise ValueError(
+                f"run.total_episodes ({self.run.total_episodes}) must be at least the {per_step} completions of one "
+                "step (grpo.groups_per_step x grpo.group_size)"
+            )
+        # A resolved configuration, as it travels and is saved, says both.
+        if "num_steps" in self.run.model_fields_set and self.run.num_steps != num_steps:
+            raise ValueError(
+                f"run.num_steps ({self.run.num_steps}) and run.total_episodes ({self.run.total_episodes}, which is "
+                f"{num_steps} steps of {per_step} completions) differ: give one of them"
+            )
+        # The section is frozen for its users; this is where its value is made.
+        self.__dict__["run"] = self.run.model_copy(update={"num_steps": num_steps})
+        return self
 
     @model_validator(mode="after")
     def _context_holds_a_prompt_and_its_completion(self) -> Self:
@@ -169,6 +194,12 @@ class RunConfig(Section):
     def num_optimizer_steps(self) -> int:
         """Optimizer steps of the run, when every step has all its mini-batches and none is refused."""
         return self.run.num_steps * self.grpo.num_epochs * self.grpo.num_mini_batches
+
+    @property
+    def num_warmup_steps(self) -> int:
+        """Optimizer steps in which the learning rate rises: those of `learner.warmup_ratio` rounded up."""
+        ratio = self.learner.warmup_ratio
+        return self.learner.warmup_steps if ratio is None else math.ceil(self.num_optimizer_steps * ratio)
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -95,7 +95,7 @@ def _ground_truths(row: Row, source: SourceConfig, known_verifiers: Collection[s
     if len(names) != len(labels):
         raise InvalidArgument(f"{row.where}: {len(names)} verifiers for {len(labels)} labels; one label is needed each")
     return tuple(
-        GroundTruth(_verifier(row, name, known_verifiers), _label(row, item, source.ground_truth_column))
+        GroundTruth(_verifier(row, name, known_verifiers), _label(row, item, source.ground_truth_column), source.weight)
         for name, item in zip(names, labels, strict=True)
     )
 

@@ -1,0 +1,73 @@
+"""What follows from a configuration: computed here, and nowhere else."""
+
+from dataclasses import dataclass
+
+from shoal.config.run import RunConfig
+
+
+@dataclass(frozen=True)
+class DerivedValues:
+    """Figures that people ask of a configuration, in the words of docs/glossary.md."""
+
+    run_name: str
+    """Beginning of the run's id; the time of its start is added."""
+    world_size: int
+    """Learner ranks."""
+    data_parallel_size: int
+    """Learner ranks that take different rows: the ranks over those that share each row's tokens."""
+    num_generator_gpus: int
+    """GPUs that all generators take, where there are GPUs."""
+    completions_per_step: int
+    """Completions of one train step: groups_per_step x group_size. open-instruct's effective batch size."""
+    completions_per_optimizer_step: int
+    """Completions of one optimizer step, before groups without a signal are left out."""
+    optimizer_steps_per_step: int
+    """Optimizer steps of one train step: num_epochs x num_mini_batches."""
+    accumulation_steps: float
+    """Completions that each rank adds up in one optimizer step, on average: the accumulation steps of a trainer that
+    takes one completion at a time. Packing takes several, and so fewer forward passes."""
+    train_steps: int
+    """Train steps of the run."""
+    optimizer_steps: int
+    """Optimizer steps of the run, when none is skipped."""
+    total_episodes: int
+    """Completions that all train steps take."""
+    warmup_steps: int
+    """Optimizer steps in which the learning rate rises."""
+    max_sequence_tokens: int
+    """Longest prompt plus completion."""
+    max_model_len: int
+    """Context that the engine is started with."""
+    max_groups_in_flight: int
+    """Groups between their issue and the publish of the weights trained on them: (max_staleness + 1) x
+    groups_per_step."""
+    loads_reference: bool
+    """Whether a reference model is held."""
+
+
+def derived_values(config: RunConfig) -> DerivedValues:
+    """Computes everything that follows from a configuration."""
+    grpo, learner = config.grpo, config.learner
+    completions = grpo.groups_per_step * grpo.group_size
+    per_optimizer_step = completions // grpo.num_mini_batches
+    data_parallel = config.launch.num_learner_ranks // learner.sequence_parallel_size
+    generator = config.generator
+    engine_gpus = generator.tensor_parallel_size * generator.pipeline_parallel_size
+    return DerivedValues(
+        run_name=config.run.name,
+        world_size=config.launch.num_learner_ranks,
+        data_parallel_size=data_parallel,
+        num_generator_gpus=config.launch.num_generators * engine_gpus,
+        completions_per_step=completions,
+        completions_per_optimizer_step=per_optimizer_step,
+        optimizer_steps_per_step=grpo.num_epochs * grpo.num_mini_batches,
+        accumulation_steps=per_optimizer_step / data_parallel,
+        train_steps=config.run.num_steps,
+        optimizer_steps=config.num_optimizer_steps,
+        total_episodes=config.run.num_steps * completions,
+        warmup_steps=config.num_warmup_steps,
+        max_sequence_tokens=config.max_sequence_tokens,
+        max_model_len=config.max_model_len,
+        max_groups_in_flight=(grpo.max_staleness + 1) * grpo.groups_per_step,
+        loads_reference=config.kl.needs_reference,
+    )

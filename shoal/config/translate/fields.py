@@ -1,0 +1,173 @@
+"""What is known about one field of another system, and the words to say it with."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from shoal.config.translate.not_yet import NOT_YET
+
+Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "any"]
+
+
+class Fate(StrEnum):
+    """What becomes of a field."""
+
+    MAPPED = "mapped"
+    """It sets fields of ours."""
+    IGNORED = "ignored"
+    """No value of it changes what is trained here; a note says why."""
+    ACCEPTED = "accepted"
+    """Its accepted values say what Shoal does anyway; others are refused."""
+    OUTSIDE = "outside"
+    """Not done by Shoal, but training is the same without it: refused with a note, the rest is translated."""
+    NOT_YET = "not yet available"
+    """As ACCEPTED; what is refused will be possible later."""
+    REFUSED = "refused"
+    """As ACCEPTED; what is refused is not planned."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A row of a system's table."""
+
+    name: str
+    kind: Kind
+    default: Any
+    """The source system's own default."""
+    fate: Fate
+    to: tuple[str, ...] = ()
+    """Fields of ours that it takes part in (MAPPED)."""
+    convert: Callable[[Any], Any] | None = None
+    """From its value to that of the only one of `to`; None copies it."""
+    composed: bool = False
+    """Several fields decide together: the system's `compose` reads it."""
+    accepts: tuple[Any, ...] = ()
+    """Values that say what Shoal does anyway."""
+    why: str = ""
+    """The reason of a refusal or of a note; for a mapped field how it is converted, where that is not plain."""
+    aliases: tuple[str, ...] = ()
+    """Earlier or other names."""
+
+
+class Unfit(ValueError):
+    """A value that has no counterpart; the message is the reason, with the cure."""
+
+
+def mapped(
+    name: str,
+    kind: Kind,
+    default: Any,
+    to: str,
+    convert: Callable[[Any], Any] | None = None,
+    *,
+    why: str = "",
+    aliases: Sequence[str] = (),
+) -> Field:
+    """Sets one field of ours."""
+    return Field(name, kind, default, Fate.MAPPED, (to,), convert, why=why, aliases=tuple(aliases))
+
+
+def composed(name: str, kind: Kind, default: Any, to: str, *, why: str = "", aliases: Sequence[str] = ()) -> Field:
+    """Decides fields of ours together with others; `to` lists them, parted by spaces."""
+    return Field(name, kind, default, Fate.MAPPED, tuple(to.split()), composed=True, why=why, aliases=tuple(aliases))
+
+
+def ignored(name: str, why: str, *, kind: Kind = "any", default: Any = None, aliases: Sequence[str] = ()) -> Field:
+    """Changes nothing here."""
+    return Field(name, kind, default, Fate.IGNORED, why=why, aliases=tuple(aliases))
+
+
+def accepted(name: str, kind: Kind, default: Any, accepts: Sequence[Any], why: str) -> Field:
+    """Only some values of it say what Shoal does."""
+    return Field(name, kind, default, Fate.ACCEPTED, accepts=tuple(accepts), why=why)
+
+
+def outside(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = (None, False)) -> Field:
+    """Something beside training that Shoal does not do."""
+    return Field(name, kind, default, Fate.OUTSIDE, accepts=tuple(accepts), why=why)
+
+
+def refused(
+    name: str,
+    kind: Kind,
+    default: Any,
+    why: str,
+    *,
+    accepts: Sequence[Any] = (None, False),
+    aliases: Sequence[str] = (),
+) -> Field:
+    """A feature that Shoal does not have."""
+    return Field(name, kind, default, Fate.REFUSED, accepts=(*accepts, default), why=why, aliases=tuple(aliases))
+
+
+def not_yet(
+    name: str,
+    kind: Kind,
+    default: Any,
+    feature: str,
+    *,
+    accepts: Sequence[Any] = (None, False),
+    aliases: Sequence[str] = (),
+) -> Field:
+    """A feature of `NOT_YET`, by its key there."""
+    why = NOT_YET[feature]
+    return Field(name, kind, default, Fate.NOT_YET, accepts=(*accepts, default), why=why, aliases=tuple(aliases))
+
+
+def read_value(kind: Kind, raw: Any) -> Any:
+    """A value as its kind, whether it came as text from a command line or typed from a file.
+
+    Raises `Unfit` that says what is expected.
+    """
+    if isinstance(raw, str) and raw.strip().lower() in ("none", "null", "~", ""):
+        raw = None if kind != "text" or raw else ""
+    if raw is None or kind == "any":
+        return raw
+    if kind in ("texts", "integers"):
+        items = raw if isinstance(raw, list | tuple) else str(raw).replace(",", " ").split()
+        return [read_value("integer" if kind == "integers" else "text", item) for item in items]
+    if isinstance(raw, list | tuple):
+        if len(raw) != 1:
+            raise Unfit(f"one value is expected, not {len(raw)}")
+        raw = raw[0]
+    return _READERS[kind](raw)
+
+
+def _flag(raw: Any) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    text = str(raw).strip().lower()
+    if text in ("true", "1", "yes", "on", "t", "y"):
+        return True
+    if text in ("false", "0", "no", "off", "f", "n"):
+        return False
+    raise Unfit("true or false is expected")
+
+
+def _integer(raw: Any) -> int:
+    number = _number(raw)
+    if number != int(number):
+        raise Unfit("a whole number is expected")
+    return int(number)
+
+
+def _number(raw: Any) -> float:
+    try:
+        return float(raw)
+    except (TypeError, ValueError):
+        raise Unfit("a number is expected") from None
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "number": _number, "flag": _flag}
+
+
+def choice(options: dict[Any, Any]) -> Callable[[Any], Any]:
+    """A conversion by a table of values."""
+
+    def convert(value: Any) -> Any:
+        if value not in options:
+            raise Unfit(f"known here: {', '.join(map(str, options))}")
+        return options[value]
+
+    return convert

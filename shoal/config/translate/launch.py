@@ -1,0 +1,122 @@
+"""What a launch script gives its trainer: the arguments after the program's name, without the launcher around it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.config.translate.shell import Word, read_script
+from shoal.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a trainer."""
+
+    program: str
+    arguments: tuple[Word, ...]
+    launcher: tuple[str, ...]
+    """What stood before `--`, which another program (mason.py) would have read."""
+
+
+def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -> Launch:
+    """The one launch in a script of a program whose word matches one of `programs`.
+
+    Raises `InvalidArgument` when there is none, or more than one.
+    """
+    script = read_script(text)
+    launches = [launch for command in script.commands for launch in _launches(command, programs)]
+    if not launches:
+        known = " or ".join(pattern.pattern.replace("\\", "").strip("^$") for pattern in programs)
+        raise InvalidArgument(f"{where} starts no trainer that is known here ({known})")
+    if len(launches) > 1:
+        raise InvalidArgument(f"{where} starts {len(launches)} trainings; give a script that starts one")
+    return launches[0]
+
+
+def _launches(command: Sequence[Word], programs: Sequence[re.Pattern[str]]) -> list[Launch]:
+    """A command may be a launcher's, with whole commands behind its `--`, joined by an escaped &&."""
+    found = []
+    end = next((index for index, word in enumerate(command) if word.text == "--"), None)
+    launcher = tuple(word.text for word in command[:end]) if end is not None else ()
+    for part in _joined(command if end is None else command[end + 1 :]):
+        for index, word in enumerate(part):
+            if any(program.search(word.text) for program in programs):
+                found.append(Launch(word.text, tuple(part[index + 1 :]), launcher))
+                break
+    return found
+
+
+def _joined(words: Sequence[Word]) -> list[list[Word]]:
+    parts: list[list[Word]] = [[]]
+    for word in words:
+        for index, piece in enumerate(re.split(r"&&|;|\|\|", word.text)):
+            if index:
+                parts.append([])
+            if piece or (word.unknown and not word.text):
+                parts[-1].append(Word(piece, word.unknown))
+    return parts
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Command-line arguments by name."""
+
+    values: dict[str, str | list[str] | bool]
+    notes: list[str]
+    unset: dict[str, tuple[str, ...]]
+    """Arguments whose value needs something that the script does not set, and what."""
+
+
+def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:
+    """`--name value...`, `--name=value`, `--name` and `--no_name`, as argparse reads them.
+
+    A name may be shortened as long as it is the beginning of one known name alone. `flags` are names that may stand
+    without a value. The last of several is what counts. Raises `InvalidArgument` for a word that belongs to none.
+    """
+    values: dict[str, str | list[str] | bool] = {}
+    notes: list[str] = []
+    unset: dict[str, tuple[str, ...]] = {}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.text.startswith("--"):
+            if not word.text:
+                continue
+            raise InvalidArgument(f"{word.text!r} belongs to no flag: values follow a --name")
+        spelled, equals, value = word.text[2:].partition("=")
+        name = spelled.replace("-", "_")
+        items = [Word(value, word.unknown)] if equals else []
+        while not equals and at < len(words) and not _is_flag(words[at].text):
+            items.append(words[at])
+            at += 1
+        name = _whole(name, known)
+        if name in values or name in unset:
+            notes.append(f"--{name} is given more than once: the last counts")
+        values.pop(name, None)
+        unset.pop(name, None)
+        unknown = tuple(what for item in items for what in item.unknown)
+        texts = [item.text for item in items if item.text or not item.unknown]
+        if unknown and not any(texts):
+            unset[name] = unknown
+            continue
+        if unknown:
+            notes.append(f"--{name}: {', '.join(unknown)} is not set by the script, and left empty as bash does")
+        if not items and name not in known and name.startswith("no_") and name[3:] in flags:
+            values[name[3:]] = False
+        elif not items:
+            values[name] = True
+        else:
+            values[name] = texts[0] if len(texts) == 1 else texts
+    return Arguments(values, notes, unset)
+
+
+def _is_flag(text: str) -> bool:
+    return text.startswith("--") and len(text) > 2 and not text[2].isdigit()
+
+
+def _whole(name: str, known: Sequence[str]) -> str:
+    if name in known:
+        return name
+    longer = [other for other in known if other.startswith(name)]
+    return longer[0] if len(longer) == 1 and len(name) > 2 else name

@@ -1,0 +1,21 @@
+"""open-instruct (allenai/open-instruct): grpo_fast.py and grpo.py."""
+
+import re
+
+from shoal.config.translate.open_instruct.compose import compose
+from shoal.config.translate.open_instruct.fields import DATA, ENGINE_AND_MODEL, EXPERIMENT, OUTSIDE, REWARD, TOOLS
+from shoal.config.translate.open_instruct.tracking import PLACEMENT, TRACKING
+from shoal.config.translate.system import System
+
+OPEN_INSTRUCT = System(
+    name="open-instruct",
+    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
+    compose=compose,
+    implied={
+        "learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's"),
+        "grpo.max_skipped_steps": (3, ""),
+    },
+    programs=(re.compile(r"grpo(_fast)?\.py$"),),
+    calls=("ExperimentConfig", "GRPOExperimentConfig", "StreamingDataLoaderConfig", "VLLMConfig", "ModelConfig"),
+    model_field="model_name_or_path",
+)

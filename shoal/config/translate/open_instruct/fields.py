@@ -1,0 +1,373 @@
+"""open-instruct's GRPO flags, one row each; its defaults are those of its code, not of its guide."""
+
+from shoal.config.translate.fields import (
+    Field,
+    accepted,
+    choice,
+    composed,
+    ignored,
+    mapped,
+    not_yet,
+    outside,
+    refused,
+)
+
+_DEAD = "open-instruct parses it and never reads it"
+_BEAKER = "launching jobs on Beaker is not what Shoal does"
+_OLMO_CORE = "the OLMo-core and FSDP trainer is put off; learners are DeepSpeed's"
+_TOOLS = "tools and multi-turn environments are put off"
+_LORA = "LoRA and quantized training are put off: all weights are trained"
+_HUB = "the trained model stays in the run's folder; upload it from there"
+_REWARD = "reward composition"
+_ONE_ROW = "gradients do not depend on how rows are cut into micro-batches; one row is taken at a time"
+_RUNTIME = "computed, not given: `shoal config show` says it"
+
+EXPERIMENT = [
+    composed("exp_name", "text", "grpo", "run.name", why="brought to the letters that a run's name may have"),
+    ignored("run_name", "open-instruct replaces it by name, seed and time; Shoal makes run ids of name and time"),
+    mapped("seed", "integer", 42, "run.seed"),
+    ignored("data_loader_seed", _DEAD),
+    mapped("num_epochs", "integer", 1, "grpo.num_epochs"),
+    ignored("per_device_train_batch_size", _ONE_ROW, aliases=["per_device_eval_batch_size"]),
+    ignored("gradient_accumulation_steps", _DEAD),
+    mapped("learning_rate", "number", 2e-5, "learner.learning_rate"),
+    composed("warmup_ratio", "number", 0.0, "learner.warmup_steps", why="of all optimizer steps, rounded down"),
+    composed("warm_up_steps", "integer", 0, "learner.warmup_steps", aliases=["warmup_steps"]),
+    mapped("weight_decay", "number", 0.0, "learner.weight_decay"),
+    mapped("max_grad_norm", "number", 1.0, "learner.max_grad_norm", lambda norm: norm or 0.0),
+    ignored("max_seq_length", _DEAD, aliases=["max_token_length"]),
+    composed("lr_scheduler_type", "text", "linear", "learner.lr_scheduler learner.lr_min_ratio"),
+    ignored("max_train_steps", _DEAD),
+    refused("activation_memory_budget", "number", 1.0, _OLMO_CORE),
+    refused("activation_checkpointing_mode", "text", "budget", _OLMO_CORE),
+    refused("activation_checkpointing_modules", "texts", None, _OLMO_CORE),
+    ignored("compile_model", "it is the OLMo-core trainer's; the learner's model is not compiled"),
+    mapped("fused_optimizer", "flag", True, "learner.fused_adam"),
+    ignored("cp_degree", _DEAD),
+    ignored("cp_strategy", _DEAD),
+    ignored("logging_steps", _DEAD),
+    ignored("report_to", _DEAD),
+    composed("output_dir", "text", "output/", "", why="a run's folder is made below --data-dir"),
+    ignored("checkpointing_steps", _DEAD),
+    ignored("ephemeral_save_interval", _DEAD),
+    mapped("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last", lambda n: n if n > 0 else 1_000_000),
+    ignored("resume_from_checkpoint", _DEAD + "; a run goes on with `shoal train --resume`"),
+    mapped(
+        "set_weight_decay_on_bias_and_norm",
+        "flag",
+        True,
+        "learner.weight_decay_on_bias_and_norm",
+        why="as named; open-instruct's code does the opposite",
+    ),
+    mapped("total_episodes", "integer", 100_000, "run.total_episodes"),
+    ignored("world_size", _RUNTIME),
+    ignored("num_training_steps", _RUNTIME),
+    composed("local_eval_every", "integer", 100, "evaluation.every_steps", aliases=["eval_freq"]),
+    composed("save_freq", "integer", 200, "checkpoint.every_steps", why="where checkpoint_state_freq is not given"),
+    ignored("backend_timeout", "each call has its own deadline: coordinator.*_timeout_s and weights.timeout_s"),
+    mapped("model_dtype", "text", "bfloat16", "learner.compute_dtype"),
+    mapped("num_mini_batches", "integer", 1, "grpo.num_mini_batches"),
+    composed("beta", "number", 0.05, "kl.coef"),
+    mapped("clip_lower", "number", 0.2, "loss.clip_low"),
+    mapped("clip_higher", "number", 0.272, "loss.clip_high"),
+    composed("use_rho_correction", "flag", True, "correction.weight"),
+    composed("rho_clamp_lower_bound", "number", 0.0, "correction.weight_low"),
+    composed("rho_clamp_upper_bound", "number", 2.0, "correction.weight_high"),
+    composed("truncated_importance_sampling_ratio_cap", "number", None, "correction.weight correction.weight_high"),
+    composed("rho_mask_lower_bound", "number", 0.0, "correction.filters"),
+    composed("rho_mask_upper_bound", "number", 0.0, "correction.filters"),
+    composed("rho_mask_sequence_level", "flag", False, "correction.weight correction.filters"),
+    composed("rho_mask_tv_divergence", "flag", False, "correction.filters"),
+    mapped(
+        "kl_estimator",
+        "text",
+        "2",
+        "kl.estimator",
+        choice(
+            {"0": "k1", "1": "k2", "2": "k3", "3": "ratio_k1", "kl1": "k1", "kl2": "k2", "kl3": "k3", "kl4": "ratio_k1"}
+        ),
+    ),
+    composed("loss_denominator", "text", "token", "loss.aggregation loss.denominator"),
+    composed("masked_mean_axis", "text", None, "loss.aggregation"),
+    composed("masked_mean_denominator", "text", None, "loss.aggregation loss.denominator"),
+    composed("alpha", "number", 0.6, "kl.reference_alpha"),
+    composed("ref_policy_update_freq", "integer", None, "kl.reference_update_steps"),
+    composed("load_ref_policy", "flag", True, "kl.reference"),
+    mapped("loss_fn", "text", "dapo", "loss.objective", choice({"dapo": "ppo_clip", "cispo": "cispo"})),
+    ignored("record_entropy", "entropy is always measured, a part of the logits at a time"),
+    composed("use_vllm_logprobs", "flag", False, "loss.baseline"),
+    composed("num_learners_per_node", "integers", [1], "launch.num_learner_ranks", aliases=["actor_num_gpus_per_node"]),
+    ignored("num_nodes", "where processes run is the deployment's; open-instruct only prints it"),
+    mapped("sequence_parallel_size", "integer", 1, "learner.sequence_parallel_size"),
+    mapped("deepspeed_stage", "integer", 0, "learner.zero_stage"),
+    composed("deepspeed_zpg", "integer", 8, "learner.zero_hpz_partition_size", why="with ZeRO 3, where it divides"),
+    mapped("deepspeed_offload_param", "flag", False, "learner.offload_parameters"),
+    mapped("deepspeed_offload_optimizer", "flag", False, "learner.offload_optimizer"),
+    refused("deepspeed_checkpoint_load_universal", "flag", False, "a run resumes on as many ranks as it had"),
+    ignored("gather_whole_model", "ZeRO 3 parameters are gathered a bucket at a time"),
+    refused("fsdp_shard_degree", "integer", None, _OLMO_CORE),
+    refused("fsdp_num_replicas", "integer", None, _OLMO_CORE),
+    ignored("enable_queue_dashboard", "`shoal run watch` shows what it shows"),
+    ignored("queue_dashboard_port", "`shoal run watch` shows what the dashboard shows"),
+    ignored("verbose", "logs are JSON at their level"),
+    composed("checkpoint_state_freq", "integer", 200, "checkpoint.every_steps"),
+    composed("checkpoint_state_dir", "text", None, "", why="checkpoints are in the run's folder"),
+    ignored("cache_dataset_only", "`shoal config check --deep` loads the data and ends"),
+]
+
+OUTSIDE = [
+    outside("push_to_hub", "flag", True, _HUB),
+    *(outside(name, "any", None, _HUB) for name in ("hf_entity", "hf_repo_id", "hf_repo_revision", "hf_repo_url")),
+    *(
+        outside(name, "any", None, "copying checkpoints to a bucket is the storage's: mount it below --data-dir")
+        for name in ("gs_checkpoint_state_dir", "gs_bucket_path")
+    ),
+    *(
+        outside(name, "any", default, _BEAKER)
+        for name, default in (
+            ("try_launch_beaker_eval_jobs_on_weka", False),
+            ("try_auto_save_to_beaker", True),
+            ("oe_eval_tasks", None),
+            ("oe_eval_max_length", 4096),
+            ("oe_eval_beaker_image", None),
+            ("oe_eval_gpu_multiplier", None),
+            ("eval_priority", "normal"),
+            ("eval_workspace", "ai2/tulu-3-results"),
+            ("beaker_eval_freq", -1),
+        )
+    ),
+    outside("send_slack_alerts", "flag", False, "alerts are the monitoring's, from the service's metrics"),
+]
+
+DATA = [
+    mapped("max_prompt_token_length", "integer", 256, "data.max_prompt_tokens"),
+    mapped("response_length", "integer", 256, "sampling.max_completion_tokens"),
+    composed("pack_length", "integer", 512, "learner.pack_tokens"),
+    mapped("async_steps", "integer", 8, "grpo.max_staleness"),
+    mapped(
+        "num_samples_per_prompt_rollout",
+        "integer",
+        4,
+        "grpo.group_size",
+        aliases=["number_samples_per_prompt", "num_samples_per_prompt"],
+    ),
+    mapped("num_unique_prompts_rollout", "integer", 16, "grpo.groups_per_step", aliases=["num_unique_prompts"]),
+    composed(
+        "active_sampling",
+        "flag",
+        False,
+        "grpo.active_sampling grpo.max_refills",
+        aliases=["active_fill_completions"],
+    ),
+    mapped("filter_zero_std_samples", "flag", True, "grpo.keep_zero_signal", lambda drops: not drops),
+    mapped("no_resampling_pass_rate", "number", None, "grpo.easy_rate", aliases=["no_resample_solve_rate"]),
+    composed(
+        "advantage_normalization_type",
+        "text",
+        "centered",
+        "advantage.baseline advantage.scale advantage.std_ddof advantage.std_eps",
+    ),
+    mapped("mask_truncated_completions", "flag", False, "grpo.mask_truncated_completions"),
+    ignored("mask_tool_use", "there are no tool tokens"),
+    composed("dataset_mixer_list", "texts", ["ai2-adapt-dev/rlvr_gsm8k_zs", "1.0"], "data.sources"),
+    composed("dataset_mixer_list_splits", "texts", ["train"], "data.sources"),
+    composed("dataset_mixer_eval_list", "texts", [], "evaluation.sources evaluation.num_prompts"),
+    composed("dataset_mixer_eval_list_splits", "texts", ["test"], "evaluation.sources"),
+    accepted(
+        "dataset_transform_fn",
+        "texts",
+        ["rlvr_tokenize_v1", "rlvr_max_length_filter_v1"],
+        [["rlvr_tokenize_v1", "rlvr_max_length_filter_v1"]],
+        "prompts are templated and filtered by length; other transforms belong into the data",
+    ),
+    *(
+        ignored(name, "data is read as it is given; Hugging Face's own cache keeps it")
+        for name in (
+            "dataset_cache_mode",
+            "dataset_local_cache_dir",
+            "dataset_config_hash",
+            "dataset_config_eval_hash",
+            "dataset_skip_cache",
+        )
+    ),
+    composed("system_prompt_override_file", "text", None, "data.sources", why="the file's text"),
+    mapped("temperature", "number", 1.0, "sampling.temperature"),
+    not_yet("stop_strings", "texts", [], "stop strings", aliases=["stop_token"]),
+    accepted(
+        "inflight_updates",
+        "flag",
+        True,
+        [True],
+        "weights are always swapped in flight; leave it out, or set async_steps so that nothing is in flight",
+    ),
+    composed("eval_response_length", "integer", None, "evaluation.max_completion_tokens"),
+    composed("eval_on_step_0", "flag", False, "evaluation.on_start"),
+    composed("eval_pass_at_k", "integer", 1, "evaluation.samples_per_prompt"),
+    composed("eval_top_p", "number", None, "evaluation.top_p"),
+    ignored("save_traces", "the ledger keeps every group's text and scores"),
+    ignored("rollouts_save_path", "the ledger is in the run's folder"),
+    ignored("max_possible_score", _RUNTIME),
+    ignored("inference_batch_size", "the engine admits what its cache holds: generator.max_num_seqs"),
+    accepted("allow_world_padding", "flag", False, [False], "no rank is given padding: rows are dealt out evenly"),
+]
+
+REWARD = [
+    not_yet("apply_r1_style_format_reward", "flag", False, _REWARD, aliases=["add_r1_style_format_reward"]),
+    not_yet("r1_style_format_reward", "number", 1.0, _REWARD),
+    not_yet("additive_format_reward", "flag", False, _REWARD),
+    not_yet("apply_verifiable_reward", "flag", True, _REWARD, accepts=[True]),
+    composed("verification_reward", "number", 10.0, "data.sources", why="every source's weight"),
+    not_yet("remap_verifier", "text", None, _REWARD),
+    not_yet("non_stop_penalty", "flag", False, _REWARD),
+    not_yet("non_stop_penalty_value", "number", 0.0, _REWARD, aliases=["penalty_reward_value"]),
+    refused("reward_aggregator", "text", "last", _TOOLS),
+    refused("only_reward_good_outputs", "flag", False, _TOOLS),
+    not_yet("max_length_verifier_max_length", "integer", 32768, _REWARD),
+    not_yet("llm_judge_model", "text", "azure/gpt-4o-mini-standard", "judges"),
+    not_yet("llm_judge_max_tokens", "integer", 2048, "judges"),
+    not_yet("llm_judge_max_context_length", "integer", 8192, "judges"),
+    not_yet("llm_judge_temperature", "number", 1.0, "judges"),
+    not_yet("llm_judge_timeout", "integer", 60, "judges"),
+    not_yet("apply_evolving_rubric_reward", "flag", False, "judges"),
+    not_yet("max_active_rubrics", "integer", 5, "judges"),
+    not_yet("cache_evolving_rubric_data_dir", "text", None, "judges"),
+    not_yet("code_api_url", "text", None, "code execution"),
+    not_yet("code_max_execution_time", "number", 1.0, "code execution"),
+    not_yet("code_pass_rate_reward_threshold", "number", 0.0, "code execution"),
+    not_yet("code_apply_perf_penalty", "flag", False, "code execution"),
+]
+
+ENGINE_AND_MODEL = [
+    mapped("vllm_num_engines", "integer", 1, "launch.num_generators"),
+    mapped("vllm_tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"),
+    mapped("vllm_enforce_eager", "flag", False, "generator.enforce_eager"),
+    ignored("vllm_attention_backend", "the engine chooses its attention kernels"),
+    ignored("vllm_sync_backend", _DEAD + "; weights.backend is chosen by device"),
+    mapped("vllm_gpu_memory_utilization", "number", 0.9, "generator.gpu_memory_utilization"),
+    ignored("vllm_enable_prefix_caching", "a group stays on one engine, which computes its prompt once"),
+    accepted(
+        "vllm_top_p",
+        "number",
+        1.0,
+        [1.0],
+        "sampling from less than all tokens biases the importance ratio, since the learner normalizes over all: use 1",
+    ),
+    refused("use_fp8_kv_cache", "flag", False, "quantized caches are put off", aliases=["vllm_use_fp8_kv_cache"]),
+    composed("model_name_or_path", "text", None, "model.path"),
+    mapped("model_revision", "text", None, "model.revision"),
+    ignored("dtype", _DEAD, aliases=["torch_dtype"]),
+    mapped(
+        "attn_implementation",
+        "text",
+        None,
+        "learner.attention",
+        choice(
+            {
+                None: "auto",
+                "flash_2": "flash_attention_2",
+                "flash_attention_2": "flash_attention_2",
+                "sdpa": "sdpa",
+                "eager": "eager",
+            }
+        ),
+        aliases=["use_flash_attn"],
+    ),
+    ignored("use_cache", _DEAD),
+    mapped(
+        "gradient_checkpointing",
+        "flag",
+        False,
+        "learner.gradient_checkpointing",
+        lambda _: True,
+        why="open-instruct always does",
+    ),
+    refused("use_peft", "flag", False, _LORA),
+    *(
+        refused(name, "any", default, _LORA)
+        for name, default in (
+            ("lora_r", 16),
+            ("lora_alpha", 32),
+            ("lora_dropout", 0.05),
+            ("lora_target_modules", None),
+            ("lora_modules_to_save", None),
+            ("lora_task_type", "CAUSAL_LM"),
+            ("load_in_8bit", False),
+            ("load_in_4bit", False),
+            ("bnb_4bit_quant_type", "nf4"),
+            ("use_bnb_nested_quant", False),
+        )
+    ),
+    composed("tokenizer_name_or_path", "text", None, "model.tokenizer", aliases=["tokenizer_name"]),
+    refused(
+        "tokenizer_revision", "text", None, "the tokenizer is read at the model's revision", accepts=["main", None]
+    ),
+    refused("trust_remote_code", "flag", False, "code from a model's folder is not run"),
+    accepted("use_fast", "flag", True, [True], "tokenizers are the fast ones"),
+    ignored("use_slow_tokenizer", _DEAD),
+    not_yet("chat_template_name", "text", None, "named chat templates"),
+    not_yet("add_bos", "flag", False, "named chat templates"),
+    accepted(
+        "get_tokenizer_fn",
+        "text",
+        "get_tokenizer_tulu_v2_2",
+        ["get_tokenizer_tulu_v2_2"],
+        "the tokenizer is used as its files have it",
+    ),
+    ignored("tokenizer_files_hash", _RUNTIME),
+    composed("ground_truths_key", "text", "ground_truth", "data.sources"),
+    composed("sft_messages_key", "text", "messages", "data.sources"),
+]
+
+TOOLS = [
+    refused(name, "texts" if isinstance(default, list) else "any", default, _TOOLS)
+    for name, default in (
+        ("tools", []),
+        ("tool_call_names", []),
+        ("tool_configs", []),
+        ("tool_parser_type", "legacy"),
+        ("max_steps", 5),
+        ("per_turn_max_tokens", None),
+        ("pass_tools_to_chat_template", True),
+        ("pool_size", None),
+        ("max_tool_calls", None),
+        ("search_api_endpoint", None),
+        ("code_tool_api_endpoint", None),
+    )
+]
+
+INTERNAL = {
+    "DatasetConfig": "made by open-instruct from the dataset_mixer flags",
+    "RewardConfig": "made by open-instruct from the reward flags",
+    "LMJudgeVerifierConfig": "made by open-instruct from the llm_judge flags",
+    "CodeVerifierConfig": "made by open-instruct from the code flags",
+    "MaxLengthVerifierConfig": "made by open-instruct from max_length_verifier_max_length",
+    "RubricVerifierConfig": "its settings come from the environment, with judges",
+    "SamplingConfig": "made by open-instruct for each request",
+    **dict.fromkeys(
+        (
+            "PromptRequest",
+            "EnvConfig",
+            "EnvConfigEntry",
+            "GenerationResult",
+            "RequestInfo",
+            "TokenStatistics",
+            "ToolCallStats",
+            "CompletionOutput",
+            "Group",
+            "Batch",
+            "PackedSequences",
+            "CollatedBatchData",
+            "BatchStatistics",
+            "RolloutRecord",
+            "RolloutMetadata",
+            "RolloutState",
+        ),
+        "a value that travels while it runs, not a setting",
+    ),
+}
+"""Classes of open-instruct whose fields nobody sets, and why."""
+
+
+def table(*rows: list[Field]) -> list[Field]:
+    """All rows of some lists."""
+    return [row for part in rows for row in part]

@@ -1,0 +1,248 @@
+"""The commands of a shell script, with what its own assignments put into them.
+
+Reads what launch scripts are made of: assignments, continued lines, comments, quotes, `$NAME`, `${NAME:-default}`,
+`$((arithmetic))`. It runs nothing: what only a shell could know (`$(command)`, arguments, the environment) stays empty,
+as bash has it, and is remembered, so that whoever needs the value can say what is missing.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_KEYWORDS = ("export", "readonly", "declare", "local", "typeset")
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a command."""
+
+    text: str
+    unknown: tuple[str, ...] = ()
+    """What stands in it that only running the script would tell: "$USER", "$(date)"."""
+
+
+@dataclass
+class Script:
+    """What a script runs, in order."""
+
+    commands: list[list[Word]] = field(default_factory=list)
+    variables: dict[str, Word] = field(default_factory=dict)
+
+
+def read_script(text: str) -> Script:
+    """Reads a script; assignments take effect in their order. Loops and functions are read as if run once."""
+    return _Reader(text.replace("\r\n", "\n")).read()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._script = Script()
+        self._words: list[Word] = []
+        self._parts: list[str] = []
+        self._unknown: list[str] = []
+        self._in_word = False
+        self._assigns = False
+        """Whether the word is an assignment, in which expansions are not split."""
+
+    def read(self) -> Script:
+        text = self._text
+        while self._at < len(text):
+            char = text[self._at]
+            if text.startswith("\\\n", self._at):
+                self._at += 2
+            elif char == "\\":
+                self._add(text[self._at + 1 : self._at + 2])
+                self._at += 2
+            elif char == "'":
+                end = text.find("'", self._at + 1)
+                end = len(text) if end < 0 else end
+                self._add(text[self._at + 1 : end])
+                self._at = end + 1
+            elif char == '"':
+                self._at += 1
+                self._double_quoted()
+            elif char == "$":
+                self._expand(quoted=False)
+            elif char == "`":
+                end = text.find("`", self._at + 1)
+                self._know_not(text[self._at : end + 1])
+                self._at = len(text) if end < 0 else end + 1
+            elif char == "#" and not self._in_word:
+                end = text.find("\n", self._at)
+                self._at = len(text) if end < 0 else end
+            elif char in " \t":
+                self._end_word()
+                self._at += 1
+            elif char in "\n;&|()" and not self._is_redirection():
+                self._end_command()
+                self._at += 1
+            else:
+                self._add(char)
+                self._at += 1
+        self._end_command()
+        return self._script
+
+    def _is_redirection(self) -> bool:
+        return self._text[self._at] == "&" and self._text[self._at - 1 : self._at] == ">"
+
+    def _double_quoted(self) -> None:
+        text = self._text
+        self._in_word = True
+        while self._at < len(text) and text[self._at] != '"':
+            if text[self._at] == "\\" and text[self._at + 1 : self._at + 2] in ("$", "`", '"', "\\", "\n"):
+                self._add("" if text[self._at + 1] == "\n" else text[self._at + 1])
+                self._at += 2
+            elif text[self._at] == "$":
+                self._expand(quoted=True)
+            else:
+                self._add(text[self._at])
+                self._at += 1
+        self._at += 1
+
+    def _expand(self, *, quoted: bool) -> None:
+        text, start = self._text, self._at
+        if text.startswith("$((", start):
+            end = text.find("))", start)
+            end = len(text) if end < 0 else end
+            number = _arithmetic(text[start + 3 : end], self._script.variables)
+            self._at = end + 2
+            if number is None:
+                self._know_not(text[start : self._at])
+            else:
+                self._add(str(number))
+        elif text.startswith("$(", start):
+            self._at = _closing(text, start + 1, "()")
+            self._know_not(text[start : self._at])
+        elif text.startswith("${", start):
+            self._at = _closing(text, start + 1, "{}")
+            self._insert(text[start + 2 : self._at - 1], quoted=quoted)
+        elif name := _NAME.match(text, start + 1):
+            self._at = name.end()
+            self._insert(name[0], quoted=quoted)
+        elif start + 1 < len(text) and text[start + 1] in "@*#?$!-0123456789":
+            self._at = start + 2
+            # "$@" without arguments is nothing at all.
+            if text[start + 1] not in "@*":
+                self._know_not(text[start : self._at])
+        else:
+            self._add("$")
+            self._at += 1
+
+    def _insert(self, inner: str, *, quoted: bool) -> None:
+        """Puts in `${inner}`: a variable's value, or its default."""
+        name = _NAME.match(inner)
+        rest = inner[name.end() :] if name else inner
+        known = self._script.variables.get(name[0]) if name else None
+        if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
+            default = rest.lstrip(":")[1:]
+            value = known if known is not None and known.text else _word_of(default, self._script)
+        elif not name and (match := re.match(r"\d+:?[-=](.*)", inner, re.DOTALL)):
+            value = _word_of(match[1], self._script)
+        elif rest or not name:
+            value = Word("", (f"${{{inner}}}",))
+        else:
+            value = known if known is not None else Word("", (f"${name[0]}",))
+        self._unknown.extend(value.unknown)
+        if quoted or self._assigns:
+            self._add(value.text)
+            return
+        # Outside quotes a value is split into words.
+        pieces = value.text.split()
+        for index, piece in enumerate(pieces):
+            if index:
+                self._end_word()
+                self._unknown.extend(value.unknown)
+            self._add(piece)
+        if value.unknown and not pieces:
+            self._in_word = True
+
+    def _add(self, text: str) -> None:
+        self._in_word = True
+        self._parts.append(text)
+        if not self._assigns and not self._takes_arguments():
+            self._assigns = bool(_ASSIGNMENT.fullmatch("".join(self._parts)))
+
+    def _takes_arguments(self) -> bool:
+        return any(word.text not in _KEYWORDS and not word.text.startswith("-") for word in self._words)
+
+    def _know_not(self, what: str) -> None:
+        self._in_word = True
+        self._unknown.append(what)
+
+    def _end_word(self) -> None:
+        if self._in_word:
+            word = Word("".join(self._parts), tuple(dict.fromkeys(self._unknown)))
+            # A word of nothing but an unset variable is no word to bash; it is kept for what it does not know.
+            self._words.append(word)
+        self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
+
+    def _end_command(self) -> None:
+        self._end_word()
+        words = self._words
+        while words and words[0].text in _KEYWORDS:
+            words = words[1:]
+        while words and (match := _ASSIGNMENT.match(words[0].text)):
+            name, value = match[1], Word(words[0].text[match.end() :], words[0].unknown)
+            before = self._script.variables.get(name)
+            if match[2] and before is not None:
+                value = Word(before.text + value.text, before.unknown + value.unknown)
+            self._script.variables[name] = value
+            words = words[1:]
+        if words:
+            self._script.commands.append(words)
+        self._words = []
+
+
+def _word_of(text: str, script: Script) -> Word:
+    """A default inside `${NAME:-default}`, expanded."""
+    reader = _Reader(f'"{text}"' if '"' not in text else text)
+    reader._script.variables = script.variables
+    words = [word for command in reader.read().commands for word in command]
+    return Word(" ".join(word.text for word in words), tuple(name for word in words for name in word.unknown))
+
+
+def _closing(text: str, start: int, pair: str) -> int:
+    """The place behind the bracket that closes the one at `start`."""
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == pair[0]) - (text[index] == pair[1])
+        if depth == 0:
+            return index + 1
+    return len(text)
+
+
+def _arithmetic(text: str, variables: dict[str, Word]) -> int | None:
+    """The value of `$((text))`, None when it has something unknown in it."""
+    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: _digits(variables.get(match[1])), text).strip()
+    try:
+        return _evaluate(ast.parse(plain.replace("/", "//"), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _digits(word: Word | None) -> str:
+    return word.text if word is not None and not word.unknown else "unknown"
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand)
+    raise ValueError("not arithmetic")

@@ -1,0 +1,21 @@
+"""TRL (huggingface/trl): GRPOConfig and what stands beside it."""
+
+import re
+
+from shoal.config.translate.system import System
+from shoal.config.translate.trl.compose import compose
+from shoal.config.translate.trl.fields import BESIDE, GRPO, TRAINING
+
+TRL = System(
+    name="trl",
+    table=(*GRPO, *TRAINING, *BESIDE),
+    compose=compose,
+    implied={
+        "learner.weight_decay_on_bias_and_norm": (False, "transformers' Trainer leaves biases and norms undecayed"),
+        "grpo.keep_zero_signal": (True, "TRL trains on groups of equal rewards too: they count in the divisor"),
+    },
+    programs=(re.compile(r"^(trl|.*grpo\w*\.py)$"),),
+    calls=("GRPOConfig",),
+    model_field="model",
+    data_field="train_dataset",
+)

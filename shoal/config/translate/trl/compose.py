@@ -1,0 +1,214 @@
+"""What several of TRL's fields decide together."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.open_instruct.compose import run_name
+
+_AGGREGATION = {
+    "grpo": "seq-mean-token-mean",
+    "bnpo": "token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+    "dapo": "token-mean",
+    "cispo": "token-mean",
+    "vespo": "token-mean",
+    "sapo": "seq-mean-token-mean",
+    "luspo": "seq-mean-token-sum",
+}
+_SCHEDULER_OPTIONS = {"num_cycles": "lr_num_cycles", "min_lr_rate": "lr_min_ratio", "power": "lr_power"}
+_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "paged_adamw_8bit", "adamw_bnb_8bit")
+
+
+def compose(source: Source, draft: Draft) -> None:
+    """Sets what no field decides alone."""
+    named = source["run_name"] or Path(source["output_dir"] or "").name or "grpo"
+    draft.set("run.name", run_name(named), source.origin("run_name" if source["run_name"] else "output_dir"))
+    if source["model_name_or_path"]:
+        draft.set("model.path", source["model_name_or_path"], source.origin("model_name_or_path"))
+    if source["dataset_name"]:
+        draft.set("data.sources", [{"dataset": source["dataset_name"]}], source.origin("dataset_name"))
+    _batches(source, draft)
+    _schedule(source, draft)
+    compose_loss(source, draft)
+    _kl(source, draft)
+    _correction(source, draft)
+    _advantage(source, draft)
+
+
+def _batches(source: Source, draft: Draft) -> None:
+    """TRL counts per process: one process is assumed, so that per-device sizes are whole ones."""
+    device, accumulation = source["per_device_train_batch_size"], source["gradient_accumulation_steps"]
+    generations, epochs = source["num_generations"], source["num_iterations"]
+    given, steps = source["generation_batch_size"], source["steps_per_generation"]
+    batch = given or device * (steps or accumulation)
+    names = ("generation_batch_size",) if given else ("per_device_train_batch_size", "gradient_accumulation_steps")
+    origin = source.origin(*names, "num_generations")
+    draft.notes.append(
+        f"a generation batch is {batch} completions of one process: with more processes multiply grpo.groups_per_step "
+        "by their number, and set launch.num_learner_ranks"
+    )
+    if batch % generations:
+        draft.refuse(
+            names[0],
+            batch,
+            f"completions generated together ({batch}) must be divisible by num_generations ({generations})",
+            cure="grpo.groups_per_step",
+        )
+    groups = max(1, batch // generations)
+    mini_batches = max(1, batch // (device * accumulation))
+    if groups % mini_batches:
+        draft.refuse(
+            "per_device_train_batch_size",
+            device,
+            f"an optimizer step takes {device * accumulation} completions, which are no whole groups of {generations}: "
+            "mini-batches are whole groups; raise gradient_accumulation_steps",
+            cure="grpo.num_mini_batches",
+        )
+        mini_batches = 1
+    draft.set("grpo.groups_per_step", groups, origin)
+    draft.set("grpo.num_mini_batches", mini_batches, origin)
+    per_step = epochs * mini_batches
+    if source["max_steps"] > 0:
+        steps_origin = source.origin("max_steps")
+        draft.set("run.num_steps", math.ceil(source["max_steps"] / per_step), steps_origin)
+    else:
+        draft.refuse(
+            "num_train_epochs",
+            source["num_train_epochs"],
+            "passes over data whose length is not known here: give max_steps, or --set run.num_steps=N",
+            cure="run.num_steps",
+        )
+    saves = source["save_steps"]
+    draft.set(
+        "checkpoint.every_steps", max(1, int(saves) // per_step) if saves >= 1 else 50, source.origin("save_steps")
+    )
+    # One step is generated while none is trained: every completion is of the current policy.
+    draft.set("grpo.max_staleness", 0, origin)
+
+
+def _schedule(source: Source, draft: Draft) -> None:
+    scheduler = source["lr_scheduler_type"].lower()
+    draft.set("learner.lr_scheduler", scheduler, source.origin("lr_scheduler_type"))
+    for name, value in (source["lr_scheduler_kwargs"] or {}).items():
+        if name in _SCHEDULER_OPTIONS:
+            draft.set(f"learner.{_SCHEDULER_OPTIONS[name]}", value, source.origin("lr_scheduler_kwargs"))
+        else:
+            draft.refuse("lr_scheduler_kwargs", name, f"known: {', '.join(_SCHEDULER_OPTIONS)}")
+    steps, ratio = source["warmup_steps"], source["warmup_ratio"]
+    if 0 < steps < 1:
+        steps, ratio = 0, steps
+    if scheduler == "constant":
+        if steps or ratio:
+            draft.notes.append("warm-up: the constant schedule has none")
+    elif steps:
+        draft.set("learner.warmup_steps", int(steps), source.origin("warmup_steps"))
+    elif ratio:
+        draft.set("learner.warmup_ratio", ratio, source.origin("warmup_ratio"))
+    optimizer = source["optim"]
+    if optimizer not in _ADAM:
+        draft.refuse("optim", optimizer, f"the optimizer is AdamW: {', '.join(_ADAM)}")
+    elif "8bit" in optimizer:
+        draft.notes.append(f"optim = {optimizer}: AdamW with float32 states, which take more memory and lose no digits")
+    draft.set("learner.fused_adam", "fused" in optimizer or "8bit" in optimizer, source.origin("optim"))
+    dtype = "float32" if source["bf16"] is False else "bfloat16"
+    draft.set("learner.compute_dtype", dtype, source.origin("bf16"))
+
+
+def compose_loss(source: Source, draft: Draft) -> None:
+    """Objective, clipping and aggregation."""
+    loss, level = source["loss_type"], source["importance_sampling_level"]
+    origin = source.origin("loss_type", "importance_sampling_level")
+    if loss not in _AGGREGATION or level not in ("token", "sequence"):
+        draft.refuse("loss_type", f"{loss}, {level}", f"known: {', '.join(_AGGREGATION)}, of token or sequence")
+        return
+    objective = loss if loss in ("cispo", "sapo", "vespo", "luspo") else "ppo_clip"
+    if objective == "ppo_clip" and level == "sequence":
+        objective = "gspo"
+    draft.set("loss.objective", objective, origin)
+    draft.set("loss.aggregation", _AGGREGATION[loss], origin)
+    # The ratio's denominator is the learner's own, from before the first update.
+    draft.set("loss.baseline", "proximal", origin)
+    low, high = source["epsilon"], source["epsilon_high"]
+    if objective in ("ppo_clip", "gspo", "luspo"):
+        draft.set("loss.clip_low", low, source.origin("epsilon"))
+        draft.set("loss.clip_high", low if high is None else high, source.origin("epsilon", "epsilon_high"))
+        draft.set("loss.dual_clip", source["delta"], source.origin("delta"))
+    elif objective == "cispo":
+        cap = low if high is None else high
+        draft.set("loss.cispo_cap", cap, source.origin("epsilon_high"))
+        draft.notes.append(f"loss_type cispo caps the ratio itself at {cap:g}, as TRL does")
+    options = {
+        "sapo": {"sapo_temperature_neg": "sapo_tau_negative", "sapo_temperature_pos": "sapo_tau_positive"},
+        "vespo": {
+            f"vespo_{name}_{short}": f"vespo_{name}_{sign}"
+            for name in ("k", "lambda")
+            for short, sign in (("pos", "positive"), ("neg", "negative"))
+        },
+    }
+    for kind, names in options.items():
+        for name, ours in names.items():
+            value = source[name]
+            if objective == kind:
+                draft.set(f"loss.{ours}", value, source.origin(name))
+    unused = [name for name in ("epsilon", "epsilon_high", "delta") if source.is_given(name)]
+    if objective in ("sapo", "vespo") and unused:
+        draft.notes.append(f"{', '.join(unused)}: {objective} does not clip")
+
+
+def _kl(source: Source, draft: Draft) -> None:
+    beta, corrected = source["beta"] or 0.0, source["use_bias_correction_kl"]
+    draft.set("kl.coef", beta, source.origin("beta"))
+    every, alpha, syncs = source["ref_model_sync_steps"], source["ref_model_mixup_alpha"], source["sync_ref_model"]
+    if not beta:
+        return
+    gradient = "bias_corrected" if corrected else "plain"
+    draft.set("kl.gradient", gradient, source.origin("use_bias_correction_kl"))
+    if syncs:
+        per_step = source["num_iterations"] * draft.values.get("grpo.num_mini_batches", 1)
+        draft.set("kl.reference_update_steps", max(1, every // per_step), source.origin("ref_model_sync_steps"))
+        draft.set("kl.reference_alpha", alpha, source.origin("ref_model_mixup_alpha"))
+
+
+def _correction(source: Source, draft: Draft) -> None:
+    is_on, mode = source["vllm_importance_sampling_correction"], source["vllm_importance_sampling_mode"]
+    high, low = source["vllm_importance_sampling_clip_max"], source["vllm_importance_sampling_clip_min"]
+    origin = source.origin("vllm_importance_sampling_correction", "vllm_importance_sampling_mode")
+    if not is_on:
+        draft.set("correction.weight", "none", origin)
+        return
+    level, _, how = mode.partition("_")
+    if level not in ("token", "sequence") or how not in ("truncate", "mask"):
+        draft.refuse("vllm_importance_sampling_mode", mode, "known: token and sequence, with _truncate or _mask")
+        return
+    draft.set("correction.weight", level, origin)
+    bounds = source.origin("vllm_importance_sampling_clip_max")
+    draft.set("correction.weight_high", high or 1e6, bounds)
+    if low:
+        draft.set("correction.weight_low", low, source.origin("vllm_importance_sampling_clip_min"))
+    if how == "mask":
+        test: dict[str, Any] = {"statistic": "ratio", "level": "token" if level == "token" else "sequence_sum"}
+        test |= {name: bound for name, bound in (("low", low), ("high", high)) if bound}
+        draft.set("correction.filters", [test], origin)
+
+
+def _advantage(source: Source, draft: Draft) -> None:
+    scale, many = source["scale_rewards"], source["multi_objective_aggregation"]
+    origin = source.origin("scale_rewards")
+    names = {True: "group_std", "group": "group_std", "true": "group_std", "batch": "batch_std"}
+    names |= {False: "none", "none": "none", "false": "none"}
+    if not isinstance(scale, bool):
+        scale = str(scale).lower()
+    if scale not in names:
+        draft.refuse("scale_rewards", scale, "known: group, batch, none")
+        return
+    draft.set("advantage.baseline", "group_mean", origin)
+    draft.set("advantage.scale", names[scale], origin)
+    draft.set("advantage.std_ddof", 1, origin)
+    draft.set("advantage.std_eps", 1e-4, origin)
+    if many == "normalize_then_sum":
+        draft.set("advantage.per_verifier", True, source.origin("multi_objective_aggregation"))
+        draft.set("advantage.batch_normalize", True, source.origin("multi_objective_aggregation"))
+    elif many != "sum_then_normalize":
+        draft.refuse("multi_objective_aggregation", many, "known: sum_then_normalize, normalize_then_sum")

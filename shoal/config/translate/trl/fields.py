@@ -1,0 +1,223 @@
+"""TRL's GRPOConfig, one row a field: what GRPO adds, then what it inherits from transformers' TrainingArguments."""
+
+from shoal.config.translate.fields import Field, accepted, composed, ignored, mapped, not_yet, outside, refused
+
+_LOGS = "every run writes metrics.jsonl, and the ledger keeps prompts and completions"
+_SERVER = "the coordinator knows its generators by their registration"
+_HUB = "the trained model stays in the run's folder; upload it from there"
+_TOOLS = "tools and multi-turn environments are put off"
+_MOE = "mixture-of-experts training is put off"
+_TRANSFORMERS = "completions are always sampled by vLLM"
+_FULL = (
+    "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
+)
+_EVALUATION = "held-out questions are given in evaluation.sources, and how often in evaluation.every_steps"
+_HOW = "how the process computes or prints is its own"
+
+GRPO: list[Field] = [
+    refused("model_init_kwargs", "any", None, "the model is loaded as its files have it", accepts=[None, {}]),
+    refused("trust_remote_code", "flag", False, "code from a model's folder is not run"),
+    refused("router_aux_loss_coef", "number", None, _MOE, accepts=[None, 0.0]),
+    accepted("disable_dropout", "flag", False, [True, False], ""),
+    ignored("cast_lm_head_to_fp32", "log-probabilities are taken from float32 logits"),
+    mapped("num_generations", "integer", 8, "grpo.group_size"),
+    ignored("num_generations_eval", _EVALUATION),
+    mapped("max_completion_length", "integer", 512, "sampling.max_completion_tokens"),
+    mapped("max_prompt_length", "integer", None, "data.max_prompt_tokens"),
+    ignored("ds3_gather_for_generation", "ZeRO 3 parameters are gathered a bucket at a time"),
+    mapped("shuffle_dataset", "flag", True, "data.shuffle"),
+    ignored("pad_to_multiple_of", "rows are packed, not padded"),
+    ignored("remove_unused_columns", "only the columns that are named are read"),
+    composed("generation_batch_size", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
+    composed("steps_per_generation", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
+    mapped("temperature", "number", 1.0, "sampling.temperature"),
+    refused("top_p", "number", 1.0, _FULL, accepts=[1.0]),
+    refused("top_k", "integer", 0, _FULL, accepts=[0, -1, None]),
+    refused("min_p", "number", None, _FULL, accepts=[0.0, None]),
+    refused("repetition_penalty", "number", 1.0, _FULL, accepts=[1.0]),
+    refused("generation_kwargs", "any", None, "its settings have fields of their own", accepts=[None, {}]),
+    refused("chat_template_kwargs", "any", None, "templates take no variables: write them into model.chat_template"),
+    *(
+        ignored(name, _TRANSFORMERS)
+        for name in (
+            "cache_implementation",
+            "use_transformers_continuous_batching",
+            "use_transformers_paged",
+            "transformers_continuous_batching_config",
+            "use_vllm",
+            "vllm_mode",
+            "vllm_model_impl",
+            "vllm_enable_sleep_mode",
+        )
+    ),
+    refused("vllm_structured_outputs_regex", "text", None, "constrained sampling is not of the policy's distribution"),
+    refused("vllm_guided_decoding_regex", "text", None, "constrained sampling is not of the policy's distribution"),
+    *(
+        ignored(name, _SERVER)
+        for name in (
+            "vllm_server_base_url",
+            "vllm_server_host",
+            "vllm_server_port",
+            "vllm_server_timeout",
+            "vllm_group_port",
+        )
+    ),
+    mapped("vllm_gpu_memory_utilization", "number", 0.3, "generator.gpu_memory_utilization"),
+    mapped("vllm_max_model_length", "integer", None, "generator.max_model_len"),
+    mapped("vllm_tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"),
+    composed("beta", "number", 0.0, "kl.coef"),
+    mapped("num_iterations", "integer", 1, "grpo.num_epochs"),
+    composed("epsilon", "number", 0.2, "loss.clip_low loss.clip_high"),
+    composed("epsilon_high", "number", None, "loss.clip_high loss.cispo_cap"),
+    composed("delta", "number", None, "loss.dual_clip"),
+    composed("importance_sampling_level", "text", "token", "loss.objective"),
+    composed("loss_type", "text", "dapo", "loss.objective loss.aggregation"),
+    mapped("mask_truncated_completions", "flag", False, "grpo.mask_truncated_completions"),
+    mapped("top_entropy_quantile", "number", 1.0, "loss.top_entropy_share"),
+    mapped("entropy_coef", "number", 0.0, "loss.entropy_coef"),
+    refused("use_adaptive_entropy", "flag", False, "the entropy's weight is fixed: loss.entropy_coef"),
+    *(
+        ignored(name, "it adapts the entropy's weight, which is fixed here")
+        for name in ("entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target")
+    ),
+    composed("sapo_temperature_neg", "number", 1.05, "loss.sapo_tau_negative"),
+    composed("sapo_temperature_pos", "number", 1.0, "loss.sapo_tau_positive"),
+    composed("vespo_k_pos", "number", 2.0, "loss.vespo_k_positive"),
+    composed("vespo_lambda_pos", "number", 3.0, "loss.vespo_lambda_positive"),
+    composed("vespo_k_neg", "number", 3.0, "loss.vespo_k_negative"),
+    composed("vespo_lambda_neg", "number", 2.0, "loss.vespo_lambda_negative"),
+    mapped("off_policy_mask_threshold", "number", None, "loss.off_policy_mask"),
+    composed("use_bias_correction_kl", "flag", True, "kl.gradient"),
+    not_yet("reward_weights", "any", None, "reward composition"),
+    composed("multi_objective_aggregation", "text", "sum_then_normalize", "advantage.per_verifier"),
+    composed("scale_rewards", "any", "group", "advantage.scale"),
+    composed("sync_ref_model", "flag", False, "kl.reference_update_steps"),
+    composed("ref_model_mixup_alpha", "number", 0.6, "kl.reference_alpha"),
+    composed("ref_model_sync_steps", "integer", 512, "kl.reference_update_steps"),
+    composed("vllm_importance_sampling_correction", "flag", True, "correction.weight"),
+    composed("vllm_importance_sampling_mode", "text", "sequence_mask", "correction.weight correction.filters"),
+    composed(
+        "vllm_importance_sampling_clip_max",
+        "number",
+        3.0,
+        "correction.weight_high",
+        aliases=["vllm_importance_sampling_cap"],
+    ),
+    composed("vllm_importance_sampling_clip_min", "number", None, "correction.weight_low"),
+    refused("max_tool_calling_iterations", "integer", None, _TOOLS),
+    *(
+        ignored(name, _LOGS)
+        for name in (
+            "log_completions",
+            "log_multimodal",
+            "num_completions_to_print",
+            "log_unique_prompts",
+            "wandb_log_unique_prompts",
+        )
+    ),
+    outside("log_completions_hub_repo", "text", None, _HUB),
+    ignored("use_liger_kernel", _HOW),
+    ignored("use_liger_loss", _HOW),
+]
+
+TRAINING: list[Field] = [
+    composed("output_dir", "text", None, "run.name", why="its last part, where run_name is not given"),
+    composed("run_name", "text", None, "run.name"),
+    composed("per_device_train_batch_size", "integer", 8, "grpo.groups_per_step grpo.num_mini_batches"),
+    composed("gradient_accumulation_steps", "integer", 1, "grpo.groups_per_step grpo.num_mini_batches"),
+    composed("num_train_epochs", "number", 3.0, "run.num_steps"),
+    composed("max_steps", "integer", -1, "run.num_steps"),
+    mapped("learning_rate", "number", 1e-6, "learner.learning_rate"),
+    mapped("weight_decay", "number", 0.0, "learner.weight_decay"),
+    mapped("adam_beta1", "number", 0.9, "learner.adam_beta1"),
+    mapped("adam_beta2", "number", 0.999, "learner.adam_beta2"),
+    mapped("adam_epsilon", "number", 1e-8, "learner.adam_eps"),
+    mapped("max_grad_norm", "number", 1.0, "learner.max_grad_norm"),
+    composed("lr_scheduler_type", "text", "linear", "learner.lr_scheduler"),
+    composed("lr_scheduler_kwargs", "any", None, "learner.lr_num_cycles learner.lr_min_ratio learner.lr_power"),
+    composed("warmup_steps", "number", 0, "learner.warmup_steps"),
+    composed("warmup_ratio", "number", None, "learner.warmup_ratio"),
+    composed("optim", "text", "adamw_torch_fused", "learner.fused_adam"),
+    mapped("seed", "integer", 42, "run.seed"),
+    ignored("data_seed", "the data's order follows run.seed"),
+    composed("bf16", "flag", None, "learner.compute_dtype"),
+    refused("fp16", "flag", False, "the learner computes in bfloat16 or float32"),
+    ignored("tf32", _HOW),
+    mapped("gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
+    ignored("gradient_checkpointing_kwargs", _HOW),
+    composed("save_steps", "number", 500, "checkpoint.every_steps"),
+    ignored("save_strategy", "checkpoints are written every checkpoint.every_steps, and at the end"),
+    mapped("save_total_limit", "integer", None, "checkpoint.keep_last"),
+    ignored("save_only_model", "checkpoints hold what a resume needs"),
+    refused("deepspeed", "any", None, "say what is in it: learner.zero_stage and its neighbors", accepts=[None]),
+    refused("fsdp", "any", None, "learners are DeepSpeed's: set learner.zero_stage", accepts=[None, "", []]),
+    refused("auto_find_batch_size", "flag", False, "batches are what the configuration says"),
+    refused("label_smoothing_factor", "number", 0.0, "there are no labels to smooth", accepts=[0.0]),
+    refused("neftune_noise_alpha", "number", None, "noise would take the learner off the engine's policy"),
+    *(
+        ignored(name, _EVALUATION)
+        for name in (
+            "do_eval",
+            "eval_strategy",
+            "evaluation_strategy",
+            "eval_steps",
+            "eval_delay",
+            "eval_on_start",
+            "eval_accumulation_steps",
+            "per_device_eval_batch_size",
+            "load_best_model_at_end",
+            "metric_for_best_model",
+        )
+    ),
+    *(
+        ignored(name, _LOGS)
+        for name in (
+            "logging_dir",
+            "logging_steps",
+            "logging_strategy",
+            "logging_first_step",
+            "logging_nan_inf_filter",
+            "log_level",
+            "report_to",
+            "project",
+            "trackio_space_id",
+            "disable_tqdm",
+            "include_tokens_per_second",
+            "include_num_input_tokens_seen",
+        )
+    ),
+    *(
+        ignored(name, _HOW)
+        for name in (
+            "do_train",
+            "dataloader_num_workers",
+            "dataloader_pin_memory",
+            "dataloader_drop_last",
+            "dataloader_prefetch_factor",
+            "dataloader_persistent_workers",
+            "torch_compile",
+            "torch_empty_cache_steps",
+            "ddp_find_unused_parameters",
+            "ddp_timeout",
+            "full_determinism",
+            "use_cpu",
+            "overwrite_output_dir",
+            "resume_from_checkpoint",
+            "ignore_data_skip",
+            "average_tokens_across_devices",
+        )
+    ),
+    *(
+        outside(name, "any", None, _HUB)
+        for name in ("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo")
+    ),
+]
+
+BESIDE: list[Field] = [
+    composed("model_name_or_path", "text", None, "model.path", aliases=["model", "model_name"]),
+    composed("dataset_name", "text", None, "data.sources"),
+    mapped("model_revision", "text", None, "model.revision"),
+    refused("use_peft", "flag", False, "LoRA and quantized training are put off: all weights are trained"),
+    refused("load_in_4bit", "flag", False, "LoRA and quantized training are put off: all weights are trained"),
+]
+"""What the script or the command line beside GRPOConfig says."""
