@@ -33,7 +33,8 @@ class SourceConfig(Section):
     messages_column: str = "messages"
     """Column with the chat messages (a list of role and content), or with a plain question."""
     ground_truth_column: str = "ground_truth"
-    """Column with the label, or list of labels, that verifiers compare with."""
+    """Column with the label, or list of labels, that verifiers compare with. A dot reaches into a column of tables, as
+    in verl's `reward_model.ground_truth`."""
     verifier_column: str = "dataset"
     """Column with the verifier's name, or list of names, one for each label."""
     verifier: str | None = None

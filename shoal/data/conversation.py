@@ -49,6 +49,14 @@ def conversation_of(row: Row, source: SourceConfig, known_verifiers: Collection[
 
 
 def _column(row: Row, name: str) -> Any:
+    """A row's value by column name; a name with dots reaches into columns that hold tables."""
+    if name not in row.values and "." in name:
+        outer, _, inner = name.partition(".")
+        value = row.values.get(outer)
+        for part in inner.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
     if name not in row.values:
         raise InvalidArgument(f"{row.where}: there is no column {name!r}; the row has: {', '.join(row.values)}")
     return row.values[name]

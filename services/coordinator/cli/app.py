@@ -223,6 +223,36 @@ def config_check(
     configuration.check(config, overrides or [], deep=deep, output=output)
 
 
+@config_app.command("translate")
+def config_translate(
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE | -- SETTINGS",
+            help="A launch script, YAML, JSON or Python file; or flags or overrides behind --, which also go on top of "
+            "a file.",
+            show_default=False,
+        ),
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--from", metavar="SYSTEM", help="open-instruct, roll, unsloth, trl or verl.")
+    ] = "",
+    overrides: Overrides = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="NAME", help="Leave out what is refused under this name; `all`: whatever is."),
+    ] = None,
+) -> None:
+    """Print another trainer's configuration as TOML; notes and refusals go to standard error.
+
+    Every field is mapped, or named with the reason why not. Nothing is printed, and the exit code is 2, when what is
+    refused would change the training.
+    """
+    from services.coordinator.cli import configuration
+
+    configuration.translate(system, source or [], overrides or [], skip or [])
+
+
 @app.command()
 def doctor(
     data_dir: Annotated[

@@ -1,25 +1,32 @@
-"""`shoal config show` and `shoal config check`."""
+"""`shoal config show`, `check` and `translate`."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.coordinator.cli.tables import print_json, print_pairs
 from shoal.config import dump_config, load_config
+from shoal.config.derived import derived_values
 from shoal.config.load import config_digest
+from shoal.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from services.coordinator.cli.app import Output
 
 
 def show(path: Path, overrides: Sequence[str], *, output: "Output") -> None:
-    """Prints every field of the resolved configuration."""
-    values = dump_config(load_config(path, overrides))
+    """Prints every field of the resolved configuration, then what follows from them."""
+    config = load_config(path, overrides)
+    values, derived = dump_config(config), asdict(derived_values(config))
     if output == "json":
-        print_json(values)
+        print_json({**values, "derived": derived})
     else:
         print("\n".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flatten(values)))
+        print("# derived, not to be set:")
+        print("\n".join(f"# {name}={json.dumps(value)}" for name, value in derived.items()))
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -38,13 +45,14 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: "Output")
     Raises `InvalidArgument` that names the field at fault.
     """
     config = load_config(path, overrides)
+    derived = derived_values(config)
     facts: dict[str, Any] = {
         "config": str(path),
         "digest": config_digest(config),
-        "train_steps": config.run.num_steps,
-        "completions_per_step": config.grpo.groups_per_step * config.grpo.group_size,
-        "optimizer_steps_per_step": config.grpo.num_epochs * config.grpo.num_mini_batches,
-        "max_sequence_tokens": config.max_sequence_tokens,
+        "train_steps": derived.train_steps,
+        "completions_per_step": derived.completions_per_step,
+        "optimizer_steps_per_step": derived.optimizer_steps_per_step,
+        "max_sequence_tokens": derived.max_sequence_tokens,
     }
     if deep:
         from services.coordinator.preflight import check_weights, preflight
@@ -66,3 +74,29 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: "Output")
     else:
         print_pairs([(name.replace("_", " "), str(value)) for name, value in facts.items()])
         print("the configuration is valid" + ("" if deep else "; --deep also loads tokenizer and data"))
+
+
+def translate(system: str, source: Sequence[str], overrides: Sequence[str], skip: Sequence[str]) -> None:
+    """Prints another system's configuration as ours, and on standard error what was noted and refused.
+
+    Raises `InvalidArgument` when something refused stands in the way; nothing is printed then.
+    """
+    from shoal.config.translate import SYSTEMS, translate_arguments
+
+    if system not in SYSTEMS:
+        raise InvalidArgument(f"--from {system!r}: known are {', '.join(SYSTEMS)}")
+    if not source:
+        raise InvalidArgument("give a file (.sh, .yaml, .json, .py), or the settings themselves behind --")
+    translation = translate_arguments(system, source, skip=skip, overrides=overrides)
+    for note in translation.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for refusal in translation.refusals:
+        left_out = not refusal.blocks or refusal.name in translation.skipped
+        print(f"{'left out' if left_out else 'refused'}: {refusal}", file=sys.stderr)
+    if translation.blocking:
+        names = ", ".join(dict.fromkeys(refusal.name for refusal in translation.blocking))
+        raise InvalidArgument(
+            f"not translated, because of {names}; change the source, answer with --set, or leave them out with "
+            "--skip NAME (or --skip all)"
+        )
+    print(translation.toml, end="")

@@ -15,6 +15,5 @@ NOT_YET = {
         "another system's chat templates by their names come with the reward work's prompts; until then give the "
         "template's own text with --set model.chat_template=..., or leave it to the tokenizer"
     ),
-    "one GPU for all": "generator and learner on one GPU comes with the learner's placement",
 }
 """Feature -> what is said to whoever asks for it."""

@@ -15,7 +15,6 @@ from shoal.config.translate.shell import Word
 from shoal.config.translate.system import System
 from shoal.errors import InvalidArgument
 
-
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -9,6 +9,7 @@ from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.fields import Field, choice, composed, ignored, mapped, not_yet, refused
 from shoal.config.translate.open_instruct.compose import run_name
 from shoal.config.translate.system import System
+from shoal.config.translate.trackers import set_trackers
 
 _CRITIC = "GRPO has no critic"
 _PLACES = "where processes run is the deployment's; `shoal train` starts all of them on one machine"
@@ -22,15 +23,13 @@ _SCHEDULERS |= {"constant_with_warmup": "constant_with_warmup", "cosine_with_res
 _STAGES = {f"deepspeed_zero{stage}": stage for stage in ("", "1", "2", "3")}
 
 _TABLE: list[Field] = [
+    composed("track_with", "any", "stdout", "tracking.wandb tracking.tensorboard"),
     composed("exp_name", "text", "rlvr", "run.name"),
     mapped("seed", "integer", 42, "run.seed"),
     mapped("max_steps", "integer", 500, "run.num_steps"),
     mapped("save_steps", "integer", 50, "checkpoint.every_steps", lambda n: max(1, n)),
     composed("eval_steps", "integer", 1, "evaluation.every_steps"),
-    *(
-        ignored(name, _TRACKS)
-        for name in ("logging_steps", "logging_dir", "track_with", "tracker_kwargs", "tracker_kwargs.*")
-    ),
+    *(ignored(name, _TRACKS) for name in ("logging_steps", "logging_dir", "tracker_kwargs", "tracker_kwargs.*")),
     *(
         ignored(name, "a run's folder is made below --data-dir")
         for name in ("output_dir", "checkpoint_config", "checkpoint_config.*")
@@ -216,6 +215,7 @@ def _compose(source: Source, draft: Draft) -> None:
     if source["pretrain"]:
         draft.set("model.path", source["pretrain"], source.origin("pretrain"))
     draft.set("learner.learning_rate", source[f"{_TRAIN}.learning_rate"], source.origin(f"{_TRAIN}.learning_rate"))
+    set_trackers(source, draft, "track_with", source["track_with"])
     _lengths(source, draft)
     _data(source, draft)
     _batches(source, draft)

@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -50,7 +51,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._script = Script()
+        self._script = Script(variables={"HOME": Word(str(Path.home()))})
         self._words: list[Word] = []
         self._parts: list[str] = []
         self._unknown: list[str] = []

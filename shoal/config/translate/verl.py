@@ -7,6 +7,7 @@ from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.fields import Field, accepted, choice, composed, ignored, mapped, not_yet, refused
 from shoal.config.translate.open_instruct.compose import run_name
 from shoal.config.translate.system import System
+from shoal.config.translate.trackers import set_trackers
 
 _A, _R, _M, _G = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))
 _CRITIC = "GRPO has no critic"
@@ -15,7 +16,6 @@ _FULL = (
     "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
 )
 _LORA = "LoRA and quantized training are put off: all weights are trained"
-_TRACKS = "every run writes metrics.jsonl"
 _SHARDS = "learners are DeepSpeed's; how they share is in [learner]"
 _ENGINE = "the engine's own matter"
 
@@ -178,8 +178,8 @@ _TABLE: list[Field] = [
     composed("trainer.val_before_train", "flag", True, "evaluation.on_start"),
     refused("trainer.val_only", "flag", False, "a run trains; evaluate with `shoal train --set run.num_steps=1`"),
     composed("trainer.experiment_name", "text", "gsm8k", "run.name"),
-    ignored("trainer.project_name", _TRACKS),
-    ignored("trainer.logger", _TRACKS),
+    composed("trainer.project_name", "text", "verl_examples", "tracking.wandb_project"),
+    composed("trainer.logger", "any", ["console", "wandb"], "tracking.wandb tracking.tensorboard"),
     ignored("trainer.log_val_generations", "the ledger keeps every group's text and scores"),
     ignored("trainer.rollout_data_dir", "the ledger keeps every group's text and scores"),
     ignored("trainer.validation_data_dir", "the ledger keeps every group's text and scores"),
@@ -233,6 +233,8 @@ def _compose(source: Source, draft: Draft) -> None:
         draft.set("model.path", source[f"{_M}.path"], source.origin(f"{_M}.path"))
     if source.is_given("data.truncation") and source["data.truncation"] != "error":
         draft.notes.append(f"data.truncation = {source['data.truncation']}: prompts that are too long are left out")
+    set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
+    draft.set("tracking.wandb_project", source["trainer.project_name"], source.origin("trainer.project_name"))
     _data(source, draft)
     _batches(source, draft)
     _schedule(source, draft)

@@ -15,6 +15,7 @@ _MOST_LOG_RATIO = 10.0
 def compose(source: Source, draft: Draft) -> None:
     """Sets what no flag decides alone."""
     _run(source, draft)
+    _tracking(source, draft)
     _schedule(source, draft)
     _ranks(source, draft)
     _kl(source, draft)
@@ -49,6 +50,16 @@ def _run(source: Source, draft: Draft) -> None:
         draft.set("grpo.max_refills", _REFILLS, source.origin("active_sampling"))
         if not source["filter_zero_std_samples"]:
             draft.refuse("active_sampling", True, "needs filter_zero_std_samples: it replaces what that drops")
+
+
+def _tracking(source: Source, draft: Draft) -> None:
+    names = {"wandb_project": "wandb_project", "wandb_entity": "wandb_entity", "wandb_group_name": "wandb_group"}
+    for name, ours in names.items():
+        value = source[name]
+        if value and source["with_tracking"]:
+            draft.set(f"tracking.{ours}", value, source.origin(name))
+        elif source.is_given(name):
+            draft.notes.append(f"{name} = {value}: changes nothing without with_tracking")
 
 
 def run_name(text: str) -> str:

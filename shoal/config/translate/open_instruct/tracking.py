@@ -1,14 +1,16 @@
 """open-instruct's flags for tracking, and for sharing one GPU."""
 
-from shoal.config.translate.fields import Field, ignored, not_yet
+from shoal.config.translate.fields import Field, composed, mapped
 
 TRACKING: list[Field] = [
-    ignored("with_tracking", "every run writes metrics.jsonl"),
-    ignored("wandb_project", "every run writes metrics.jsonl", aliases=["wandb_project_name"]),
-    ignored("wandb_entity", "every run writes metrics.jsonl"),
-    ignored("wandb_group_name", "every run writes metrics.jsonl"),
+    mapped("with_tracking", "flag", False, "tracking.wandb", lambda on: "online" if on else "disabled"),
+    composed(
+        "wandb_project", "text", "open_instruct_internal", "tracking.wandb_project", aliases=["wandb_project_name"]
+    ),
+    composed("wandb_entity", "text", None, "tracking.wandb_entity"),
+    composed("wandb_group_name", "text", None, "tracking.wandb_group"),
 ]
 
 PLACEMENT: list[Field] = [
-    not_yet("single_gpu_mode", "flag", False, "one GPU for all"),
+    mapped("single_gpu_mode", "flag", False, "launch.single_gpu"),
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.open_instruct.compose import run_name
+from shoal.config.translate.trackers import set_trackers
 
 _AGGREGATION = {
     "grpo": "seq-mean-token-mean",
@@ -29,6 +30,7 @@ def compose(source: Source, draft: Draft) -> None:
         draft.set("model.path", source["model_name_or_path"], source.origin("model_name_or_path"))
     if source["dataset_name"]:
         draft.set("data.sources", [{"dataset": source["dataset_name"]}], source.origin("dataset_name"))
+    set_trackers(source, draft, "report_to", source["report_to"])
     _batches(source, draft)
     _schedule(source, draft)
     compose_loss(source, draft)

@@ -121,6 +121,7 @@ GRPO: list[Field] = [
 ]
 
 TRAINING: list[Field] = [
+    composed("report_to", "any", None, "tracking.wandb tracking.tensorboard"),
     composed("output_dir", "text", None, "run.name", why="its last part, where run_name is not given"),
     composed("run_name", "text", None, "run.name"),
     composed("per_device_train_batch_size", "integer", 8, "grpo.groups_per_step grpo.num_mini_batches"),
@@ -178,7 +179,6 @@ TRAINING: list[Field] = [
             "logging_first_step",
             "logging_nan_inf_filter",
             "log_level",
-            "report_to",
             "project",
             "trackio_space_id",
             "disable_tqdm",
