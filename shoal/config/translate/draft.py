@@ -7,6 +7,8 @@ from typing import Any
 
 from shoal.config.translate.fields import Fate, Field, Unfit, read_value
 
+_NEVER_NULL = ("text", "integer", "number", "flag", "texts", "integers", "numbers")
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -87,8 +89,12 @@ class Source:
             )
             draft.refuse(spelled, raw, f"unknown field; {hint}")
             return
+        row = self._fields[name]
         try:
-            self._values[name] = read_value(self._fields[name].kind, raw)
+            value = read_value(row.kind, raw)
+            if value is None and row.default is not None and row.kind in _NEVER_NULL and row.convert is None:
+                raise Unfit(f"a value is expected; leave it out for {_shown(row.default)}")
+            self._values[name] = value
         except Unfit as error:
             self._failed.add(name)
             draft.refuse(spelled, raw, str(error))

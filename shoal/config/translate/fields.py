@@ -1,13 +1,14 @@
 """What is known about one field of another system, and the words to say it with."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
 from shoal.config.translate.not_yet import NOT_YET
 
-Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "any"]
+Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "numbers", "table", "any"]
 
 
 class Fate(StrEnum):
@@ -124,9 +125,13 @@ def read_value(kind: Kind, raw: Any) -> Any:
         raw = None if kind != "text" or raw else ""
     if raw is None or kind == "any":
         return raw
-    if kind in ("texts", "integers"):
-        items = raw if isinstance(raw, list | tuple) else str(raw).replace(",", " ").split()
-        return [read_value("integer" if kind == "integers" else "text", item) for item in items]
+    if kind == "table":
+        if not isinstance(raw, Mapping):
+            raise Unfit("a table of settings is expected")
+        return dict(raw)
+    if kind in _ITEMS:
+        items = raw if isinstance(raw, list | tuple) else str(raw).strip("[]()").replace(",", " ").split()
+        return [read_value(_ITEMS[kind], item) for item in items]
     if isinstance(raw, list | tuple):
         if len(raw) != 1:
             raise Unfit(f"one value is expected, not {len(raw)}")
@@ -147,6 +152,8 @@ def _flag(raw: Any) -> bool:
 
 def _integer(raw: Any) -> int:
     number = _number(raw)
+    if not math.isfinite(number):
+        raise Unfit("a whole number is expected")
     if number != int(number):
         raise Unfit("a whole number is expected")
     return int(number)
@@ -159,6 +166,7 @@ def _number(raw: Any) -> float:
         raise Unfit("a number is expected") from None
 
 
+_ITEMS: dict[str, Kind] = {"texts": "text", "integers": "integer", "numbers": "number"}
 _READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "number": _number, "flag": _flag}
 
 

@@ -23,11 +23,11 @@ _SCHEDULERS |= {"constant_with_warmup": "constant_with_warmup", "cosine_with_res
 _STAGES = {f"deepspeed_zero{stage}": stage for stage in ("", "1", "2", "3")}
 
 _TABLE: list[Field] = [
-    composed("track_with", "any", "stdout", "tracking.wandb tracking.tensorboard"),
+    composed("track_with", "texts", ["stdout"], "tracking.wandb tracking.tensorboard"),
     composed("exp_name", "text", "rlvr", "run.name"),
     mapped("seed", "integer", 42, "run.seed"),
     mapped("max_steps", "integer", 500, "run.num_steps"),
-    mapped("save_steps", "integer", 50, "checkpoint.every_steps", lambda n: max(1, n)),
+    mapped("save_steps", "integer", 50, "checkpoint.every_steps", lambda n: max(1, n or 1)),
     composed("eval_steps", "integer", 1, "evaluation.every_steps"),
     *(ignored(name, _TRACKS) for name in ("logging_steps", "logging_dir", "tracker_kwargs", "tracker_kwargs.*")),
     *(

@@ -1,16 +1,15 @@
 """Where metrics go, as other systems name the places."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from shoal.config.translate.draft import Draft, Source
 
 _NOTHING = ("none", "console", "stdout", "file", "")
 
 
-def set_trackers(source: Source, draft: Draft, name: str, trackers: Any) -> None:
+def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str] | None) -> None:
     """Turns on what a list of trackers, or one, asks for; refuses those that there are not."""
-    names = [trackers] if isinstance(trackers, str) else list(trackers or [])
-    for tracker in (str(item).lower() for item in names):
+    for tracker in (item.strip("'\" ").lower() for item in trackers or ()):
         if tracker in ("wandb", "all"):
             draft.set("tracking.wandb", "online", source.origin(name))
         if tracker in ("tensorboard", "all"):

@@ -121,7 +121,7 @@ _TABLE: list[Field] = [
     composed(f"{_A}.optim.min_lr_ratio", "number", 0.0, "learner.lr_min_ratio"),
     composed(f"{_A}.optim.num_cycles", "number", 0.5, "learner.lr_num_cycles"),
     mapped(f"{_A}.optim.weight_decay", "number", 0.01, "learner.weight_decay"),
-    composed(f"{_A}.optim.betas", "any", [0.9, 0.999], "learner.adam_beta1 learner.adam_beta2"),
+    composed(f"{_A}.optim.betas", "numbers", [0.9, 0.999], "learner.adam_beta1 learner.adam_beta2"),
     ignored(f"{_A}.optim.total_training_steps", "the schedule follows run.num_steps"),
     mapped(f"{_A}.fsdp_config.param_offload", "flag", False, "learner.offload_parameters"),
     mapped(f"{_A}.fsdp_config.optimizer_offload", "flag", False, "learner.offload_optimizer"),
@@ -179,7 +179,7 @@ _TABLE: list[Field] = [
     refused("trainer.val_only", "flag", False, "a run trains; evaluate with `shoal train --set run.num_steps=1`"),
     composed("trainer.experiment_name", "text", "gsm8k", "run.name"),
     composed("trainer.project_name", "text", "verl_examples", "tracking.wandb_project"),
-    composed("trainer.logger", "any", ["console", "wandb"], "tracking.wandb tracking.tensorboard"),
+    composed("trainer.logger", "texts", ["console", "wandb"], "tracking.wandb tracking.tensorboard"),
     ignored("trainer.log_val_generations", "the ledger keeps every group's text and scores"),
     ignored("trainer.rollout_data_dir", "the ledger keeps every group's text and scores"),
     ignored("trainer.validation_data_dir", "the ledger keeps every group's text and scores"),
@@ -331,9 +331,12 @@ def _schedule(source: Source, draft: Draft) -> None:
         draft.set("learner.warmup_steps", steps, source.origin(f"{name}.lr_warmup_steps"))
     elif ratio:
         draft.set("learner.warmup_ratio", ratio, source.origin(f"{name}.lr_warmup_steps_ratio"))
-    first, second = source[f"{name}.betas"]
-    draft.set("learner.adam_beta1", float(first), source.origin(f"{name}.betas"))
-    draft.set("learner.adam_beta2", float(second), source.origin(f"{name}.betas"))
+    betas = source[f"{name}.betas"]
+    if len(betas) != 2:
+        draft.refuse(f"{name}.betas", betas, "two numbers are expected")
+        return
+    draft.set("learner.adam_beta1", betas[0], source.origin(f"{name}.betas"))
+    draft.set("learner.adam_beta2", betas[1], source.origin(f"{name}.betas"))
 
 
 def _advantage(source: Source, draft: Draft) -> None:

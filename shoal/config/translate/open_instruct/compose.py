@@ -72,7 +72,8 @@ def _schedule(source: Source, draft: Draft) -> None:
     draft.set("learner.lr_scheduler", scheduler, source.origin("lr_scheduler_type"))
     if scheduler == "polynomial":
         # transformers ends it at 1e-7, whatever the peak.
-        draft.set("learner.lr_min_ratio", 1e-7 / source["learning_rate"], source.origin("lr_scheduler_type"))
+        ratio = 1e-7 / max(1e-7, source["learning_rate"])
+        draft.set("learner.lr_min_ratio", ratio, source.origin("lr_scheduler_type"))
     steps, ratio = source["warm_up_steps"], source["warmup_ratio"]
     per_step = source["num_samples_per_prompt_rollout"] * source["num_unique_prompts_rollout"]
     total = source["total_episodes"] // max(1, per_step) * source["num_epochs"] * source["num_mini_batches"]
@@ -156,7 +157,8 @@ def _correction(source: Source, draft: Draft) -> None:
         if is_on and bound and bound > 0 and (bound >= 1) == below:
             draft.refuse(name, bound, f"must be {'below' if below else 'above'} 1, or 0 for none")
     if not is_on:
-        draft.set("correction.weight", "none", source.origin("use_rho_correction"))
+        name = "use_rho_correction" if cap != 0 else "truncated_importance_sampling_ratio_cap"
+        draft.set("correction.weight", "none", source.origin(name))
         return
     if source["use_vllm_logprobs"]:
         draft.refuse(

@@ -50,7 +50,7 @@ EXPERIMENT = [
     composed("output_dir", "text", "output/", "", why="a run's folder is made below --data-dir"),
     ignored("checkpointing_steps", _DEAD),
     ignored("ephemeral_save_interval", _DEAD),
-    mapped("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last", lambda n: n if n > 0 else 1_000_000),
+    mapped("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last", lambda n: n if n and n > 0 else 1_000_000),
     ignored("resume_from_checkpoint", _DEAD + "; a run goes on with `shoal train --resume`"),
     mapped(
         "set_weight_decay_on_bias_and_norm",

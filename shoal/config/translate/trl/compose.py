@@ -44,6 +44,10 @@ def _batches(source: Source, draft: Draft) -> None:
     device, accumulation = source["per_device_train_batch_size"], source["gradient_accumulation_steps"]
     generations, epochs = source["num_generations"], source["num_iterations"]
     given, steps = source["generation_batch_size"], source["steps_per_generation"]
+    for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"):
+        if source[name] < 1:
+            draft.refuse(name, source[name], "must be at least 1")
+            device, accumulation, generations, epochs = (max(1, n) for n in (device, accumulation, generations, epochs))
     batch = given or device * (steps or accumulation)
     names = ("generation_batch_size",) if given else ("per_device_train_batch_size", "gradient_accumulation_steps")
     origin = source.origin(*names, "num_generations")

@@ -121,7 +121,7 @@ GRPO: list[Field] = [
 ]
 
 TRAINING: list[Field] = [
-    composed("report_to", "any", None, "tracking.wandb tracking.tensorboard"),
+    composed("report_to", "texts", None, "tracking.wandb tracking.tensorboard"),
     composed("output_dir", "text", None, "run.name", why="its last part, where run_name is not given"),
     composed("run_name", "text", None, "run.name"),
     composed("per_device_train_batch_size", "integer", 8, "grpo.groups_per_step grpo.num_mini_batches"),
@@ -135,7 +135,7 @@ TRAINING: list[Field] = [
     mapped("adam_epsilon", "number", 1e-8, "learner.adam_eps"),
     mapped("max_grad_norm", "number", 1.0, "learner.max_grad_norm"),
     composed("lr_scheduler_type", "text", "linear", "learner.lr_scheduler"),
-    composed("lr_scheduler_kwargs", "any", None, "learner.lr_num_cycles learner.lr_min_ratio learner.lr_power"),
+    composed("lr_scheduler_kwargs", "table", None, "learner.lr_num_cycles learner.lr_min_ratio learner.lr_power"),
     composed("warmup_steps", "number", 0, "learner.warmup_steps"),
     composed("warmup_ratio", "number", None, "learner.warmup_ratio"),
     composed("optim", "text", "adamw_torch_fused", "learner.fused_adam"),

@@ -1,0 +1,72 @@
+"""Launch scripts are read as bash reads them, without running anything."""
+
+from pathlib import Path
+
+from shoal.config.translate.shell import read_script
+
+
+def _words(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in read_script(text).commands]
+
+
+def test_continued_lines_make_one_command() -> None:
+    assert _words("python a.py \\\n  --x 1 \\\n  --y 2\necho done") == [
+        ["python", "a.py", "--x", "1", "--y", "2"],
+        ["echo", "done"],
+    ]
+
+
+def test_a_comment_ends_at_its_line_even_behind_a_backslash() -> None:
+    assert _words("run --x 1 \\\n  # --y 2 \\\n  --z 3") == [["run", "--x", "1"], ["--z", "3"]]
+
+
+def test_a_number_sign_inside_a_word_is_no_comment() -> None:
+    assert _words("run --tag a#b '#c'") == [["run", "--tag", "a#b", "#c"]]
+
+
+def test_variables_are_put_in_and_split_into_words_outside_quotes() -> None:
+    script = 'MIX="a 1.0 b 200"\nexport NAME=run_${MIX%%x}\nrun --mix $MIX --quoted "$MIX" --one ${MIX}'
+    (command,) = _words(script)
+    assert command == ["run", "--mix", "a", "1.0", "b", "200", "--quoted", "a 1.0 b 200", "--one", "a", "1.0", "b", "200"]
+
+
+def test_defaults_stand_in_for_what_is_not_set() -> None:
+    assert _words('GPUS=${GPUS:-8}\nIMAGE="${1:-me/image}"\nrun $GPUS $IMAGE ${OTHER:-$GPUS}') == [
+        ["run", "8", "me/image", "8"]
+    ]
+
+
+def test_assignments_keep_their_spaces_and_later_ones_win() -> None:
+    script = read_script("A='x y'\nB=$A\nA=z\nrun $A \"$B\"")
+    assert [word.text for word in script.commands[0]] == ["run", "z", "x y"]
+
+
+def test_arithmetic_is_computed() -> None:
+    assert _words("N=32\nrun $((5 * N * 4)) $((7/2)) $(( (1+2)*3 ))") == [["run", "640", "3", "9"]]
+
+
+def test_what_only_a_shell_knows_is_empty_and_remembered() -> None:
+    (command,) = read_script('run --user $(whoami) --gone "$NOWHERE" --sum $((NOWHERE + 1))').commands
+    assert [(word.text, word.unknown) for word in command if word.unknown] == [
+        ("", ("$(whoami)",)),
+        ("", ("$NOWHERE",)),
+        ("", ("$((NOWHERE + 1))",)),
+    ]
+
+
+def test_an_escaped_operator_is_a_word() -> None:
+    assert _words(r"mason -- source x.sh \&\& python y.py \$URL") == [
+        ["mason", "--", "source", "x.sh", "&&", "python", "y.py", "$URL"]
+    ]
+
+
+def test_single_quotes_keep_everything() -> None:
+    assert _words("""run '{"a": "$B", "c": 1}'""") == [["run", '{"a": "$B", "c": 1}']]
+
+
+def test_the_home_folder_is_known() -> None:
+    assert _words("run $HOME/data") == [["run", f"{Path.home()}/data"]]
+
+
+def test_arguments_of_the_script_are_none() -> None:
+    assert _words('run --x 1 "$@" $@') == [["run", "--x", "1"]] or _words("run $@") == [["run"]]
