@@ -37,7 +37,7 @@ class RunSection(Section):
     """Seed of the data order, of every completion and of the learner."""
     num_steps: int = Field(default=100, ge=1, lt=2**53)
     """Train steps to take."""
-    total_episodes: int | None = Field(default=None, ge=1)
+    total_episodes: int | None = Field(default=None, ge=1, lt=2**53)
     """In place of `num_steps`: completions to train on in all. The steps are as many as they fill,
     total_episodes // (grpo.groups_per_step x grpo.group_size)."""
 

@@ -231,9 +231,10 @@ def _compose(source: Source, draft: Draft) -> None:
     draft.set("grpo.max_staleness", math.ceil(ratio), source.origin("async_generation_ratio"))
     refills = source["is_use_additional_prompts"] or source["dynamic_sampling"]
     draft.set("grpo.active_sampling", refills, source.origin("is_use_additional_prompts"))
+    every = source["eval_steps"]
     if source.is_given("eval_steps"):
         draft.notes.append(
-            "eval_steps: held-out questions are given in evaluation.sources, with evaluation.every_steps"
+            f"eval_steps = {every}: held-out questions are given in evaluation.sources, with evaluation.every_steps"
         )
 
 
@@ -387,7 +388,7 @@ def _loss(source: Source, draft: Draft) -> None:
         draft.set("loss.clip_high", source[high_name], source.origin(high_name))
         if source["dual_clip_loss"]:
             draft.set("loss.dual_clip", 1 + 2 * source["pg_clip"], source.origin("dual_clip_loss", "pg_clip"))
-        used = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high", "dual_clip_loss")
+        used = ("pg_clip", "use_pg_clip_range", low_name, high_name, "dual_clip_loss")
     elif objective == "cispo":
         draft.set("loss.clip_low", source["cispo_epsilon_low"], source.origin("cispo_epsilon_low"))
         draft.set("loss.clip_high", source["cispo_epsilon_high"], source.origin("cispo_epsilon_high"))
@@ -408,8 +409,9 @@ def _loss(source: Source, draft: Draft) -> None:
         )
         used = ("kimi15_tau",) if objective == "kimi15" else ()
     for name in _VARIANT_OPTIONS:
+        value = source[name]
         if source.is_given(name) and name not in used:
-            draft.notes.append(f"{name} = {source[name]}: changes nothing with pg_variant {variant}")
+            draft.notes.append(f"{name} = {value}: changes nothing with pg_variant {variant} and the other settings")
     scheduler = source[f"{_TRAIN}.lr_scheduler_type"]
     if scheduler not in _SCHEDULERS:
         draft.refuse(f"{_TRAIN}.lr_scheduler_type", scheduler, f"known: {', '.join(_SCHEDULERS)}")

@@ -27,7 +27,21 @@ def test_a_number_sign_inside_a_word_is_no_comment() -> None:
 def test_variables_are_put_in_and_split_into_words_outside_quotes() -> None:
     script = 'MIX="a 1.0 b 200"\nexport NAME=run_${MIX%%x}\nrun --mix $MIX --quoted "$MIX" --one ${MIX}'
     (command,) = _words(script)
-    assert command == ["run", "--mix", "a", "1.0", "b", "200", "--quoted", "a 1.0 b 200", "--one", "a", "1.0", "b", "200"]
+    assert command == [
+        "run",
+        "--mix",
+        "a",
+        "1.0",
+        "b",
+        "200",
+        "--quoted",
+        "a 1.0 b 200",
+        "--one",
+        "a",
+        "1.0",
+        "b",
+        "200",
+    ]
 
 
 def test_defaults_stand_in_for_what_is_not_set() -> None:
