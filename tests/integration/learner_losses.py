@@ -1,0 +1,69 @@
+"""One rank of a learner that takes steps with every way of configuring the loss; started by test_learner_losses.py.
+
+Usage: python learner_losses.py FOLDER. Writes to FOLDER/<ranks>: a gradient of each variant, and result.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from services.learner.deepspeed_engine import full_gradients
+from services.learner.launch import limit_threads
+from services.learner.learner import Learner
+from services.learner.mini_batch import needs_survey, plan_mini_batches
+from services.learner.rank import LearnerRank
+from services.learner.ranks import Ranks
+from tests.loss_variants import VARIANTS, variant_config, varied_groups
+from tests.train_batches import make_batch
+
+STAGE = 2
+
+
+def main() -> None:
+    limit_threads(1)
+    folder = Path(sys.argv[1])
+    rank = LearnerRank(Ranks.connect(), folder)
+    output = folder / str(rank.ranks.size)
+    output.mkdir(exist_ok=True)
+    results = {variant: exercise(rank, folder, output, variant) for variant in VARIANTS}
+    if rank.ranks.rank == 0:
+        (output / "result.json").write_text(json.dumps(results))
+    rank.ranks.leave()
+
+
+def exercise(rank: LearnerRank, folder: Path, output: Path, variant: str) -> dict[str, Any]:
+    """The gradient of one mini-batch, and two steps of two mini-batches and two epochs each."""
+    whole = variant_config(folder / "model", variant)
+    grpo = {"groups_per_step": 4, "num_mini_batches": 2, "num_epochs": 2}
+    learner_table = whole.learner.model_dump() | {"zero_stage": STAGE}
+    rank.configure("run", variant_config(folder / "model", variant, grpo=grpo, learner=learner_table))
+    learner = rank.learner
+    record_gradient(learner, whole, output / f"{variant}.safetensors")
+    steps = [
+        learner.step(make_batch(f"step-{number}", learner.version, groups=varied_groups(seed=number)))
+        for number in range(2)
+    ]
+    return {
+        "applied": [step.applied for step in steps],
+        "metrics": [step.metrics for step in steps],
+        "kl_coef": learner.kl_coef,
+    }
+
+
+def record_gradient(learner: Learner, whole: Any, path: Path) -> None:
+    """Writes the whole gradient of a recorded batch, taken as one mini-batch, which is then dropped."""
+    groups = varied_groups()
+    survey = learner.survey(groups, 0.9) if needs_survey(whole) else None
+    (mini_batch,) = plan_mini_batches(groups, survey, whole)
+    learner.accumulate_gradient(mini_batch, 0.9)
+    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
+    if learner.ranks.rank == 0:
+        save_file(gradients, path)
+    learner.engine.step(0.0, refuse=True)
+
+
+if __name__ == "__main__":
+    main()
