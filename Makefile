@@ -42,6 +42,7 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/buf breaking --against '.git#ref=$(BASE)'
 	$(BIN)/python tools/lock.py --check
 	$(BIN)/python tools/configuration_docs.py --check
+	$(BIN)/python tools/metrics_docs.py --check
 	$(BIN)/python -m pytest -q tests/contract/test_protos.py
 
 format: install-dev  ## Rewrite Python and protos in the project's format
@@ -56,8 +57,9 @@ proto: install-dev  ## Regenerate shoal/v1 from proto/
 requirements: install-dev  ## Rewrite requirements/ from what .venv has installed
 	$(BIN)/python tools/lock.py
 
-docs: install-dev  ## Rewrite docs/configuration.md from the configuration's own words
+docs: install-dev  ## Rewrite docs/configuration.md and docs/metrics.md from the code's own words
 	$(BIN)/python tools/configuration_docs.py
+	$(BIN)/python tools/metrics_docs.py
 
 accept: install-dev  ## Show every promise of the README on this machine, with figures (an hour or two)
 	$(BIN)/python -m pytest -s tests/acceptance

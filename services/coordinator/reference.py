@@ -10,7 +10,8 @@ from services.coordinator.learner import Learner
 from services.coordinator.sampling import SettledGroup
 from services.coordinator.step import RewardKl
 from shoal.config import RunConfig
-from shoal.grpo.kl import adapted_coef, reward_kl
+from shoal.grpo.kl import adapted_coef, kl_sums, reward_kl
+from shoal.rollout import Float32Array
 
 
 class Reference:
@@ -44,15 +45,12 @@ class Reference:
             [np.concatenate([group.prompt.token_ids, completion.token_ids]) for group, completion in chosen],
             self._config.sampling.temperature,
         )
-        return RewardKl(
-            self.coef,
-            {
-                (group.order_number, completion.sample_index): reward_kl(
-                    self._config.kl, completion.behavior_logprobs, reference[len(reference) - completion.num_tokens :]
-                )
-                for (group, completion), reference in zip(chosen, logprobs, strict=True)
-            },
-        )
+        # The prompt's own log-probabilities come first.
+        reference = [own[len(own) - c.num_tokens :] for (_, c), own in zip(chosen, logprobs, strict=True)]
+        pairs = [(c.behavior_logprobs, own) for (_, c), own in zip(chosen, reference, strict=True)]
+        places = [(group.order_number, completion.sample_index) for group, completion in chosen]
+        kl_T = {place: reward_kl(self._config.kl, *pair) for place, pair in zip(places, pairs, strict=True)}
+        return RewardKl(self.coef, kl_T, _figures(pairs))
 
     def adapt(self, kl: RewardKl) -> dict[str, float]:
         """Moves the coefficient towards `kl.target`; returns the step's figures."""
@@ -60,4 +58,12 @@ class Reference:
             return {}
         mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())
         self.coef = adapted_coef(self._config.kl, kl.coef, mean, len(kl.kl_T))
-        return {"objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}
+        return {**kl.figures, "objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}
+
+
+def _figures(pairs: Sequence[tuple[Float32Array, Float32Array]]) -> dict[str, float]:
+    """The estimators that a learner with KL in its loss reports, from [T] behavior and reference log-probabilities."""
+    if not pairs:
+        return {}
+    means = np.mean([kl_sums(behavior_T, reference_T) for behavior_T, reference_T in pairs], axis=0)
+    return dict(zip(("objective/kl", "objective/kl2", "objective/kl3"), map(float, means), strict=True))

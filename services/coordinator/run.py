@@ -335,7 +335,7 @@ class ActiveRun:
             "time/from_scratch": time.monotonic() - self._began,
         }
         figures |= publish_figures(published) if published else {}
-        figures |= answer_figures(groups) | reward_figures(figures, kl_coef=kl.coef or self.config.kl.coef)
+        figures |= answer_figures(groups) | reward_figures(figures)
         figures |= self._figures.rates(num_step_tokens=figures.get("val/num_step_tokens", 0.0), waited_s=waited_s)
         metrics.counter(names.RUN_GROUPS).add(len(plan.trained), {names.STATE: "TRAINED"})
         metrics.counter(names.RUN_GROUPS).add(len(groups) - len(plan.trained), {names.STATE: "DROPPED"})

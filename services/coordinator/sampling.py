@@ -74,6 +74,9 @@ class Sampler:
             temperature=config.sampling.temperature,
             max_completion_tokens=config.sampling.max_completion_tokens,
             stop_token_ids=tuple(stop_token_ids),
+            top_p=config.sampling.top_p,
+            top_k=config.sampling.top_k,
+            min_p=config.sampling.min_p,
         )
 
     def run_was_paused(self) -> None:

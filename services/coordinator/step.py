@@ -27,6 +27,8 @@ class RewardKl:
     coef: float = 0.0
     kl_T: Mapping[tuple[int, int], Float64Array] = field(default_factory=dict)
     """[T] an estimate for each token, by the group's order number and the sample's index."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What is reported of it."""
 
     def penalty(self, order_number: int, completion: Completion) -> Float64Array:
         """[T] what each token's reward loses; 0 where the token does not count."""

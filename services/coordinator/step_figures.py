@@ -50,14 +50,18 @@ def publish_figures(report: PublishReport) -> dict[str, float]:
     return {"time/weights_pause": report.pause_s, "time/weights_broadcast": report.broadcast_s}
 
 
-def reward_figures(figures: Mapping[str, float], *, kl_coef: float) -> dict[str, float]:
-    """What the reward would be with the KL divergence taken from it; absent when nothing was scored.
+def reward_figures(figures: Mapping[str, float]) -> dict[str, float]:
+    """What the reward would be, or is, with the KL divergence taken from it; absent when nothing was scored.
 
-    objective/non_score_reward = coef x objective/kl, and objective/rlhf_reward = objective/scores - that.
+    objective/non_score_reward = coefficient x KL, and objective/rlhf_reward = objective/scores - that. The KL is
+    objective/kl; where the reward itself is lowered, it is what it is lowered by. Without a coefficient it is 0.
     """
     if "objective/scores" not in figures:
         return {}
-    penalty = kl_coef * figures.get("objective/kl", 0.0)
+    if "objective/reward_kl" in figures:
+        penalty = figures["objective/reward_kl_coef"] * figures["objective/reward_kl"]
+    else:
+        penalty = figures.get("objective/kl_coef", 0.0) * figures.get("objective/kl", 0.0)
     return {"objective/non_score_reward": penalty, "objective/rlhf_reward": figures["objective/scores"] - penalty}
 
 

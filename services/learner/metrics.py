@@ -17,23 +17,24 @@ from services.learner.mismatch import mismatch_metrics
 from services.learner.ranks import Ranks
 from shoal.rollout import TrainGroup
 
-_SUMS = (
+SUMS = (
     "num_tokens", "loss", "policy_loss", "approx_kl", "clipped_low", "clipped_high", "clipped_dual", "entropy",
     "negative_logprob", "ratio", "ratio_squared", "weight", "truncated", "dropped", "filtered", "filtered_low",
     "kl", "kl_of_completion", "kl1", "kl2", "kl3", "kl4",
 )  # fmt: skip
+"""What is summed over tokens, in the order of `TokenSums.sums`."""
 
 
 @dataclass
 class TokenSums:
     """Sums and maxima over the tokens that count of some rows."""
 
-    sums: Tensor = field(default_factory=lambda: torch.zeros(len(_SUMS), dtype=torch.float64))
+    sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
     largest_ratio: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def add(self, row: RowLoss) -> None:
         """Takes a row in."""
-        self.sums[_SUMS.index("loss")] += float(row.loss.detach())
+        self.sums[SUMS.index("loss")] += float(row.loss.detach())
         if not len(row.logprobs_C):
             return
         log_ratio_C = row.logprobs_C - row.baseline_logprobs_C
@@ -68,7 +69,7 @@ class TokenSums:
             }
         names = list(columns)
         totals = torch.stack([columns[name].double().sum() for name in names]).cpu()
-        self.sums[[_SUMS.index(name) for name in names]] += totals
+        self.sums[[SUMS.index(name) for name in names]] += totals
         self.largest_ratio = torch.maximum(self.largest_ratio, ratio_C.max().double().cpu())
 
     def over(self, ranks: Ranks) -> "TokenSums":
@@ -82,7 +83,7 @@ class TokenSums:
 
     def total(self, name: str) -> float:
         """The sum of one quantity over the tokens."""
-        return float(self.sums[_SUMS.index(name)])
+        return float(self.sums[SUMS.index(name)])
 
     def mean(self, name: str) -> float:
         """The mean of one quantity over the tokens; 0 without any."""
@@ -113,10 +114,11 @@ class StepRecord:
 def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
     """How far the learner is from the engine on some tokens, before the weights move."""
     gap_N = logprobs_N - tokens.behavior_logprobs_N
-    known = gap_N[~torch.isnan(gap_N)].abs()
+    known = gap_N[~torch.isnan(gap_N)].abs().double()
     metrics = {
         "val/logprob_gap_mean": float(known.mean()) if len(known) else 0.0,
         "val/logprob_gap_max": float(known.max()) if len(known) else 0.0,
+        "val/logprob_gap_std": float(known.std()) if len(known) > 1 else 0.0,
         "val/num_missing_behavior_logprobs": float(len(gap_N) - len(known)),
     }
     mismatch = mismatch_metrics(logprobs_N, tokens.behavior_logprobs_N, tokens.completions)

@@ -26,10 +26,10 @@ def mismatch_metrics(
     """The gap, from [C] log-probabilities. Tokens whose `behavior` is NaN are left out, but for given weights.
 
     With d = learner - behavior: `kl` is the mean of -d, an estimate of KL(behavior || learner); `k3` that of exp(d) -
-    d - 1; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of exp(2 sum d) - 1; the perplexities are
-    means over completions of exp(-mean log-prob), `log_perplexity_difference` of mean behavior - mean learner. With w
-    the [C] weights, or min(exp(d), 2) without: `weight_mean`, and `effective_sample_size` 1 / mean((w / mean w)^2),
-    the share of the tokens that as many equal weights would be. With
+    d - 1; `reverse_kl` that of -exp(behavior) d; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of
+    exp(2 sum d) - 1; the perplexities are means over completions of exp(-mean log-prob), `log_perplexity_difference`
+    of mean behavior - mean learner. With w the [C] weights, or min(exp(d), 2) without: `weight_mean`, and
+    `effective_sample_size` 1 / mean((w / mean w)^2), the share of the tokens that as many equal weights would be. With
     `count_empty` a completion without tokens counts among them, with 0, as in verl. Without a known token there is
     nothing to say.
     """
@@ -46,6 +46,7 @@ def mismatch_metrics(
     return {
         "kl": float(-gap_C.mean()),
         "k3": float((_expm1(gap_C) - gap_C).mean()),
+        "reverse_kl": float((torch.exp(behavior_C) * -gap_C).mean()),
         "chi2_token": float(_expm1(2 * gap_C).mean()),
         "chi2_sequence": float(_expm1(2 * of_known.sum(gap_C)[is_counted_S]).mean()),
         "learner_perplexity": float(_expm1(-learner_S).mean()) + 1,

@@ -37,6 +37,12 @@ def reward_kl(config: KlConfig, logprobs_T: Float32Array, reference_logprobs_T: 
     return kl_T
 
 
+def kl_sums(logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Float64Array:
+    """[3] the estimators k1, k2, k3 of a whole completion: each summed over its tokens, nothing clamped."""
+    d_T = np.nan_to_num(logprobs_T.astype(np.float64) - reference_logprobs_T.astype(np.float64), nan=0.0)
+    return np.array([d_T.sum(), (d_T**2 / 2).sum(), (np.expm1(-d_T) + d_T).sum()])
+
+
 def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions: int) -> float:
     """The next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`, where kl is the mean
     over n completions of their tokens' sum (arXiv:1909.08593). `coef` itself without a target."""

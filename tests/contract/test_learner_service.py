@@ -34,6 +34,9 @@ from shoal.errors import (
 )
 from shoal.rollout import TrainBatch, TrainGroup, WeightVersion
 from shoal.rpc.channel import connect
+from shoal.telemetry import learner_metric_table
+from shoal.telemetry.run_metric_table import DISTANCE, TABLE
+from shoal.telemetry.run_metrics import missing, undocumented
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
 from shoal.weights.group import BroadcastGroup, open_store
@@ -223,6 +226,9 @@ async def test_a_step_raises_the_version_by_one_however_many_optimizer_steps_it_
     assert 0 < response.metrics["optim/grad_norm"] < 100
     assert response.metrics["val/num_missing_behavior_logprobs"] == 0
     assert response.metrics["objective/kl3"] >= 0
+    assert undocumented(response.metrics, TABLE) == [], "add to shoal/telemetry/learner_metric_table.py"
+    of_learner = (*learner_metric_table.LEARNER, DISTANCE)
+    assert missing(response.metrics, parse_config(client.config), of_learner) == [], sorted(response.metrics)
 
 
 async def test_a_repeated_step_returns_its_result_and_is_not_applied_again(client: Client) -> None:

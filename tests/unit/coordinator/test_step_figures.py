@@ -20,13 +20,20 @@ def group(*answers: tuple[FinishReason, float | None]) -> SettledGroup:
 
 
 def test_the_reward_with_kl_taken_from_it() -> None:
-    figures = reward_figures({"objective/scores": 0.5, "objective/kl": 3.0}, kl_coef=0.1)
-    assert figures == {
+    in_loss = {"objective/scores": 0.5, "objective/kl": 3.0, "objective/kl_coef": 0.1}
+    assert reward_figures(in_loss) == {
         "objective/non_score_reward": pytest.approx(0.3),
         "objective/rlhf_reward": pytest.approx(0.2),
     }
-    assert reward_figures({"objective/scores": 0.5}, kl_coef=0.0)["objective/rlhf_reward"] == 0.5
-    assert reward_figures({"objective/kl": 3.0}, kl_coef=0.1) == {}
+    in_reward = {
+        "objective/scores": 0.5,
+        "objective/kl": 3.0,
+        "objective/reward_kl": 2.0,
+        "objective/reward_kl_coef": 0.1,
+    }
+    assert reward_figures(in_reward)["objective/rlhf_reward"] == pytest.approx(0.3)
+    assert reward_figures({"objective/scores": 0.5})["objective/rlhf_reward"] == 0.5
+    assert reward_figures({"objective/kl": 3.0}) == {}
 
 
 def test_stop_tokens_are_counted_and_format_scores_are_a_mean_of_those_there_are() -> None:

@@ -1,0 +1,51 @@
+"""A step's part of metrics.json: means over tokens, and the gap between engine and learner."""
+
+import torch
+
+from services.learner.completions import Completions
+from services.learner.loss_tokens import LossTokens
+from services.learner.metrics import SUMS, StepRecord, TokenSums, gap_metrics, step_metrics
+from tests.golden import GoldenCase, as_array, golden_cases
+
+
+@golden_cases("metrics", only=("token_weighted_metrics",))
+def test_means_are_over_tokens_however_they_were_split(case: GoldenCase) -> None:
+    """Each micro-batch is so many tokens that all have its values: their variance over tokens is that of the means."""
+    record = StepRecord(losses=[0.0], grad_norms=[1.0], num_completions=1)
+    names = ("tokens", "ratio", "policy_loss", "clip_fraction")
+    for num_tokens, ratio, policy_loss, clipped in zip(*(case.inputs[name] for name in names), strict=True):
+        values = {
+            "num_tokens": 1.0,
+            "ratio": ratio,
+            "ratio_squared": ratio**2,
+            "policy_loss": policy_loss,
+            "clipped_high": clipped,
+        }
+        sums = torch.tensor([num_tokens * values.get(name, 0.0) for name in SUMS], dtype=torch.float64)
+        record.applied.merge(TokenSums(sums))
+    metrics = step_metrics(record, [], num_epochs=1, kl_coef=0.0, has_reference=False, duration_s=1.0)
+    case.check("ratio", metrics["val/ratio"])
+    case.check("ratio_variance", metrics["val/ratio_var"])
+    case.check("policy_loss", metrics["loss/policy_avg"])
+    case.check("clip_fraction", metrics["policy/clipfrac_avg"])
+
+
+@golden_cases("metrics", only=("logprob_difference",))
+def test_the_gap_between_engine_and_learner(case: GoldenCase) -> None:
+    mask = torch.tensor(as_array(case.inputs["mask"])) > 0
+    learner, engine = (
+        torch.tensor(as_array(case.inputs[name]))[mask] for name in ("trainer_logprobs", "rollout_logprobs")
+    )
+    completion = torch.arange(len(mask)).unsqueeze(1).expand(mask.shape)[mask]
+    tokens = LossTokens(
+        behavior_logprobs_N=engine,
+        advantages_N=torch.zeros_like(engine),
+        rewards_N=torch.zeros_like(engine),
+        weights_N=torch.ones_like(engine),
+        completions=Completions(completion, len(mask)),
+    )
+    metrics = gap_metrics(tokens, learner)
+    case.check("mean", metrics["val/logprob_gap_mean"])
+    case.check("max", metrics["val/logprob_gap_max"])
+    case.check("std", metrics["val/logprob_gap_std"])
+    case.check("reverse_kl", metrics["mismatch/reverse_kl"])

@@ -1,0 +1,49 @@
+from collections import Counter
+
+from shoal.config import RunConfig, parse_config
+from shoal.telemetry.run_metric_table import TABLE
+from shoal.telemetry.run_metrics import missing, undocumented
+
+METRICS = [metric for section in TABLE for metric in section.metrics]
+OF_OPEN_INSTRUCT = [
+    "episode", "lr", "epoch", "objective/kl", "objective/scores", "objective/rlhf_reward",
+    "objective/non_score_reward", "objective/entropy", "objective/loss", "objective/kl2", "objective/kl3",
+    "objective/scores_mean", "objective/reward_std", "objective/verifiable_correct_rate", "loss/policy_avg",
+    "policy/approxkl_avg", "policy/clipfrac_avg", "policy/entropy_avg", "time/from_scratch", "time/training",
+    "val/sequence_lengths", "val/num_stop_token_ids", "val/ratio", "val/ratio_var", "val/stop_token_rate",
+    "val/format_scores", "other/real_batch_size_ratio", "other/packed_ratio",
+]  # fmt: skip
+"""The training metrics that open-instruct's documentation of grpo_fast.py names."""
+
+
+def config(**kl: object) -> RunConfig:
+    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "kl": kl})
+
+
+def test_every_metric_that_open_instruct_documents_is_there_by_its_name() -> None:
+    assert not undocumented(OF_OPEN_INSTRUCT, TABLE)
+    assert {metric.name for metric in METRICS} >= set(OF_OPEN_INSTRUCT)
+
+
+def test_each_name_is_explained_once() -> None:
+    twice = [name for name, count in Counter(metric.name for metric in METRICS).items() if count > 1]
+    assert not twice, twice
+    assert all(metric.meaning for metric in METRICS)
+
+
+def test_a_name_of_the_runs_own_fits_where_the_table_leaves_room() -> None:
+    known = ["objective/gsm8k_reward", "eval/source/openai/gsm8k/test/scores", "eval/pass_at_16", "dropped/no_signal"]
+    assert undocumented([*known, "objective/gsm8k", "eval/pass_at_", "lr2"], TABLE) == sorted(
+        ["eval/pass_at_", "lr2", "objective/gsm8k"]
+    )
+
+
+def test_what_is_missing_depends_on_the_configuration() -> None:
+    def absent(**kl: object) -> set[str]:
+        return {name for name in missing([], config(**kl), TABLE) if "kl" in name and not name.startswith("policy/")}
+
+    assert absent() == set()
+    of_loss = {"objective/kl", "objective/kl2", "objective/kl3", "objective/kl_coef", "loss/kl_avg"}
+    assert of_loss <= absent(coef=0.1) and of_loss <= absent(reference="always")
+    in_reward = absent(coef=0.1, place="reward")
+    assert {"objective/kl", "objective/reward_kl"} <= in_reward and "loss/kl_avg" not in in_reward
