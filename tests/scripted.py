@@ -60,6 +60,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.corrupt = False
         """Answer DONE with another hash."""
         self.num_completions = 0
+        self.requests: list[generator_pb2.GenerateGroupRequest] = []
         self.num_loads = 0
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
         """All groups that it was asked for, repeats included."""
@@ -88,6 +89,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.requests.append(request)
         async with self.asked:
             self.asked.notify_all()
+        self.requests.append(request)
         for index, seed in enumerate(request.seeds):
             assert self._version is not None
             first = self._version
@@ -217,6 +219,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.plane = plane
         self.step_s = step_s
         self.batches: list[list[learner_pb2.TrainStepRequest]] = []
+        self.reference_logprob = -1.5
         self.refuse_steps = False
         """Say of every step that its gradient is not finite."""
         self.kept: list[str] = []
@@ -254,8 +257,17 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self._results[header.train_step_id] = response
         return response
 
-    async def ComputeLogprobs(self, request: Any, context: Any) -> learner_pb2.ComputeLogprobsResponse:
-        return learner_pb2.ComputeLogprobsResponse()
+    async def ComputeLogprobs(
+        self, request: learner_pb2.ComputeLogprobsRequest, context: Any
+    ) -> learner_pb2.ComputeLogprobsResponse:
+        """The reference finds every token as likely as `reference_logprob` says."""
+        assert request.model == learner_pb2.MODEL_REFERENCE
+        return learner_pb2.ComputeLogprobsResponse(
+            logprobs=[
+                np.full(len(data) // 4 - 1, self.reference_logprob, "<f4").tobytes() for data in request.token_ids
+            ],
+            version=self.plane.version(),
+        )
 
     async def CreateWeightGroup(
         self, request: learner_pb2.CreateWeightGroupRequest, context: Any

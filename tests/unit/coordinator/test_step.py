@@ -1,13 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from services.coordinator.judgement import drop_reason
 from services.coordinator.rollout_metrics import rollout_metrics
 from services.coordinator.sampling import SettledGroup
-from services.coordinator.step import plan_step
+from services.coordinator.step import StepPlan, plan_step
 from shoal.config import RunConfig, parse_config
 from shoal.rollout import (
     Completion,
     FinishReason,
+    GroundTruth,
     Prompt,
     Score,
     ScoreOutcome,
@@ -84,3 +88,158 @@ def test_rates_are_over_what_was_scored_and_sampled() -> None:
     assert metrics["val/truncated_rate"] == pytest.approx(1 / 2)
     assert metrics["other/real_batch_size_ratio"] == pytest.approx(1 / 2), "one group of two, of four completions"
     assert metrics["val/num_groups_dropped"] == 2
+
+
+def plan_of(groups: list[SettledGroup], **sections: dict[str, object]) -> StepPlan:
+    """The step's plan under other settings."""
+    values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "advantage": {"scale": "none"}}
+    return plan_step(parse_config(values | sections), groups, NOW, "step")
+
+
+def advantages(plan: StepPlan) -> list[list[float]]:
+    return [[rollout.advantage for rollout in group.rollouts] for group in plan.trained]
+
+
+def lengths(group: SettledGroup, num_tokens: list[int]) -> SettledGroup:
+    """The group with completions of other lengths."""
+    completions = [
+        replace(
+            completion,
+            token_ids=np.arange(count, dtype=np.int32),
+            behavior_logprobs=np.zeros(count, np.float32),
+            version_spans=(VersionSpan(NOW, 0, count),),
+        )
+        for completion, count in zip(group.completions, num_tokens, strict=True)
+    ]
+    return replace(group, completions=tuple(completions))
+
+
+def test_truncated_completions_are_compared_with_and_not_trained_on() -> None:
+    # The first completion of a group ran into its limit here.
+    plan = plan_of([group(0, [1.0, 0.0, 0.5])], grpo={"mask_truncated_completions": True})
+    assert [rollout.completion.sample_index for rollout in plan.trained[0].rollouts] == [1, 2]
+    assert advantages(plan) == [[-0.5, 0.0]], "the mean is over all three"
+
+
+def test_a_group_of_which_nothing_is_left_is_dropped() -> None:
+    only_first = replace(group(0, [1.0, 0.0]), completions=(group(0, [1.0]).completions[0],) * 2)
+    plan = plan_of([only_first, group(1, [0.0, 1.0])], grpo={"mask_truncated_completions": True})
+    assert plan.dropped == ((0, "masked"),)
+
+
+def test_wrong_completions_beyond_a_length_are_not_trained_on() -> None:
+    plan = plan_of([lengths(group(0, [1.0, 0.0, 0.0]), [9, 9, 3])], grpo={"max_wrong_completion_tokens": 9})
+    assert [rollout.completion.sample_index for rollout in plan.trained[0].rollouts] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reason"), [([1.0, 1.0, 0.0], "too_easy"), ([1.0, 0.0, 0.0], "too_hard"), ([1.0, 0.0], "")]
+)
+def test_groups_outside_the_wanted_difficulty_are_dropped(rewards: list[float | None], reason: str) -> None:
+    plan = plan_of([group(3, rewards)], grpo={"difficulty_low": 0.4, "difficulty_high": 0.6})
+    assert plan.dropped == (((3, reason),) if reason else ())
+
+
+def test_groups_without_a_signal_are_trained_on_if_asked() -> None:
+    plan = plan_of([group(0, [1.0, 1.0]), group(1, [None, None])], grpo={"keep_zero_signal": True})
+    assert advantages(plan) == [[0.0, 0.0]] and plan.dropped == ((1, "not_scored"),)
+
+
+def test_harder_prompts_weigh_more_and_the_mean_weight_is_1() -> None:
+    groups = [group(0, [1.0, 1.0, 0.0, 1.0]), group(1, [1.0, 0.0, 0.0, 0.0])]
+    plan = plan_of(groups, loss={"difficulty_weight": True})
+    weights = [rollout.weight for trained in plan.trained for rollout in trained.rollouts]
+    easy, hard = 0.5 + 1.5 / 4, 0.5 + 1.5 * 3 / 4
+    mean = (easy + hard) / 2
+    assert weights == pytest.approx([easy / mean] * 4 + [hard / mean] * 4)
+
+
+def test_shorter_completions_weigh_more_and_the_mean_weight_is_1() -> None:
+    plan = plan_of([lengths(group(0, [1.0, 0.0, 0.0]), [10, 20, 30])], loss={"length_weight": True})
+    assert [rollout.weight for rollout in plan.trained[0].rollouts] == pytest.approx([1.5, 1.0, 0.5])
+
+
+def test_verifiers_that_scored_make_the_reward_if_asked() -> None:
+    truths = (GroundTruth("a", 1, 1.0), GroundTruth("b", 1, 0.5))
+
+    def score(index: int, first: float, second: float | None) -> Score:
+        outcome = ScoreOutcome.SCORED if second is not None else ScoreOutcome.FAILED
+        parts = (VerifierScore("a", ScoreOutcome.SCORED, first), VerifierScore("b", outcome, second or 0.0))
+        return Score(index, outcome, first + 0.5 * (second or 0.0), parts)
+
+    settled = replace(
+        group(0, [0.0, 0.0]),
+        prompt=replace(PROMPT, ground_truths=truths),
+        scores=(score(0, 1.0, None), score(1, 1.0, 1.0)),
+    )
+    assert plan_of([settled]).dropped == ((0, "not_scored"),)
+    plan = plan_of([settled], advantage={"scale": "none", "partial_rewards": True})
+    assert [rollout.reward for rollout in plan.trained[0].rollouts] == [1.0, 1.5]
+    by_verifier = plan_of([settled], advantage={"scale": "none", "per_verifier": True, "partial_rewards": True})
+    # One value of the second verifier is nothing to compare with; the first one's are equal.
+    assert by_verifier.dropped == ((0, "no_signal"),)
+
+
+def test_statistics_of_the_batch_know_the_groups_that_are_dropped() -> None:
+    groups = [group(0, [1.0, 0.0]), group(1, [1.0, 1.0])]
+    plan = plan_of(groups, advantage={"scale": "batch_std", "std_ddof": 0, "std_eps": 0.0})
+    assert advantages(plan) == [[pytest.approx(0.5 / np.sqrt(3 / 16)), pytest.approx(-0.5 / np.sqrt(3 / 16))]]
+
+
+def test_normalizing_over_the_batch_is_over_what_is_trained_on() -> None:
+    groups = [group(0, [2.0, 0.0]), group(1, [1.0, 1.0])]
+    plan = plan_of(groups, advantage={"scale": "none", "batch_normalize": True, "batch_std_eps": 0.0})
+    assert advantages(plan) == [[pytest.approx(1 / np.sqrt(2)), pytest.approx(-1 / np.sqrt(2))]]
+
+
+def test_whitened_advantages_have_mean_0_over_the_tokens_that_count() -> None:
+    groups = [lengths(group(0, [1.0, 0.0]), [1, 3])]
+    plan = plan_of(groups, advantage={"scale": "none", "whiten": True, "whiten_ddof": 0, "whiten_eps": 0.0})
+    first, second = plan.trained[0].rollouts
+    assert first.token_advantages is None, "all tokens are worth the same"
+    assert first.advantage + 3 * second.advantage == pytest.approx(0.0)
+    assert (first.advantage**2 + 3 * second.advantage**2) / 4 == pytest.approx(1.0)
+
+
+def test_discounted_advantages_stand_at_their_tokens() -> None:
+    plan = plan_of([lengths(group(0, [1.0, 0.0]), [3, 2])], advantage={"scale": "none", "discount": 0.5})
+    first, second = plan.trained[0].rollouts
+    assert first.token_advantages is not None and first.token_advantages.tolist() == [0.125, 0.25, 0.5]
+    assert second.token_advantages is not None and second.token_advantages.tolist() == [-0.25, -0.5]
+
+
+def test_metrics_tell_groups_without_signal_by_kind_and_advantages_by_token() -> None:
+    truth = (GroundTruth("v", 1),)
+    groups = [
+        replace(settled, prompt=replace(PROMPT, ground_truths=truth))
+        for settled in (group(0, [1.0, 0.0]), group(1, [1.0, 1.0]), group(2, [0.0, 0.0]), group(3, [0.5, 0.5]))
+    ]
+    plan = plan_of(groups)
+    got = rollout_metrics(CONFIG, groups, plan)
+    wanted = {
+        "batch/filtered_prompts": 3,
+        "batch/filtered_prompts_zero": 1,
+        "batch/filtered_prompts_solved": 1,
+        "batch/filtered_prompts_nonzero": 1,
+        "batch/filtered_prompts_pct": 0.75,
+        "batch/percent_solved_mean": 0.5,
+        "val/total_reward_groups": 1,
+        "val/advantages_mean": 0,
+        "val/advantages_min": -0.5,
+        "val/advantages_max": 0.5,
+        "dropped/no_signal": 3,
+    }
+    assert {name: got[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("baseline", ["batch_mean", "none", "greedy"])
+def test_equal_rewards_are_a_signal_where_nothing_is_compared_within_the_group(baseline: str) -> None:
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"sources": [{"path": "d"}]},
+            "advantage": {"baseline": baseline, "scale": "none"},
+        }
+    )
+    greedy = Score(0, ScoreOutcome.SCORED, 0.0, ())
+    assert drop_reason(config, replace(group(0, [1.0, 1.0]), greedy_score=greedy)) == ""
