@@ -222,11 +222,15 @@ def _compose(source: Source, draft: Draft) -> None:
     _advantage(source, draft)
     _kl(source, draft)
     _loss(source, draft)
-    if source["difficulty_mask"]:
-        draft.set("grpo.difficulty_low", source["difficulty_low_threshold"], source.origin("difficulty_low_threshold"))
-        draft.set(
-            "grpo.difficulty_high", source["difficulty_high_threshold"], source.origin("difficulty_high_threshold")
-        )
+    for name, ours in (
+        ("difficulty_low_threshold", "difficulty_low"),
+        ("difficulty_high_threshold", "difficulty_high"),
+    ):
+        threshold = source[name]
+        if source["difficulty_mask"]:
+            draft.set(f"grpo.{ours}", threshold, source.origin(name))
+        elif source.is_given(name):
+            draft.notes.append(f"{name} = {threshold}: changes nothing without difficulty_mask")
     ratio = source["async_generation_ratio"]
     draft.set("grpo.max_staleness", math.ceil(ratio), source.origin("async_generation_ratio"))
     refills = source["is_use_additional_prompts"] or source["dynamic_sampling"]
