@@ -222,13 +222,11 @@ def _compose(source: Source, draft: Draft) -> None:
     _advantage(source, draft)
     _kl(source, draft)
     _loss(source, draft)
-    for name, ours in (
-        ("difficulty_low_threshold", "difficulty_low"),
-        ("difficulty_high_threshold", "difficulty_high"),
-    ):
+    for end in ("low", "high"):
+        name = f"difficulty_{end}_threshold"
         threshold = source[name]
         if source["difficulty_mask"]:
-            draft.set(f"grpo.{ours}", threshold, source.origin(name))
+            draft.set(f"grpo.difficulty_{end}", threshold, source.origin(name))
         elif source.is_given(name):
             draft.notes.append(f"{name} = {threshold}: changes nothing without difficulty_mask")
     ratio = source["async_generation_ratio"]
@@ -306,7 +304,7 @@ def _batches(source: Source, draft: Draft) -> None:
         return
     samples = source["rollout_batch_size"] * source["num_return_sequences_in_group"]
     per_step = device * accumulation * (ranks or 1)
-    if samples % per_step:
+    if per_step < 1 or samples % per_step:
         draft.refuse(
             names[1],
             accumulation,

@@ -1,0 +1,41 @@
+"""The recipes load, and stand for every script that open-instruct's guide names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shoal.config import load_config
+from shoal.config.derived import derived_values
+from tests.golden import golden_folder
+
+RECIPES = Path(__file__).resolve().parents[4] / "configs" / "recipes"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_recipe_is_a_valid_configuration(path: Path) -> None:
+    config = load_config(path)
+    assert config.data.sources and config.run.num_steps >= 3
+    assert config.learner.adam_beta2 == 0.999, "open-instruct's AdamW is torch's"
+
+
+def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:
+    found = sorted((golden_folder().parent / "mission").glob("004_*"))
+    if not found:
+        pytest.skip("the guide is not beside the checkout")
+    scripts = set(re.findall(r"scripts/train/((?!build)[\w/]+\.sh)", found[0].read_text(encoding="utf-8")))
+    readme = (RECIPES / "README.md").read_text(encoding="utf-8")
+    assert len(scripts) >= 18
+    assert sorted(script for script in scripts if script not in readme) == []
+
+
+def test_the_recipe_of_tulu_3_says_what_its_script_says() -> None:
+    config = load_config(RECIPES / "tulu3-8b-grpo-fast-single-node.toml")
+    derived = derived_values(config)
+    assert (derived.world_size, derived.num_generator_gpus) == (6, 2)
+    assert (derived.completions_per_step, derived.optimizer_steps_per_step) == (1024, 2)
+    assert derived.train_steps == 2_000_000 // 1024
+    assert (config.kl.coef, config.kl.estimator, config.kl.input_clamp) == (0.01, "k3", 40.0)
+    assert (config.advantage.scale, config.loss.clip_high, config.grpo.max_staleness) == ("none", 0.272, 8)
+    assert (config.correction.weight, config.correction.weight_high) == ("token", 2.0)
+    assert [source.weight for source in config.data.sources] == [10.0], "verification_reward"
