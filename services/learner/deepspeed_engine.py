@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from services.learner.batch import PackedRow
-from services.learner.deepspeed_settings import deepspeed, policy_settings, start_deepspeed
+from services.learner.deepspeed_settings import deepspeed, policy_settings, release, start_deepspeed
 from services.learner.model import Policy
 from services.learner.optimizer import make_optimizer
 from shoal.config.learner import LearnerConfig
@@ -175,7 +175,7 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         """Gives the memory back."""
-        self._engine.destroy()
+        release(self._engine, [parameter for _, parameter in self._parameters])
         # DeepSpeed keeps the group of second copies for the process: another configuration would meet it.
         deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
 

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from services.learner.batch import PackedRow
-from services.learner.deepspeed_settings import deepspeed, reference_settings, start_deepspeed
+from services.learner.deepspeed_settings import deepspeed, reference_settings, release, start_deepspeed
 from services.learner.model import Policy
 from shoal.config.learner import LearnerConfig
 
@@ -76,7 +76,7 @@ class ReferenceModel:
     def close(self) -> None:
         """Gives the memory back."""
         if self._is_sharded:
-            self._model.destroy()
+            release(self._model, [parameter for _, parameter in self._parameters])
 
     def _whole(self, parameter: torch.nn.Parameter, *, writes: bool) -> Any:
         """Inside, the parameter is whole on every rank. All write the same: rank 0's is what stays."""
