@@ -85,17 +85,20 @@ def release(engine: Any, parameters: Sequence[torch.nn.Parameter]) -> None:
     from them.
     """
     engine.destroy()
-    if engine.optimizer is not None:
-        vars(engine.optimizer).clear()
+    sharding, adam = engine.optimizer, engine.basic_optimizer
+    if adam is not None:
+        adam.state.clear()
+        adam.param_groups.clear()
+    if sharding is not None and sharding is not adam:
+        vars(sharding).clear()
         engine.optimizer = None
-    if engine.basic_optimizer is not None:
-        engine.basic_optimizer.state.clear()
-        engine.basic_optimizer.param_groups.clear()
     for parameter in parameters:
         parameter.grad = None
+        # Small parameters stay whole as views of all that this rank holds.
+        parameter.data = torch.empty(0, dtype=parameter.dtype)
         for name in ("ds_tensor", "ds_secondary_tensor"):
             if (shard := getattr(parameter, name, None)) is not None:
-                shard.data = torch.empty(0)
+                shard.data = torch.empty(0, dtype=shard.dtype)
 
 
 def start_deepspeed(device: torch.device) -> None:

@@ -23,12 +23,19 @@ from shoal.wire import int32_to_wire
 from tests.train_batches import make_batch, make_groups
 
 FOLLOWING = {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 0.6}
+SEQUENCES: dict[str, Any] = {
+    "loss": {"objective": "gspo", "baseline": "proximal", "entropy_coef": 0.01},
+    "correction": {"weight": "geometric", "filters": [{"level": "sequence_mean", "low": 0.01, "reject": True}]},
+}
+"""Ratios, weights, filters and averages over whole completions, and a gradient through the entropy."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"learner": {"zero_stage": 0}},
     "shared-rows": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}},
     "shared-rows-checkpointed": {
         "learner": {"zero_stage": 3, "sequence_parallel_size": 2, "gradient_checkpointing": True}
     },
+    "sequences": {"learner": {"zero_stage": 0}} | SEQUENCES,
+    "shared-rows-sequences": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}} | SEQUENCES,
     "few-keys": {"learner": {"zero_stage": 0}, "model": "model-few-keys"},
     "shared-rows-few-keys": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}, "model": "model-few-keys"},
     "second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}},
@@ -67,6 +74,8 @@ def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
         "data": {"sources": [{"task": "arithmetic"}]},
         "grpo": {"groups_per_step": 4},
         "kl": {"coef": 0.1} | changes.get("kl", {}),
+        "loss": changes.get("loss", {}),
+        "correction": changes.get("correction", {}),
         "launch": {"num_learner_ranks": rank.ranks.size},
         "learner": {
             "compute_dtype": "float32",

@@ -16,10 +16,11 @@ from tests.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-ALONE = ("plain", "few-keys", "following-0", "groups")
+ALONE = ("plain", "sequences", "few-keys", "following-0", "groups")
 TOGETHER = {
     "shared-rows": "plain",
     "shared-rows-checkpointed": "plain",
+    "shared-rows-sequences": "sequences",
     "shared-rows-few-keys": "few-keys",
     "second-copy": "plain",
     "groups": "groups",
