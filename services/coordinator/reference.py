@@ -57,7 +57,8 @@ class Reference:
         if not kl.kl_T:
             return {}
         mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())
-        self.coef = adapted_coef(self._config.kl, kl.coef, mean, len(kl.kl_T))
+        mean_of_tokens = statistics.fmean(float(kl_T.mean()) if len(kl_T) else 0.0 for kl_T in kl.kl_T.values())
+        self.coef = adapted_coef(self._config.kl, kl.coef, mean_of_tokens, len(kl.kl_T))
         return {**kl.figures, "objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}
 
 

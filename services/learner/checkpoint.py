@@ -96,7 +96,7 @@ def load_checkpoint(
         reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
     learner.version = WeightVersion(attempt, summary["policy_version"])
     learner.num_optimizer_steps = summary["num_optimizer_steps"]
-    learner.kl_coef = summary.get("kl_coef", learner.config.kl.coef)
+    learner.kl_coef = summary.get("kl_coef", learner.kl_coef)
 
 
 def moving_reference(learner: Learner) -> ReferenceModel | None:

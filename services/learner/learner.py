@@ -30,7 +30,7 @@ from services.learner.reference import ReferenceModel
 from services.learner.schedule import learning_rate
 from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition
-from shoal.grpo.kl_control import adapted_kl_coef
+from shoal.grpo.kl import adapted_coef
 from shoal.models import ModelDescription
 from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
@@ -82,6 +82,7 @@ class Learner:
         self.version = WeightVersion(attempt=0, policy_version=0)
         self.num_optimizer_steps = 0
         self.kl_coef = config.kl.coef
+        """Weight of the KL in the loss; moves where `kl.target` says so."""
 
     def step(self, batch: TrainBatch) -> StepResult:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
@@ -189,20 +190,14 @@ class Learner:
 
     @property
     def _measures_kl(self) -> bool:
-        """Whether the step runs the reference. KL in the reward was taken before the step."""
+        """Whether a step runs the reference. KL in the reward was taken before it."""
         return self.reference is not None and self.config.kl.place == "loss"
 
     def _adapt_kl(self, record: StepRecord) -> None:
-        """Moves the coefficient towards what keeps the KL at its target."""
-        kl = self.config.kl
-        if self._measures_kl and kl.target is not None:
-            self.kl_coef = adapted_kl_coef(
-                self.kl_coef,
-                record.applied.total("kl_of_completion") / record.num_completions,
-                target=kl.target,
-                horizon=kl.horizon,
-                num_completions=record.num_completions,
-            )
+        """Moves the coefficient of a KL in the loss towards what keeps the KL at its target."""
+        if self._measures_kl:
+            mean = record.applied.total("kl_of_completion") / record.num_completions
+            self.kl_coef = adapted_coef(self.config.kl, self.kl_coef, mean, record.num_completions)
 
     def _update_reference(self) -> None:
         """Every `kl.reference_update_steps` train steps that were applied."""

@@ -45,7 +45,8 @@ def kl_sums(logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Flo
 
 def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions: int) -> float:
     """The next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`, where kl is the mean
-    over n completions of their tokens' sum (arXiv:1909.08593). `coef` itself without a target."""
+    over n completions of their tokens' mean (arXiv:1909.08593; the mean of tokens as ROLL and verl have it, so that
+    the target does not depend on length). `coef` itself without a target."""
     if config.target is None:
         return coef
     error = min(max(mean_kl / config.target - 1, -_MAX_CHANGE), _MAX_CHANGE)
