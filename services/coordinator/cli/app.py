@@ -253,6 +253,18 @@ def config_translate(
     configuration.translate(system, source or [], overrides or [], skip or [])
 
 
+@config_app.command("suggest")
+def config_suggest(
+    task: Annotated[str, typer.Option(help="math_reasoning, instruction_following or code.", show_default=False)],
+    gpu_memory_gb: Annotated[float, typer.Option(help="Memory of one GPU, in GB.", show_default=False)],
+    model: Annotated[str, typer.Option(help="A Hugging Face model, as model.path.", show_default=False)],
+) -> None:
+    """Print a whole configuration to start from, a reason beside each choice, with expected memory and step time."""
+    from shoal.config.suggest import suggest
+
+    print(suggest(task, gpu_memory_gb, model).toml, end="")
+
+
 @app.command()
 def doctor(
     data_dir: Annotated[
