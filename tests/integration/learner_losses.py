@@ -17,7 +17,7 @@ from services.learner.mini_batch import needs_survey, plan_mini_batches
 from services.learner.rank import LearnerRank
 from services.learner.ranks import Ranks
 from tests.loss_variants import VARIANTS, variant_config, varied_groups
-from tests.train_batches import make_batch
+from tests.train_batches import make_batch, make_groups
 
 STAGE = 2
 
@@ -29,6 +29,7 @@ def main() -> None:
     output = folder / str(rank.ranks.size)
     output.mkdir(exist_ok=True)
     results = {variant: exercise(rank, folder, output, variant) for variant in VARIANTS}
+    results["nothing left"] = reject_everything(rank, folder)
     if rank.ranks.rank == 0:
         (output / "result.json").write_text(json.dumps(results))
     rank.ranks.leave()
@@ -51,6 +52,14 @@ def exercise(rank: LearnerRank, folder: Path, output: Path, variant: str) -> dic
         "metrics": [step.metrics for step in steps],
         "kl_coef": learner.kl_coef,
     }
+
+
+def reject_everything(rank: LearnerRank, folder: Path) -> dict[str, Any]:
+    """A step all of whose tokens fail a filter that rejects."""
+    filters = [{"level": "sequence_mean", "statistic": "k2", "high": 1e-12, "reject": True}]
+    rank.configure("run", variant_config(folder / "model", "icepop", correction={"filters": filters}))
+    step = rank.learner.step(make_batch("step", rank.learner.version, groups=make_groups()))
+    return {"applied": step.applied, "reason": step.skip_reason, "version": rank.learner.version.policy_version}
 
 
 def record_gradient(learner: Learner, whole: Any, path: Path) -> None:

@@ -70,6 +70,13 @@ def test_steps_of_two_mini_batches_and_two_epochs_are_taken_and_measured_alike(f
             assert first[name] == pytest.approx(alone["metrics"][0][name], rel=2e-2, abs=2e-3), (num_ranks, name)
 
 
+@pytest.mark.parametrize("num_ranks", RANKS)
+def test_a_step_whose_tokens_are_all_rejected_is_not_taken(folder: Path, num_ranks: int) -> None:
+    result = result_of(folder, num_ranks, "nothing left")
+    reason = "correction.filters rejected every token"
+    assert result == {"applied": False, "reason": reason, "version": 0}
+
+
 def first_metrics(folder: Path, variant: str) -> dict[str, float]:
     metrics = result_of(folder, 1, variant)["metrics"][0]
     assert isinstance(metrics, dict)

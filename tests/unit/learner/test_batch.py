@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from services.learner.batch import check_batch, cut_mini_batches, num_loss_tokens, pack_for_rank
+from services.learner.batch import (
+    check_batch,
+    check_rewards,
+    cut_mini_batches,
+    loss_mask,
+    num_loss_tokens,
+    pack_for_rank,
+)
+from services.learner.loss_tokens import LossTokens
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason, Rollout, TrainGroup
+from tests.loss_variants import varied_groups
 from tests.train_batches import make_batch, make_groups
 
 
@@ -100,6 +109,41 @@ def test_an_advantage_that_is_not_finite_is_refused(advantage: float) -> None:
     batch = make_batch(groups=[replace(first, rollouts=rollouts), *others])
     with pytest.raises(InvalidArgument, match=r"rollout\.advantage: group g0, sample 0 must be finite"):
         check_batch(batch, vocab_size=260, max_positions=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"weight": -1.0}, r"rollout\.weight: group g0, sample 0 must be at least 0 and finite \(given: -1\.0\)"),
+        ({"token_advantages": np.array([np.nan], dtype=np.float32)}, r"rollout\.token_advantages: group g0, sample 0"),
+    ],
+)
+def test_factors_that_are_not_numbers_are_refused(fields: dict[str, object], message: str) -> None:
+    first, *others = make_groups()
+    batch = make_batch(groups=[replace(first, rollouts=(replace(first.rollouts[0], **fields), *first.rollouts[1:]))])
+    with pytest.raises(InvalidArgument, match=message):
+        check_batch(batch, vocab_size=260, max_positions=None)
+    check_batch(make_batch(groups=others), vocab_size=260, max_positions=None)
+
+
+def test_only_an_objective_that_looks_at_rewards_asks_for_them() -> None:
+    check_rewards(make_batch(), "ppo_clip")
+    with pytest.raises(InvalidArgument, match=r"rollout\.reward: group g0, sample 0 has none: loss\.objective topr"):
+        check_rewards(make_batch(), "topr")
+
+
+def test_tokens_laid_end_to_end_are_those_of_the_rows() -> None:
+    groups = varied_groups(num_groups=5)
+    tokens = LossTokens.of(groups)
+    behavior = [r.completion.behavior_logprobs[loss_mask(r)] for group in groups for r in group.rollouts]
+    np.testing.assert_array_equal(tokens.behavior_logprobs_N, np.concatenate(behavior))
+    places = []
+    for rank in range(3):
+        for row in pack_for_rank(groups, max_tokens=60, rank=rank, num_ranks=3)[0]:
+            places += row.at_C[row.at_C >= 0].tolist()
+    assert sorted(places) == list(range(len(tokens)))
+    assert tokens.completions.num == 25
+    assert tokens.completions.num_tokens()[4] == 0, "the completion without a say is counted and has no tokens"
 
 
 def test_an_empty_prompt_is_refused() -> None:
