@@ -130,6 +130,15 @@ class ScoreOutcome(StrEnum):
 
 
 @dataclass(frozen=True)
+class StepScore:
+    """A verifier's judgement of one step of a completion."""
+
+    end_char: int
+    """Characters of the completion's text up to the end of the step."""
+    value: float
+
+
+@dataclass(frozen=True)
 class VerifierScore:
     """One verifier's judgement of one completion."""
 
@@ -139,6 +148,8 @@ class VerifierScore:
     """Meaningful only when SCORED."""
     detail: str = ""
     duration_s: float = 0.0
+    step_scores: tuple[StepScore, ...] = ()
+    """In order; empty where it judges the whole alone."""
 
 
 @dataclass(frozen=True)

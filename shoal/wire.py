@@ -22,6 +22,7 @@ from shoal.rollout import (
     SamplingParams,
     Score,
     ScoreOutcome,
+    StepScore,
     TrainBatch,
     TrainGroup,
     VerifierScore,
@@ -208,6 +209,9 @@ def score_to_wire(score: Score) -> rollout_pb2.Score:
                 value=part.value,
                 detail=part.detail,
                 duration_s=part.duration_s,
+                step_scores=[
+                    rollout_pb2.StepScore(end_char=step.end_char, value=step.value) for step in part.step_scores
+                ],
             )
             for part in score.verifier_scores
         ],
@@ -226,6 +230,7 @@ def score_from_wire(message: rollout_pb2.Score) -> Score:
                 value=part.value,
                 detail=part.detail,
                 duration_s=part.duration_s,
+                step_scores=tuple(StepScore(step.end_char, step.value) for step in part.step_scores),
             )
             for part in message.verifier_scores
         ),

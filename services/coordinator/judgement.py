@@ -66,7 +66,8 @@ def drop_reason(config: RunConfig, group: SettledGroup) -> str:
     greedy_is_missing = config.advantage.baseline == "greedy" and rewards.greedy_reward is None
     if num_scored < num_needed or greedy_is_missing:
         return "not_scored"
-    if not config.grpo.keep_zero_signal and not has_signal(config.advantage, rewards):
+    steps_differ = len({reward.value for rewards in group.step_rewards for reward in rewards}) > 1
+    if not config.grpo.keep_zero_signal and not steps_differ and not has_signal(config.advantage, rewards):
         return "no_signal"
     share = correct_share(group)
     low, high = config.grpo.difficulty_low, config.grpo.difficulty_high

@@ -218,7 +218,14 @@ class Ledger:
                 score.reward if score.outcome is ScoreOutcome.SCORED else None,
                 json.dumps(
                     [
-                        [part.verifier, part.outcome.value, part.value, part.detail, part.duration_s]
+                        [
+                            part.verifier,
+                            part.outcome.value,
+                            part.value,
+                            part.detail,
+                            part.duration_s,
+                            [[step.end_char, step.value] for step in part.step_scores],
+                        ]
                         for part in score.verifier_scores
                     ]
                 ),

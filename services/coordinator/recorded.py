@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.rollout import FinishReason, Score, ScoreOutcome, VerifierScore, VersionSpan, WeightVersion
+from shoal.rollout import FinishReason, Score, ScoreOutcome, StepScore, VerifierScore, VersionSpan, WeightVersion
 
 
 class GroupState(StrEnum):
@@ -90,8 +90,10 @@ def _read_completion(
         outcome=ScoreOutcome(outcome),
         reward=reward or 0.0,
         verifier_scores=tuple(
-            VerifierScore(name, ScoreOutcome(part), value, detail, duration_s)
-            for name, part, value, detail, duration_s in json.loads(verifier_scores or "[]")
+            VerifierScore(
+                name, ScoreOutcome(part), value, detail, duration_s, tuple(StepScore(*step) for step in steps)
+            )
+            for name, part, value, detail, duration_s, steps in json.loads(verifier_scores or "[]")
         ),
     )
     return RecordedCompletion(

@@ -11,6 +11,7 @@ from services.coordinator.generators import GeneratorLost, Generators
 from services.coordinator.ledger import Ledger
 from services.coordinator.rewards import GrowingGroup, Rewards
 from services.coordinator.tasks import first_error
+from services.coordinator.token_reward import TokenReward, token_rewards
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
@@ -35,6 +36,8 @@ class SettledGroup:
     scores: tuple[Score, ...] = ()
     greedy_score: Score | None = None
     """Of the prompt's greedy completion, where `advantage.baseline` asks for one."""
+    step_rewards: tuple[tuple[TokenReward, ...], ...] = ()
+    """Of each completion, where `advantage.step_rewards` asks for them."""
     drop_reason: str = ""
     position: int = 0
     """Of the prompt in the data's endless order."""
@@ -140,8 +143,22 @@ class Sampler:
         completions = tuple(sorted(group.completions, key=lambda completion: completion.sample_index))
         scores = tuple(scoring.result())
         greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
+        steps: tuple[tuple[TokenReward, ...], ...] = ()
+        if self._config.advantage.step_rewards:
+            steps = await asyncio.to_thread(self._step_rewards, settled.prompt, completions, scores)
         await self._ledger.scored(settled.order_number, scores, self._policy_version(), greedy_score)
-        return replace(settled, completions=completions, scores=scores, greedy_score=greedy_score)
+        return replace(settled, completions=completions, scores=scores, greedy_score=greedy_score, step_rewards=steps)
+
+    def _step_rewards(
+        self, prompt: Prompt, completions: Sequence[Completion], scores: Sequence[Score]
+    ) -> tuple[tuple[TokenReward, ...], ...]:
+        def text_of(token_ids: list[int]) -> str:
+            return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+        return tuple(
+            token_rewards(prompt, completion, score, text_of)
+            for completion, score in zip(completions, scores, strict=True)
+        )
 
     def _start(
         self, tasks: asyncio.TaskGroup, settled: SettledGroup, group: GrowingGroup, sampling: Coroutine[Any, Any, Any]

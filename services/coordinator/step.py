@@ -136,9 +136,7 @@ def _rollouts(
         config.advantage,
         [by_group[group.order_number][place] or 0.0 for group, place in places],
         [_mask(completion) for completion in completions],
-        [-kl.penalty(group.order_number, group.completions[place]) for group, place in places]
-        if kl.kl_T and config.kl.reward_level == "token"
-        else (),
+        _token_rewards(config, groups, places, kl),
     )
     weights = _weights(config, places)
     rewards = {group.order_number: reward_group(config, group).rewards for group in groups}
@@ -156,6 +154,49 @@ def _rollouts(
                 token_advantages=None if same else values_T.astype(np.float32),
             )
         )
+    return result
+
+
+def _token_rewards(
+    config: RunConfig, groups: Sequence[SettledGroup], places: Sequence[tuple[SettledGroup, int]], kl: RewardKl
+) -> list[Float64Array]:
+    """[T] for each completion what stands at its tokens: the advantages of its steps, less the KL. Empty where
+    nothing does."""
+    takes_kl = bool(kl.kl_T) and config.kl.reward_level == "token"
+    has_steps = any(group.step_rewards for group in groups)
+    if not takes_kl and not has_steps:
+        return []
+    by_step = _step_advantages(config, groups) if has_steps else {}
+    result = []
+    for group, place in places:
+        completion = group.completions[place]
+        values_T = np.zeros(completion.num_tokens)
+        counting = np.flatnonzero(_mask(completion))
+        for token, advantage in by_step.get((group.order_number, place), ()):
+            # A step that ends with what is not the policy's own ends for it with its last token before.
+            before = counting[counting <= token]
+            if len(before):
+                values_T[before[-1]] += advantage
+        result.append(values_T - kl.penalty(group.order_number, completion) if takes_kl else values_T)
+    return result
+
+
+def _step_advantages(
+    config: RunConfig, groups: Sequence[SettledGroup]
+) -> dict[tuple[int, int], list[tuple[int, float]]]:
+    """Token and advantage of each step, by the group's order number and the completion's place: as whole completions
+    are compared, with all steps of a group for its rewards."""
+    flat = [
+        [(place, reward) for place, rewards in enumerate(group.step_rewards) for reward in rewards] for group in groups
+    ]
+    advantages = completion_advantages(
+        config.advantage.model_copy(update={"per_verifier": False}),
+        [RewardGroup(tuple(reward.value for _, reward in steps)) for steps in flat],
+    )
+    result: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for group, steps, values in zip(groups, flat, advantages, strict=True):
+        for (place, reward), value in zip(steps, values, strict=True):
+            result.setdefault((group.order_number, place), []).append((reward.token, value or 0.0))
     return result
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from services.reward.frames import Message
 from services.reward.pool_process import PoolProcess
 from shoal.errors import Unavailable
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.rollout import ScoreOutcome, StepScore, VerifierScore
 
 _log = logging.getLogger(__name__)
 
@@ -184,6 +184,7 @@ class VerifierPool:
                             outcome=ScoreOutcome(message["outcome"]),
                             value=message["value"],
                             detail=message["detail"],
+                            step_scores=tuple(StepScore(int(end), value) for end, value in message["steps"]),
                             duration_s=message["duration_s"],
                         )
                     )

@@ -60,12 +60,14 @@ def judge(verifier: str, completion: str, label: Any) -> Message:
     """The answer to one job: outcome, value, detail and duration_s."""
     started = time.perf_counter()
     outcome, value, detail = ScoreOutcome.FAILED, 0.0, ""
+    steps: list[list[float]] = []
     try:
         verdict = VERIFIERS[verifier].verify(completion, label)
-        if math.isfinite(verdict.value):
+        if math.isfinite(verdict.value) and all(math.isfinite(step.value) for step in verdict.step_scores):
             outcome, value, detail = ScoreOutcome.SCORED, verdict.value, verdict.detail
+            steps = [[step.end_char, step.value] for step in verdict.step_scores]
         else:
-            detail = f"the verifier returned {verdict.value}"
+            detail = f"the verifier returned {verdict.value}, steps {[step.value for step in verdict.step_scores]}"
     except Unscorable as error:
         outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
     except (Exception, SystemExit) as error:
@@ -76,6 +78,7 @@ def judge(verifier: str, completion: str, label: Any) -> Message:
         "value": value,
         # It goes into a protobuf string, which lone surrogates must not reach.
         "detail": detail[:_MAX_DETAIL_CHARACTERS].encode("utf-8", "replace").decode("utf-8"),
+        "steps": steps,
         "duration_s": time.perf_counter() - started,
     }
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.rollout import StepScore
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -12,6 +14,8 @@ class Verdict:
     """In the range that the verifier documents."""
     detail: str = ""
     """For people: what was found in the completion."""
+    step_scores: tuple[StepScore, ...] = ()
+    """What a process verifier says of single steps, in order (see `advantage.step_rewards`)."""
 
 
 class Unscorable(Exception):

@@ -49,6 +49,9 @@ class AdvantageConfig(Section):
     partial_rewards: bool = False
     """Let the verifiers that did score a completion make its reward when others failed (TRL). Else it has none, and
     is not trained on; never does a failure count as 0."""
+    step_rewards: bool = False
+    """Add what verifiers say of single steps: their scores, compared and scaled among all steps of the group, count
+    for every token up to the step's end (process supervision, arXiv:2402.03300)."""
     clip: float | None = Field(default=None, gt=0)
     """Advantages are held within plus and minus this, last of all."""
     discount: float = Field(default=1.0, gt=0, le=1)
@@ -61,6 +64,8 @@ class AdvantageConfig(Section):
             raise ValueError(f"per_verifier cannot be combined with baseline {self.baseline!r}: use group_mean")
         if self.reward_min is not None and self.reward_max is not None and self.reward_min >= self.reward_max:
             raise ValueError(f"reward_min ({self.reward_min}) must be below reward_max ({self.reward_max})")
+        if self.step_rewards and self.baseline in ("greedy", "second_best", "length_weighted"):
+            raise ValueError(f"step_rewards cannot be combined with baseline {self.baseline!r}: use group_mean")
         if self.baseline == "leave_one_out" and self.scale == "group_std":
             raise ValueError('baseline "leave_one_out" goes with scale "leave_one_out_std", "batch_std" or "none"')
         if self.baseline in ("batch_mean", "greedy", "none") and self.scale in ("group_std", "leave_one_out_std"):

@@ -375,6 +375,7 @@ class VerifierScore(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     DURATION_S_FIELD_NUMBER: _builtins.int
+    STEP_SCORES_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """The verifier's registered name."""
     outcome: Global___ScoreOutcome.ValueType
@@ -387,6 +388,12 @@ class VerifierScore(_message.Message):
     """For people: what was extracted, or why it could not be scored."""
     duration_s: _builtins.float
     """Wall time of the verifier."""
+    @_builtins.property
+    def step_scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepScore]:
+        """What it says of single steps of the completion, in order. Empty where it
+        judges the whole alone.
+        """
+
     def __init__(
         self,
         *,
@@ -395,11 +402,38 @@ class VerifierScore(_message.Message):
         value: _builtins.float = ...,
         detail: _builtins.str = ...,
         duration_s: _builtins.float = ...,
+        step_scores: _abc.Iterable[Global___StepScore] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "duration_s", b"duration_s", "outcome", b"outcome", "value", b"value", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "duration_s", b"duration_s", "outcome", b"outcome", "step_scores", b"step_scores", "value", b"value", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifierScore: _TypeAlias = VerifierScore  # noqa: Y015
+
+@_typing.final
+class StepScore(_message.Message):
+    """A verifier's judgement of one step of a completion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_CHAR_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    end_char: _builtins.int
+    """Characters of the completion's text up to the end of the step."""
+    value: _builtins.float
+    """The score, in the range that the verifier documents."""
+    def __init__(
+        self,
+        *,
+        end_char: _builtins.int = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_char", b"end_char", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepScore: _TypeAlias = StepScore  # noqa: Y015

@@ -9,6 +9,7 @@ import pytest
 from services.reward.pool_worker import judge
 from services.reward.registry import VERIFIERS, Verifier
 from services.reward.verdict import Unscorable, Verdict
+from shoal.rollout import StepScore
 
 
 def raising(error: BaseException) -> Callable[[str, Any], Verdict]:
@@ -44,3 +45,13 @@ def test_a_detail_is_short_and_valid_unicode(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(VERIFIERS, "wordy", Verifier(lambda completion, label: Verdict(1.0, completion)))
     detail = judge("wordy", "\ud800" * 10_000, None)["detail"]
     assert len(detail.encode("utf-8")) == 500
+
+
+def test_steps_are_passed_on_and_have_to_be_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = (StepScore(4, 0.5), StepScore(9, 1.0))
+    monkeypatch.setitem(VERIFIERS, "process", Verifier(lambda completion, label: Verdict(1.0, step_scores=steps)))
+    assert judge("process", "text", "label")["steps"] == [[4, 0.5], [9, 1.0]]
+    broken = (StepScore(4, math.inf),)
+    monkeypatch.setitem(VERIFIERS, "process", Verifier(lambda completion, label: Verdict(1.0, step_scores=broken)))
+    answer = judge("process", "text", "label")
+    assert answer["outcome"] == "failed" and not answer["steps"], answer
