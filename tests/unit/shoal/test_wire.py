@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.rollout import Completion, FinishReason, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import (
+    Completion,
+    FinishReason,
+    SamplingParams,
+    Score,
+    ScoreOutcome,
+    StepScore,
+    VerifierScore,
+    VersionSpan,
+    WeightVersion,
+)
 from shoal.wire import (
     batch_from_wire,
     batch_to_wire,
@@ -14,6 +24,8 @@ from shoal.wire import (
     completion_to_wire,
     sampling_from_wire,
     sampling_to_wire,
+    score_from_wire,
+    score_to_wire,
 )
 from tests.train_batches import make_batch
 
@@ -57,3 +69,10 @@ def test_a_temperature_is_a_finite_number(temperature: float) -> None:
     header.header.temperature = temperature
     with pytest.raises(InvalidArgument, match=r"header\.temperature"):
         batch_from_wire([header, *rest])
+
+
+def test_a_score_is_read_back_with_the_scores_of_its_steps() -> None:
+    steps = (StepScore(7, 0.25), StepScore(19, 1.0))
+    part = VerifierScore("process", ScoreOutcome.SCORED, 0.5, "two steps", 0.1, steps)
+    score = Score(3, ScoreOutcome.SCORED, 0.5, (part,))
+    assert score_from_wire(score_to_wire(score)) == score
