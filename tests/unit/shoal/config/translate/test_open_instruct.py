@@ -1,0 +1,176 @@
+"""Launches of open-instruct become the same training."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.config import RunConfig, parse_config
+from shoal.config.translate import Translation, translate_arguments
+from shoal.errors import InvalidArgument
+
+MODEL = ("--model_name_or_path", "m")
+
+
+def _translate(*flags: str, **options: tuple[str, ...]) -> Translation:
+    return translate_arguments("open-instruct", [*MODEL, *flags], **options)
+
+
+def _config(*flags: str) -> RunConfig:
+    translation = _translate(*flags)
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    return parse_config(translation.values)
+
+
+def _refusals(*flags: str) -> dict[str, str]:
+    return {refusal.name: refusal.reason for refusal in _translate(*flags).blocking}
+
+
+def test_without_flags_the_defaults_of_open_instructs_code_hold() -> None:
+    config = _config()
+    assert (config.advantage.baseline, config.advantage.scale) == ("group_mean", "none")
+    assert (config.loss.objective, config.loss.clip_low, config.loss.clip_high) == ("ppo_clip", 0.2, 0.272)
+    assert (config.loss.aggregation, config.loss.baseline) == ("token-mean", "proximal")
+    assert (config.kl.coef, config.kl.estimator, config.kl.input_clamp) == (0.05, "k3", 40.0)
+    assert (config.correction.weight, config.correction.weight_low, config.correction.weight_high) == ("token", None, 2)
+    assert (config.grpo.max_staleness, config.grpo.group_size, config.grpo.groups_per_step) == (8, 4, 16)
+    assert (config.learner.learning_rate, config.learner.lr_scheduler) == (2e-5, "linear")
+    assert (config.learner.adam_beta2, config.learner.max_grad_norm) == (0.999, 1.0)
+    assert (config.run.seed, config.run.num_steps) == (42, 100_000 // 64)
+    assert config.data.sources[0].weight == 10.0
+    assert config.learner.gradient_checkpointing, "open-instruct always checkpoints"
+
+
+def test_standard_advantages_have_a_population_deviation() -> None:
+    advantage = _config("--advantage_normalization_type", "standard").advantage
+    assert (advantage.scale, advantage.std_ddof, advantage.std_eps) == ("group_std", 0, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--rho_mask_lower_bound", "0.5", "--rho_mask_upper_bound", "5"], ("ratio", "token", 0.5, 5.0, False)),
+        (
+            ["--rho_mask_upper_bound", "5", "--rho_mask_sequence_level"],
+            ("ratio", "sequence_mean", None, 5.0, False),
+        ),
+        (
+            ["--rho_mask_upper_bound", "5", "--rho_mask_tv_divergence", "true"],
+            ("tv", "sequence_mean", None, 5.0, True),
+        ),
+    ],
+)
+def test_masks_of_the_train_inference_ratio_become_filters(flags: list[str], expected: tuple[object, ...]) -> None:
+    (test,) = _config(*flags).correction.filters
+    assert (test.statistic, test.level, test.low, test.high, test.only_harmful) == expected
+    assert not test.reject, "open-instruct keeps dropped tokens in the divisor"
+
+
+def test_older_spellings_mean_the_same() -> None:
+    old = _config(
+        "--truncated_importance_sampling_ratio_cap", "2.0", "--active_fill_completions", "--no_resample_solve_rate",
+        "0.9", "--kl_estimator", "kl3", "--wandb_project_name", "p",
+    )  # fmt: skip
+    new = _config(
+        "--rho_clamp_upper_bound", "2.0", "--active_sampling", "--no_resampling_pass_rate", "0.9", "--kl_estimator",
+        "2", "--wandb_project", "p",
+    )  # fmt: skip
+    assert old == new
+    assert old.grpo.active_sampling and old.grpo.easy_rate == 0.9
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "reason"),
+    [
+        (["--use_vllm_logprobs", "true"], "use_vllm_logprobs", "leave nothing to correct"),
+        (["--loss_denominator", "0"], "loss_denominator", 'must be "token" or a positive number'),
+        (["--loss_denominator", "tokens"], "loss_denominator", 'must be "token" or a positive number'),
+        (["--checkpoint_state_dir", "x", "--checkpoint_state_freq", "-1"], "checkpoint_state_dir", "they go together"),
+        (["--eval_on_step_0", "true", "--local_eval_every", "-1"], "eval_on_step_0", "needs local_eval_every above 0"),
+        (["--load_ref_policy", "false"], "load_ref_policy", "no reference policy means beta 0"),
+        (["--rho_mask_lower_bound", "1.5"], "rho_mask_lower_bound", "must be below 1"),
+        (["--rho_clamp_upper_bound", "0.5"], "rho_clamp_upper_bound", "must be above 1"),
+        (["--pack_length", "100"], "pack_length", "at least max_prompt_token_length + response_length (512)"),
+        (["--sequence_parallel_size", "2", "--num_learners_per_node", "2"], "learner", "needs zero_stage 3"),
+        (["--num_unique_prompts_rollout", "6", "--num_mini_batches", "4"], "grpo", "divisible by num_mini_batches"),
+        (["--advantage_normalization_type", "zscore"], "advantage_normalization_type", "centered and standard"),
+        (["--active_sampling", "--filter_zero_std_samples", "false"], "active_sampling", "filter_zero_std_samples"),
+        (["--dataset_mixer_list", "a", "1.0", "b"], "dataset_mixer_list", "names and amounts in turn"),
+        (["--vllm_top_p", "0.9"], "vllm_top_p", "biases the importance ratio"),
+        (["--total_episodes", "10"], "config", "at least the 64 completions of one step"),
+        (["--tools", "python"], "tools", "put off"),
+        (["--use_peft"], "use_peft", "LoRA"),
+        (["--code_api_url", "http://x"], "code_api_url", "not yet available"),
+        (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
+        (["--learning_rate", "fast"], "learning_rate", "a number is expected"),
+    ],
+)
+def test_rules_that_are_broken_are_refused_by_the_field(flags: list[str], name: str, reason: str) -> None:
+    refusals = _refusals(*flags)
+    assert name in refusals, refusals
+    assert reason in refusals[name]
+
+
+def test_what_does_not_change_the_training_does_not_stand_in_the_way() -> None:
+    translation = _translate("--push_to_hub", "--oe_eval_tasks", "a,b")
+    assert translation.toml and not translation.blocking
+    assert {refusal.name for refusal in translation.refusals} == {"push_to_hub", "oe_eval_tasks"}
+
+
+def test_what_is_skipped_is_named_at_the_head_of_the_file() -> None:
+    translation = _translate("--stop_strings", "</answer>", skip=("stop_strings",))
+    assert "Not the whole of it" in translation.toml and "stop_strings = </answer>" in translation.toml
+    assert not _translate("--stop_strings", "</answer>").toml
+
+
+def test_every_line_says_where_it_comes_from() -> None:
+    toml = _translate("--beta", "0.01").toml
+    assert "# beta = 0.01" in toml
+    assert "# clip_higher = 0.272 (open-instruct's default)" in toml
+
+
+def test_a_launch_script_with_a_launcher_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "MIX='a/b 1.0 c/d 200'\nNAME=${NAME:-run_one}\npython mason.py --cluster x --gpus 8 -- source y.sh \\&\\& "
+        "uv run python open_instruct/grpo_fast.py \\\n  --exp_name $NAME --num_learners_per_node 4 4 \\\n"
+        "  --model_name_or_path m --dataset_mixer_list $MIX --total_episodes $((5 * 64)) --deepspeed_stage 2 \\\n"
+        "  # --beta 0.3 \\\n"
+    )
+    translation = translate_arguments("open-instruct", [str(script)])
+    config = parse_config(translation.values)
+    assert config.run.name == "run_one" and config.run.num_steps == 5
+    assert config.launch.num_learner_ranks == 8 and config.kl.coef == 0.05
+    assert [(source.dataset, source.count) for source in config.data.sources] == [("a/b", None), ("c/d", 200)]
+    assert any("--cluster, --gpus" in note for note in translation.notes)
+
+
+def test_a_variable_that_the_script_does_not_set_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python grpo_fast.py --model_name_or_path m --dataset_mixer_list $NOWHERE --seed 1\n")
+    (refusal,) = translate_arguments("open-instruct", [str(script)]).blocking
+    assert refusal.name == "dataset_mixer_list" and "$NOWHERE" in refusal.reason
+
+
+def test_a_script_that_starts_nothing_known_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python finetune.py --x 1\n")
+    with pytest.raises(InvalidArgument, match="starts no trainer that is known here"):
+        translate_arguments("open-instruct", [str(script)])
+
+
+def test_the_example_of_the_experiment_config_is_read_as_python(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(
+        "from open_instruct.grpo_utils import ExperimentConfig, GRPOLossType\nconfig = ExperimentConfig(\n"
+        "    exp_name='olmo_7b_gsm8k', lr_scheduler_type='cosine', warmup_ratio=0.03, clip_higher=0.28,\n"
+        "    loss_fn=GRPOLossType.dapo, num_mini_batches=2, total_episodes=50000, deepspeed_stage=2,\n"
+        "    num_learners_per_node=[4, 4])\n"
+    )
+    assert [refusal.name for refusal in translate_arguments("open-instruct", [str(script)]).blocking] == [
+        "model_name_or_path"
+    ]
+    translation = translate_arguments("open-instruct", [str(script)], overrides=["model.path=m"])
+    config = parse_config(translation.values)
+    steps = 50_000 // 64
+    assert (config.run.num_steps, config.learner.warmup_steps) == (steps, int(steps * 2 * 0.03))
+    assert config.launch.num_learner_ranks == 8 and config.loss.clip_high == 0.28
