@@ -144,6 +144,11 @@ class RunConfig(Section):
                 f"grpo.group_size: must be at least 2 with advantage.baseline {self.advantage.baseline!r} (given: 1): "
                 "a group of one has no one to compare with"
             )
+        if self.advantage.per_verifier and self.kl.place == "reward" and self.kl.reward_level == "completion":
+            raise ValueError(
+                'kl.reward_level "completion" takes the KL from the one reward of a completion, which '
+                'advantage.per_verifier does not have: use "token"'
+            )
         if self.correction.is_on and self.loss.baseline == "behavior":
             raise ValueError(
                 "loss.baseline: correction weighs the proximal policy against the behavior policy: set it to "

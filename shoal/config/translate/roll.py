@@ -110,8 +110,8 @@ _TABLE: list[Field] = [
     composed("difficulty_mask", "flag", False, "grpo.difficulty_low grpo.difficulty_high"),
     composed("difficulty_low_threshold", "number", 0.0, "grpo.difficulty_low"),
     composed("difficulty_high_threshold", "number", 1.0, "grpo.difficulty_high"),
-    refused("error_max_len_clip", "flag", False, "wrong long completions are not left out: use max_len_mask"),
-    ignored("error_max_len_threshold", "it belongs to error_max_len_clip"),
+    composed("error_max_len_clip", "flag", False, "grpo.max_wrong_completion_tokens"),
+    composed("error_max_len_threshold", "number", 1e10, "grpo.max_wrong_completion_tokens"),
     ignored("difficulty_high", "ROLL has no such field; difficulty_high_threshold"),
     composed("async_generation_ratio", "number", 0.0, "grpo.max_staleness", why="rounded up"),
     composed("is_use_additional_prompts", "flag", False, "grpo.active_sampling"),
@@ -229,6 +229,13 @@ def _compose(source: Source, draft: Draft) -> None:
             draft.set(f"grpo.difficulty_{end}", threshold, source.origin(name))
         elif source.is_given(name):
             draft.notes.append(f"{name} = {threshold}: changes nothing without difficulty_mask")
+    threshold = source["error_max_len_threshold"]
+    if source["error_max_len_clip"]:
+        if threshold < 1e10:
+            origin = source.origin("error_max_len_clip", "error_max_len_threshold")
+            draft.set("grpo.max_wrong_completion_tokens", math.ceil(threshold), origin)
+    elif source.is_given("error_max_len_threshold"):
+        draft.notes.append(f"error_max_len_threshold = {threshold}: changes nothing without error_max_len_clip")
     ratio = source["async_generation_ratio"]
     draft.set("grpo.max_staleness", math.ceil(ratio), source.origin("async_generation_ratio"))
     refills = source["is_use_additional_prompts"] or source["dynamic_sampling"]
@@ -334,6 +341,9 @@ def _advantage(source: Source, draft: Draft) -> None:
         if kind not in (None, "group", "batch"):
             draft.refuse(name, kind, "known: group, batch; running statistics are not kept")
             return
+    if std == "group" and mean != "group":
+        draft.refuse("norm_std_type", "group", "equal rewards would be divided by 0 without their group's mean")
+        return
     origin = source.origin(
         "adv_estimator", *(n for n in ("reward_norm", "reward_shift", "reward_scale") if source.is_given(n))
     )

@@ -209,7 +209,7 @@ _ADVANTAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "grpo": ("group_mean", "group_std", {"std_ddof": 1, "std_eps": 1e-6}),
     "grpo_vectorized": ("group_mean", "group_std", {"std_ddof": 1, "std_eps": 1e-6}),
     "grpo_passk": ("second_best", "group_std", {"std_ddof": 1, "std_eps": 1e-6}),
-    "gdpo": ("group_mean", "group_std", {"per_verifier": True, "batch_normalize": True}),
+    "gdpo": ("group_mean", "group_std", {"std_ddof": 1, "std_eps": 1e-6, "per_verifier": True, "whiten": True}),
     "reinforce_plus_plus": ("none", "none", {"whiten": True}),
     "reinforce_plus_plus_baseline": ("group_mean", "none", {"whiten": True}),
     "rloo": ("leave_one_out", "none", {}),
@@ -378,6 +378,9 @@ def _kl(source: Source, draft: Draft) -> None:
         draft.set("kl.gradient", "straight_through", source.origin(name))
     if in_reward:
         draft.set("kl.place", "reward", source.origin("algorithm.use_kl_in_reward"))
+        # The others add a completion's token rewards up before they compare them.
+        level = "token" if source["algorithm.adv_estimator"] in ("reinforce_plus_plus", "remax") else "completion"
+        draft.set("kl.reward_level", level, source.origin("algorithm.use_kl_in_reward"))
         if control == "adaptive":
             draft.set("kl.target", target, source.origin("algorithm.kl_ctrl.target_kl"))
             draft.set("kl.horizon", horizon, source.origin("algorithm.kl_ctrl.horizon"))
