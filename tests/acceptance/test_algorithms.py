@@ -1,0 +1,114 @@
+"""Short real runs of what the algorithm's options promise: each finite, each with the metric that it moves moving."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.stack import LocalStack, write_config
+from tests.integration.test_run import guessing_config
+
+pytestmark = pytest.mark.timeout(900)
+
+NUM_STEPS = 6
+Rows = list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A configuration, and what its metrics have to show."""
+
+    name: str
+    shows: Callable[[Rows], bool]
+    """Whether the option's own metric has moved."""
+    watched: tuple[str, ...]
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def _any(rows: Rows, name: str, holds: Callable[[float], bool]) -> bool:
+    return any(holds(row[name]) for row in rows if name in row)
+
+
+TWO_UPDATES = {"num_mini_batches": 2}
+VARIANTS = (
+    Variant(
+        "GRPO",
+        lambda rows: _any(rows, "val/ratio_max", lambda value: value > 1) and _any(rows, "policy/clipfrac_avg", bool),
+        ("val/ratio_max", "policy/clipfrac_avg"),
+        {"grpo": TWO_UPDATES},
+    ),
+    Variant(
+        "DAPO with active sampling",
+        lambda rows: _any(rows, "batch/refills", bool) and all(row["staleness/max"] <= 1 for row in rows),
+        ("batch/refills", "batch/filtered_prompts_pct"),
+        {"grpo": {"active_sampling": True, "max_staleness": 1, "group_size": 2, "max_refills": 3}},
+    ),
+    Variant(
+        "CISPO",
+        lambda rows: _any(rows, "policy/clipfrac_high", bool),
+        ("policy/clipfrac_high", "val/ratio_max"),
+        {"loss": {"objective": "cispo", "clip_high": 0.01}, "grpo": TWO_UPDATES},
+    ),
+    Variant(
+        "Dr. GRPO",
+        # Advantages without a scale are at most 1 in size; the fixed divisor makes the loss small.
+        lambda rows: all(row["val/advantages_max"] < 1 for row in rows) and _any(rows, "val/advantages_max", bool),
+        ("val/advantages_max", "objective/loss"),
+        {"advantage": {"scale": "none"}, "loss": {"aggregation": "seq-mean-token-sum-norm"}},
+    ),
+    Variant(
+        "GSPO",
+        lambda rows: _any(rows, "policy/clipfrac_avg", bool),
+        ("policy/clipfrac_avg", "val/ratio_max"),
+        {"loss": {"objective": "gspo", "clip_low": 3e-4, "clip_high": 4e-4}, "grpo": TWO_UPDATES},
+    ),
+    Variant(
+        "two mini-batches and two epochs",
+        lambda rows: _any(rows, "val/ratio_var", lambda value: value > 0),
+        ("val/ratio_var", "policy/clipfrac_avg"),
+        {"grpo": {"num_mini_batches": 2, "num_epochs": 2}},
+    ),
+    Variant(
+        "a reference that follows the policy",
+        # After an update with alpha 1 the reference is the policy: the next step begins at a divergence of 0.
+        lambda rows: rows[1]["objective/kl3"] > 0 and rows[2]["objective/kl3"] < 1e-6 < rows[3]["objective/kl3"],
+        ("objective/kl3", "loss/kl_avg"),
+        {"kl": {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 1.0}},
+    ),
+    Variant(
+        "a staleness of 2 with truncated importance weights",
+        lambda rows: (
+            _any(rows, "staleness/max", lambda value: value == 2)
+            and _any(rows, "val/rho_clipfrac", bool)
+            and all(row["staleness/max"] <= 2 for row in rows)
+        ),
+        ("staleness/max", "val/rho_clipfrac", "val/rho_weight"),
+        {
+            "grpo": {"max_staleness": 2},
+            "loss": {"baseline": "proximal"},
+            "correction": {"weight": "token", "weight_high": 1.05},
+        },
+    ),
+)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_a_short_real_run_shows_what_its_option_does(variant: Variant, tmp_path: Path) -> None:
+    sections = {"run": {"num_steps": NUM_STEPS}, "learner": {"zero_stage": 0, "learning_rate": 3e-3}}
+    config = guessing_config(tmp_path, **sections)
+    for section, values in variant.sections.items():
+        config[section] = config.get(section, {}) | values
+    stack = LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config)), "--name", "short")
+    try:
+        assert stack.wait(600) == 0, stack.tail()
+    finally:
+        stack.end()
+    rows = [row for row in stack.metrics() if "objective/loss" in row]
+    assert [int(row["step"]) for row in rows] == list(range(1, NUM_STEPS + 1)), stack.tail()
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    watched = {name: [round(row.get(name, math.nan), 5) for row in rows] for name in variant.watched}
+    print(f"\n{variant.name}: {watched}")
+    assert variant.shows(rows), watched
