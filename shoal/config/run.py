@@ -157,6 +157,17 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _every_rank_has_a_completion(self) -> Self:
+        completions = self.grpo.groups_per_step // self.grpo.num_mini_batches * self.grpo.group_size
+        ranks = self.launch.num_learner_ranks // self.learner.sequence_parallel_size
+        if completions < ranks:
+            raise ValueError(
+                f"{completions} completions of an optimizer step for {ranks} ranks: some would never have one; raise "
+                "grpo.groups_per_step or lower launch.num_learner_ranks or grpo.num_mini_batches"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _learner_ranks_divide(self) -> Self:
         num_ranks = self.launch.num_learner_ranks
         for name in ("sequence_parallel_size", "zero_hpz_partition_size"):

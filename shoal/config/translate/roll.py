@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.draft import Draft, Origin, Source
 from shoal.config.translate.fields import Field, choice, composed, ignored, mapped, not_yet, refused
 from shoal.config.translate.open_instruct.compose import run_name
 from shoal.config.translate.system import System
@@ -240,6 +240,8 @@ def _compose(source: Source, draft: Draft) -> None:
     draft.set("grpo.max_staleness", math.ceil(ratio), source.origin("async_generation_ratio"))
     refills = source["is_use_additional_prompts"] or source["dynamic_sampling"]
     draft.set("grpo.active_sampling", refills, source.origin("is_use_additional_prompts"))
+    if not refills:
+        draft.set("grpo.keep_zero_signal", True, Origin("ROLL counts groups of equal rewards in the divisor", False))
     every = source["eval_steps"]
     if source.is_given("eval_steps"):
         draft.notes.append(

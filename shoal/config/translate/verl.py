@@ -306,6 +306,7 @@ def _batches(source: Source, draft: Draft) -> None:
     draft.set("checkpoint.every_steps", saves if saves > 0 else 50, source.origin("trainer.save_freq"))
     refills = source["algorithm.filter_groups.max_num_gen_batches"]
     if source["algorithm.filter_groups.enable"]:
+        draft.set("grpo.keep_zero_signal", False, source.origin("algorithm.filter_groups.enable"))
         draft.set(
             "grpo.max_refills",
             refills if refills > 0 else 100,

@@ -1,0 +1,67 @@
+"""What follows from a configuration is computed once, and right."""
+
+from typing import Any
+
+import pytest
+
+from shoal.config import dump_config, parse_config
+from shoal.config.derived import derived_values
+from shoal.errors import InvalidArgument
+
+
+def _values(**sections: Any) -> dict[str, Any]:
+    return {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, **sections}
+
+
+def test_every_figure_follows_from_the_fields() -> None:
+    derived = derived_values(
+        parse_config(
+            _values(
+                run={"name": "r", "num_steps": 10},
+                grpo={
+                    "group_size": 4,
+                    "groups_per_step": 12,
+                    "num_mini_batches": 3,
+                    "num_epochs": 2,
+                    "max_staleness": 2,
+                },
+                learner={
+                    "zero_stage": 3,
+                    "sequence_parallel_size": 2,
+                    "lr_scheduler": "linear",
+                    "warmup_ratio": 0.11,
+                },
+                launch={"num_learner_ranks": 4, "num_generators": 3},
+                generator={"tensor_parallel_size": 2},
+            )
+        )
+    )
+    assert (derived.run_name, derived.world_size, derived.data_parallel_size) == ("r", 4, 2)
+    assert (derived.completions_per_step, derived.completions_per_optimizer_step) == (48, 16)
+    assert derived.accumulation_steps == 16 / 2
+    assert (derived.optimizer_steps_per_step, derived.optimizer_steps, derived.train_steps) == (6, 60, 10)
+    assert derived.total_episodes == 480
+    assert derived.warmup_steps == 7, "0.11 of 60, rounded up"
+    assert (derived.num_generator_gpus, derived.max_groups_in_flight) == (6, 36)
+    assert not derived.loads_reference
+
+
+def test_steps_follow_from_the_episodes() -> None:
+    config = parse_config(_values(run={"total_episodes": 1000}, grpo={"group_size": 4, "groups_per_step": 8}))
+    assert config.run.num_steps == 1000 // 32
+    assert parse_config(dump_config(config)) == config, "what travels says both, and means the same"
+
+
+def test_episodes_and_steps_that_differ_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"num_steps \(7\) and run.total_episodes \(1000, which is 15 steps"):
+        parse_config(_values(run={"total_episodes": 1000, "num_steps": 7}))
+
+
+def test_fewer_episodes_than_one_step_takes_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="at least the 64 completions of one step"):
+        parse_config(_values(run={"total_episodes": 63}))
+
+
+def test_a_mini_batch_without_a_completion_for_each_rank_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="4 completions of an optimizer step for 8 ranks"):
+        parse_config(_values(grpo={"group_size": 4, "groups_per_step": 1}, launch={"num_learner_ranks": 8}))
