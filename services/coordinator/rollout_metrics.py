@@ -9,7 +9,7 @@ from services.coordinator.sampling import SettledGroup
 from services.coordinator.step import StepPlan
 from shoal.config import RunConfig
 from shoal.grpo.signal import solved_share, zero_signal_kind
-from shoal.rollout import Completion, FinishReason, Score, ScoreOutcome
+from shoal.rollout import Completion, FinishReason, Rollout, Score, ScoreOutcome
 
 
 def rollout_metrics(config: RunConfig, groups: Sequence[SettledGroup], plan: StepPlan) -> dict[str, float]:
@@ -113,12 +113,13 @@ def _advantages(plan: StepPlan) -> dict[str, float]:
     weights = []
     for group in plan.trained:
         for rollout in group.rollouts:
-            count = _num_counting(rollout.completion)
-            values = [rollout.advantage] if rollout.token_advantages is None else rollout.token_advantages.tolist()
+            weights.append(rollout.weight)
+            if not (count := _num_counting(rollout.completion)):
+                continue
             total += rollout.advantage * count
             num_tokens += count
-            least, most = min(least, *values), max(most, *values)
-            weights.append(rollout.weight)
+            low, high = _range(rollout)
+            least, most = min(least, low), max(most, high)
     if not num_tokens:
         return {}
     return {
@@ -127,6 +128,15 @@ def _advantages(plan: StepPlan) -> dict[str, float]:
         "val/advantages_max": most,
         "val/completion_weight_max": max(weights),
     }
+
+
+def _range(rollout: Rollout) -> tuple[float, float]:
+    """Least and largest advantage of the tokens that count, of which there is one at least."""
+    if rollout.token_advantages is None:
+        return rollout.advantage, rollout.advantage
+    mask = rollout.completion.loss_mask
+    values = rollout.token_advantages if mask is None else rollout.token_advantages[mask]
+    return float(values.min()), float(values.max())
 
 
 def _num_counting(completion: Completion) -> int:

@@ -280,7 +280,9 @@ class ActiveRun:
         order_number = self._buffer.next_to_take
         async with self._learner_steps:
             kl = await self._reference.measure(groups)
-        plan = plan_step(self.config, groups, self._version, f"{self._version.attempt}/{order_number}", kl)
+        plan = await asyncio.to_thread(
+            plan_step, self.config, groups, self._version, f"{self._version.attempt}/{order_number}", kl
+        )
         skip_reason = plan.why_nothing
         learner_metrics = {}
         if plan.batch.groups:

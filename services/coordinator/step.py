@@ -13,7 +13,7 @@ from services.coordinator.sampling import SettledGroup
 from shoal.config import RunConfig
 from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages
 from shoal.grpo.staleness import staleness
-from shoal.grpo.token_advantage import token_advantages
+from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 from shoal.grpo.weighting import difficulty_weights, length_weights
 from shoal.rollout import Completion, Rollout, TrainBatch, TrainGroup, WeightVersion
 
@@ -132,29 +132,31 @@ def _rollouts(
     """What is trained on, by the group's order number."""
     places = [(group, place) for group in groups for place in trained_places(config, group)]
     completions = [group.completions[place] for group, place in places]
-    advantages_T = token_advantages(
-        config.advantage,
-        [by_group[group.order_number][place] or 0.0 for group, place in places],
-        [_mask(completion) for completion in completions],
-        _token_rewards(config, groups, places, kl),
-    )
+    advantages = [by_group[group.order_number][place] or 0.0 for group, place in places]
+    token_rewards_T = _token_rewards(config, groups, places, kl)
+    advantages_T: Sequence[Float64Array | None] = [None] * len(places)
+    if token_rewards_T or config.advantage.discount < 1:
+        masks_T = [_mask(completion) for completion in completions]
+        advantages_T = token_advantages(config.advantage, advantages, masks_T, token_rewards_T)
+    else:
+        num_tokens = [_num_counting(completion) for completion in completions]
+        advantages = uniform_advantages(config.advantage, advantages, num_tokens)
     weights = _weights(config, places)
     rewards = {group.order_number: reward_group(config, group).rewards for group in groups}
     result: dict[int, list[Rollout]] = {group.order_number: [] for group in groups}
-    for (group, place), values_T, weight in zip(places, advantages_T, weights, strict=True):
+    for (group, place), advantage, values_T, weight in zip(places, advantages, advantages_T, weights, strict=True):
         completion = group.completions[place]
-        counting = values_T[_mask(completion)]
-        same = not len(counting) or bool(np.all(counting == counting[0]))
-        result[group.order_number].append(
-            Rollout(
-                completion,
-                advantage=float(counting[0] if same else counting.mean()) if len(counting) else 0.0,
-                weight=weight,
-                reward=rewards[group.order_number][place],
-                token_advantages=None if same else values_T.astype(np.float32),
-            )
-        )
+        rollout = Rollout(completion, advantage, weight, rewards[group.order_number][place])
+        result[group.order_number].append(rollout if values_T is None else _with_tokens(rollout, values_T))
     return result
+
+
+def _with_tokens(rollout: Rollout, advantages_T: Float64Array) -> Rollout:
+    """With an advantage for each token if they differ; their mean stands for the whole."""
+    counting = advantages_T[_mask(rollout.completion)]
+    if not len(counting) or np.all(counting == counting[0]):
+        return replace(rollout, advantage=float(counting[0]) if len(counting) else 0.0)
+    return replace(rollout, advantage=float(counting.mean()), token_advantages=advantages_T.astype(np.float32))
 
 
 def _token_rewards(
@@ -211,6 +213,10 @@ def _weights(config: RunConfig, places: Sequence[tuple[SettledGroup, int]]) -> l
         weights = [weight * length for weight, length in zip(weights, lengths, strict=True)]
     mean = statistics.fmean(weights) if weights else 1.0
     return [weight / mean for weight in weights]
+
+
+def _num_counting(completion: Completion) -> int:
+    return completion.num_tokens if completion.loss_mask is None else int(completion.loss_mask.sum())
 
 
 def _mask(completion: Completion) -> npt.NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 Legend: T tokens of a completion.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,26 @@ from shoal.config.advantage import AdvantageConfig
 from shoal.rollout import BoolArray
 
 Float64Array = npt.NDArray[np.float64]
+
+
+def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num_tokens: Sequence[int]) -> list[float]:
+    """What each token of each completion is worth, where nothing stands at single tokens and `discount` is 1.
+
+    `num_tokens` are those of each completion that count. With `whiten`, `(a - mean) / sqrt(var + whiten_eps)` with
+    mean and variance over the tokens of all completions, as long as there are at least two (REINFORCE++,
+    arXiv:2501.03262); then held within `clip`. No array as long as the batch is made.
+    """
+    values = list(advantages)
+    total = sum(num_tokens)
+    if config.whiten and total >= 2:
+        mean = math.fsum(n * a for n, a in zip(num_tokens, values, strict=True)) / total
+        squares = math.fsum(n * (a - mean) ** 2 for n, a in zip(num_tokens, values, strict=True))
+        divisor = math.sqrt(squares / (total - config.whiten_ddof) + config.whiten_eps)
+        # Equal values are exactly 0: their mean need not equal them in floating point.
+        same = len({a for n, a in zip(num_tokens, values, strict=True) if n}) == 1
+        values = [0.0 if same else (a - mean) / divisor for a in values]
+    limit = math.inf if config.clip is None else config.clip
+    return [min(max(a, -limit), limit) for a in values]
 
 
 def token_advantages(
@@ -24,10 +45,11 @@ def token_advantages(
 
     A completion's own advantage a stands at its last token that counts, besides what `token_rewards_T` gives to
     tokens. Token t is then worth `R_t = sum over k >= t of discount^(k - t) r_k`, counted in tokens that count: those
-    of a tool are no step of the policy's. With `whiten`, `(R - mean) / sqrt(var + whiten_eps)` over all tokens of the
-    batch that count, as long as there are at least two (REINFORCE++, arXiv:2501.03262). Last, all are held within
-    `clip`. Without token rewards and with discount 1 all tokens of a completion are worth the same.
+    of a tool are no step of the policy's. Whitening and clipping are those of `uniform_advantages`, with R for a.
     """
+    if not token_rewards_T and config.discount == 1:
+        uniform = uniform_advantages(config, advantages, [int(mask.sum()) for mask in masks_T])
+        return [np.where(mask, value, 0.0) for mask, value in zip(masks_T, uniform, strict=True)]
     returns_T = []
     for index, (advantage, mask) in enumerate(zip(advantages, masks_T, strict=True)):
         given = token_rewards_T[index] if token_rewards_T else None
@@ -43,9 +65,6 @@ def _returns(advantage: float, mask: BoolArray, given: Float64Array | None, disc
     counting = np.flatnonzero(mask)
     values = np.zeros(len(mask))
     if not len(counting):
-        return values
-    if given is None and discount == 1:
-        values[counting] = advantage
         return values
     rewards = np.zeros(len(counting)) if given is None else given[counting].astype(np.float64)
     rewards[-1] += advantage

@@ -2,11 +2,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shoal.config.advantage import AdvantageConfig
 from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages, has_signal, weighted_sum
-from shoal.grpo.token_advantage import token_advantages
+from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 
 
 def advantages(rewards: list[float | None], **options: object) -> list[float | None]:
@@ -139,3 +141,34 @@ def test_whitening_weighs_every_token_alike_and_skips_what_does_not_count() -> N
 def test_parts_that_do_not_fit_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         AdvantageConfig(**options)  # type: ignore[arg-type]
+
+
+@given(
+    values=st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 9)), min_size=1, max_size=12),
+    ddof=st.integers(0, 1),
+    clip=st.sampled_from([None, 0.5]),
+)
+def test_advantages_of_whole_completions_need_no_tokens(
+    values: list[tuple[float, int]], ddof: int, clip: float | None
+) -> None:
+    config = AdvantageConfig(whiten=True, whiten_ddof=ddof, clip=clip)  # type: ignore[arg-type]
+    given_advantages, counts = [value for value, _ in values], [count for _, count in values]
+    masks = [np.ones(count, dtype=bool) for count in counts]
+    nothing = [np.zeros(count) for count in counts]
+    by_token = token_advantages(config, given_advantages, masks, nothing)
+    for value, tokens in zip(uniform_advantages(config, given_advantages, counts), by_token, strict=True):
+        assert np.allclose(tokens, value, atol=1e-6), f"{value} for the completion, {tokens.tolist()} for its tokens"
+
+
+@given(
+    rewards=st.lists(st.one_of(st.none(), st.integers(-8, 8).map(float)), min_size=1, max_size=10),
+    shift=st.integers(-5, 5),
+    baseline=st.sampled_from(["group_mean", "leave_one_out", "second_best"]),
+)
+def test_what_all_of_a_group_earn_besides_changes_nothing(
+    rewards: list[float | None], shift: int, baseline: str
+) -> None:
+    shifted = [None if reward is None else reward + shift for reward in rewards]
+    first, second = advantages(rewards, baseline=baseline), advantages(shifted, baseline=baseline)
+    for a, b in zip(first, second, strict=True):
+        assert (a is None) is (b is None) and (a or 0.0) == pytest.approx(b or 0.0), f"{first} became {second}"
