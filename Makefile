@@ -43,6 +43,7 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/python tools/lock.py --check
 	$(BIN)/python tools/configuration_docs.py --check
 	$(BIN)/python tools/metrics_docs.py --check
+	$(BIN)/python tools/translation_docs.py --check
 	$(BIN)/python -m pytest -q tests/contract/test_protos.py
 
 format: install-dev  ## Rewrite Python and protos in the project's format
@@ -60,6 +61,7 @@ requirements: install-dev  ## Rewrite requirements/ from what .venv has installe
 docs: install-dev  ## Rewrite docs/configuration.md and docs/metrics.md from the code's own words
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py
+	$(BIN)/python tools/translation_docs.py
 
 accept: install-dev  ## Show every promise of the README on this machine, with figures (an hour or two)
 	$(BIN)/python -m pytest -s tests/acceptance

@@ -11,10 +11,7 @@ OPEN_INSTRUCT = System(
     name="open-instruct",
     table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
     compose=compose,
-    implied={
-        "learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's"),
-        "grpo.max_skipped_steps": (3, ""),
-    },
+    implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
     programs=(re.compile(r"grpo(_fast)?\.py$"),),
     calls=("ExperimentConfig", "GRPOExperimentConfig", "StreamingDataLoaderConfig", "VLLMConfig", "ModelConfig"),
     model_field="model_name_or_path",

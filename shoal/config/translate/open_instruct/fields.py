@@ -264,6 +264,8 @@ ENGINE_AND_MODEL = [
         choice(
             {
                 None: "auto",
+                "True": "flash_attention_2",
+                "False": "sdpa",
                 "flash_2": "flash_attention_2",
                 "flash_attention_2": "flash_attention_2",
                 "sdpa": "sdpa",

