@@ -50,6 +50,19 @@ def test_dapo_samples_on_until_each_step_has_its_groups(tmp_path: Path) -> None:
     assert truncated == 0, f"{truncated} truncated completions were trained on"
 
 
+def test_rloo_compares_with_siblings_rewards_less_the_kl(tmp_path: Path) -> None:
+    rows, _ = run(
+        tmp_path,
+        advantage={"baseline": "leave_one_out", "scale": "none"},
+        loss={"objective": "policy_gradient"},
+        kl={"coef": 0.5, "place": "reward", "estimator": "k1", "reward_level": "completion"},
+    )
+    distances = [row["objective/reward_kl"] for row in rows]
+    print("kl in the reward", distances, "grad", [row.get("optim/grad_norm") for row in rows])
+    assert abs(distances[0]) < 1e-3, f"the policy begins as the reference, but differs by {distances[0]}"
+    assert abs(distances[-1]) > 10 * abs(distances[0]), f"the policy moved, the KL did not: {distances}"
+
+
 def test_dr_grpo_leaves_the_spread_of_a_group_in_its_advantages(tmp_path: Path) -> None:
     rows, ledger = run(
         tmp_path,
@@ -68,19 +81,6 @@ def test_dr_grpo_leaves_the_spread_of_a_group_in_its_advantages(tmp_path: Path) 
     for pairs in groups.values():
         mean = sum(reward for reward, _ in pairs) / len(pairs)
         assert all(abs(advantage - (reward - mean)) < 1e-9 for reward, advantage in pairs), pairs
-
-
-def test_rloo_compares_with_siblings_rewards_less_the_kl(tmp_path: Path) -> None:
-    rows, _ = run(
-        tmp_path,
-        advantage={"baseline": "leave_one_out", "scale": "none"},
-        loss={"objective": "policy_gradient"},
-        kl={"coef": 0.5, "place": "reward", "estimator": "k1", "reward_level": "completion"},
-    )
-    distances = [row["objective/reward_kl"] for row in rows]
-    print("kl in the reward", distances, "grad", [row.get("optim/grad_norm") for row in rows])
-    assert abs(distances[0]) < 1e-3, f"the policy begins as the reference, but differs by {distances[0]}"
-    assert abs(distances[-1]) > 10 * abs(distances[0]), f"the policy moved, the KL did not: {distances}"
 
 
 def test_remax_asks_for_a_greedy_answer_of_each_prompt(tmp_path: Path) -> None:
