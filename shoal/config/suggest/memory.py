@@ -111,8 +111,12 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     }
     if learner.offload_optimizer:
         parts["optimizer"] = 0.0
+    if learner.offload_parameters:
+        parts["weights"] = 0.0
     if config.kl.needs_reference:
-        parts["reference"] = compute * (own if stage == 3 else size)
+        # One that follows the policy is held as the policy is.
+        held = compute if config.kl.reference_update_steps is None else _FLOAT32
+        parts["reference"] = held * (own if stage == 3 else size)
     return Memory(parts)
 
 
