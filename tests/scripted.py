@@ -170,6 +170,10 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         self.unconfigured = False
         """Refuse to score, as a process does that has just taken another's place."""
         self.constant: float | None = None
+        self.may_score = asyncio.Event()
+        """While it is not set, completions of `held_source` wait for their scores."""
+        self.held_source = ""
+        self.may_score.set()
         self.num_scored = 0
         self.server: RpcServer | None = None
         self.die_at: int | None = None
@@ -196,7 +200,10 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
             raise FailedPrecondition("the reward service is not configured", reason="NOT_CONFIGURED")
         async for request in request_iterator:
             if request.HasField("prompt"):
+                source = request.prompt.prompt_id.rpartition(":")[0]
                 continue
+            if source == self.held_source:
+                await self.may_score.wait()
             self.num_scored += 1
             if self.num_scored == self.die_at:
                 await _break_connection(self.server)

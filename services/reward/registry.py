@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.reward.verdict import Verdict
-from services.reward.verifiers import exact_string, gsm8k, math, reasoning_gym
+from services.reward.verifiers import exact_string, gsm8k, math, r1_format, reasoning_gym
 
 
 def _nothing_to_load() -> None:
@@ -35,6 +35,7 @@ _ALL = {
     "exact_string": Verifier(exact_string.verify),
     "gsm8k": Verifier(gsm8k.verify),
     "math": Verifier(math.verify, math.load),
+    "r1_format": Verifier(r1_format.verify),
     "reasoning_gym": Verifier(reasoning_gym.verify, reasoning_gym.load, module="reasoning_gym"),
 }
 VERIFIERS = {

@@ -11,7 +11,7 @@ from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, worker_pb2
 from tests.house import House, kinds
-from tests.scripted import ScriptedGenerator, arithmetic_config
+from tests.scripted import ScriptedGenerator, ScriptedReward, arithmetic_config
 
 NUM_PROMPTS = 6
 
@@ -142,6 +142,20 @@ async def test_an_evaluation_survives_the_loss_of_the_only_generator(house: Hous
     assert len(asked_to_evaluate(heir)) == 2 * NUM_PROMPTS
     scored = [event.attributes["num_scored"] for event in events if event.kind == "evaluation"]
     assert scored == [NUM_PROMPTS, NUM_PROMPTS], scored
+
+
+async def test_training_waits_for_answers_and_not_for_their_scores(house: House, model: Path) -> None:
+    generator, reward = ScriptedGenerator(house.plane, delay_s=0.3), ScriptedReward()
+    await house.add_all(generator, rewards=(reward,))
+    reward.held_source = "arithmetic@1"
+    reward.may_score.clear()
+    sections = {"grpo": {"max_staleness": 0}, "run": {"num_steps": 2}}
+    await house.start(config(model, {"samples_per_prompt": 2, "temperature": 1.0}, **sections))
+    events = await house.until(lambda event: event.kind == "step")
+    assert "evaluation" not in kinds(events), "the step waited for scores"
+    reward.may_score.set()
+    run, events = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED and steps_of_evaluations(events) == [0, 2], run.message
 
 
 async def test_checkpoints_and_pauses_are_answered_while_questions_are(house: House, model: Path) -> None:

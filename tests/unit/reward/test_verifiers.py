@@ -164,3 +164,18 @@ def test_reasoning_gym_pays_the_tasks_own_answer_in_full(task: str) -> None:
 def test_reasoning_gym_without_its_own_label_is_unscorable(label: Any) -> None:
     with pytest.raises(Unscorable):
         value("reasoning_gym", "5", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<think>2 + 2</think> <answer>4</answer>", 1.0),
+        ("thought\n</think>\n\n<answer>4\n</answer> and more", 1.0),
+        ("<answer>4</answer>", 0.0),
+        ("</think> so <answer>4</answer>", 0.0),
+        ("</think> <answer>4", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_format_is_a_thought_and_then_an_answer(completion: str, expected: float) -> None:
+    assert value("r1_format", completion, "4") == expected
