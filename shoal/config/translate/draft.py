@@ -94,6 +94,8 @@ class Source:
             value = read_value(row.kind, raw)
             if value is None and row.default is not None and row.kind in _NEVER_NULL and row.convert is None:
                 raise Unfit(f"a value is expected; leave it out for {_shown(row.default)}")
+            if name in self._values:
+                draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} counts")
             self._values[name] = value
         except Unfit as error:
             self._failed.add(name)

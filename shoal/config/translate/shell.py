@@ -14,7 +14,8 @@ from pathlib import Path
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_KEYWORDS = ("export", "readonly", "declare", "local", "typeset")
+_KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "if", "then", "else", "do", "{")
+_ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -40,6 +41,7 @@ class Script:
 
     commands: list[list[Word]] = field(default_factory=list)
     variables: dict[str, Word] = field(default_factory=dict)
+    arrays: dict[str, list[Word]] = field(default_factory=dict)
 
 
 def read_script(text: str) -> Script:
@@ -88,6 +90,8 @@ class _Reader:
             elif char in " \t":
                 self._end_word()
                 self._at += 1
+            elif char == "(" and (array := _ARRAY.fullmatch("".join(self._parts))):
+                self._read_array(array[1], appends=bool(array[2]))
             elif char in "\n;&|()" and not self._is_redirection():
                 self._end_command()
                 self._at += 1
@@ -96,6 +100,16 @@ class _Reader:
                 self._at += 1
         self._end_command()
         return self._script
+
+    def _read_array(self, name: str, *, appends: bool) -> None:
+        """NAME=(words): its lines are one list, and comments in it are none of them."""
+        end = _array_end(self._text, self._at)
+        reader = _Reader(self._text[self._at + 1 : end - 1])
+        reader._script = Script(variables=self._script.variables, arrays=self._script.arrays)
+        words = [word for command in reader.read().commands for word in command]
+        self._script.arrays[name] = [*self._script.arrays.get(name, []), *words] if appends else words
+        self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
+        self._at = end
 
     def _is_redirection(self) -> bool:
         return self._text[self._at] == "&" and self._text[self._at - 1 : self._at] == ">"
@@ -147,6 +161,13 @@ class _Reader:
         """Puts in `${inner}`: a variable's value, or its default."""
         name = _NAME.match(inner)
         rest = inner[name.end() :] if name else inner
+        if name and rest in ("[@]", "[*]") and name[0] in self._script.arrays:
+            for index, word in enumerate(self._script.arrays[name[0]]):
+                if index:
+                    self._end_word()
+                self._add(word.text)
+                self._unknown.extend(word.unknown)
+            return
         known = self._script.variables.get(name[0]) if name else None
         if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
             default = rest.lstrip(":")[1:]
@@ -196,6 +217,12 @@ class _Reader:
         words = self._words
         while words and words[0].text in _KEYWORDS:
             words = words[1:]
+        if len(words) >= 3 and words[0].text == "for" and words[2].text == "in":
+            # A loop over one value is an assignment; over several, which one it is nobody can say.
+            values = words[3:]
+            several = Word("", (f"${words[1].text}, one of {len(values)} values of a loop",))
+            self._script.variables[words[1].text] = values[0] if len(values) == 1 else several
+            words = []
         while words and (match := _ASSIGNMENT.match(words[0].text)):
             name, value = match[1], Word(words[0].text[match.end() :], words[0].unknown)
             before = self._script.variables.get(name)
@@ -223,6 +250,28 @@ def _closing(text: str, start: int, pair: str) -> int:
         depth += (text[index] == pair[0]) - (text[index] == pair[1])
         if depth == 0:
             return index + 1
+    return len(text)
+
+
+def _array_end(text: str, start: int) -> int:
+    """The place behind the bracket that ends an array: not one in quotes, a comment, or an expansion."""
+    at, depth = start, 0
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1
+        elif char in "'\"":
+            at = text.find(char, at + 1)
+            if at < 0:
+                break
+        elif char == "#" and text[at - 1] in " \t\n(":
+            at = text.find("\n", at)
+            if at < 0:
+                break
+        depth += (char == "(") - (char == ")")
+        at += 1
+        if depth == 0:
+            return at
     return len(text)
 
 

@@ -12,7 +12,7 @@ OPEN_INSTRUCT = System(
     table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
     compose=compose,
     implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
-    programs=(re.compile(r"grpo(_fast)?\.py$"),),
+    programs=(re.compile(r"grpo\w*\.py$"),),
     calls=("ExperimentConfig", "GRPOExperimentConfig", "StreamingDataLoaderConfig", "VLLMConfig", "ModelConfig"),
     model_field="model_name_or_path",
 )

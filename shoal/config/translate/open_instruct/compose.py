@@ -88,6 +88,9 @@ def _schedule(source: Source, draft: Draft) -> None:
 def _ranks(source: Source, draft: Draft) -> None:
     ranks = sum(source["num_learners_per_node"])
     draft.set("launch.num_learner_ranks", ranks, source.origin("num_learners_per_node"))
+    if source["single_gpu_mode"] and not source.is_given("vllm_gpu_memory_utilization"):
+        # Its default of 0.9 leaves a learner on the same GPU nothing.
+        draft.set("generator.gpu_memory_utilization", 0.4, source.origin("single_gpu_mode"))
     zpg, stage = source["deepspeed_zpg"], source["deepspeed_stage"]
     if stage == 3 and zpg > 1 and ranks > 1 and (source.is_given("deepspeed_zpg") or ranks % zpg == 0):
         draft.set("learner.zero_hpz_partition_size", zpg, source.origin("deepspeed_zpg"))
@@ -251,6 +254,10 @@ def _evaluation(source: Source, draft: Draft) -> None:
     tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", {})
     every, on_start, samples = source["local_eval_every"], source["eval_on_step_0"], source["eval_pass_at_k"]
     length, top_p = source["eval_response_length"], source["eval_top_p"]
+    every_name, times = "local_eval_every", source["num_evals"]
+    if times and times > 0 and not source.is_given("local_eval_every"):
+        per_step = source["num_samples_per_prompt_rollout"] * source["num_unique_prompts_rollout"]
+        every, every_name = max(1, source["total_episodes"] // max(1, per_step) // times), "num_evals"
     if on_start and every <= 0:
         draft.refuse("eval_on_step_0", True, f"needs local_eval_every above 0 (it is {every})")
     if not tables:
@@ -259,7 +266,7 @@ def _evaluation(source: Source, draft: Draft) -> None:
     counts = [table.get("count") for table in tables]
     total = sum(count or 0 for count in counts) if all(counts) else 1_000_000
     draft.set("evaluation.num_prompts", total, source.origin("dataset_mixer_eval_list"))
-    draft.set("evaluation.every_steps", max(0, every), source.origin("local_eval_every"))
+    draft.set("evaluation.every_steps", max(0, every), source.origin(every_name))
     draft.set("evaluation.on_start", on_start, source.origin("eval_on_step_0"))
     draft.set("evaluation.samples_per_prompt", samples, source.origin("eval_pass_at_k"))
     draft.set("evaluation.temperature", source["temperature"], source.origin("temperature"))

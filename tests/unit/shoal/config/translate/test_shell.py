@@ -84,3 +84,18 @@ def test_the_home_folder_is_known() -> None:
 
 def test_arguments_of_the_script_are_none() -> None:
     assert _words('run --x 1 "$@" $@') == [["run", "--x", "1", ""]]
+
+
+def test_arrays_are_lists_of_words() -> None:
+    script = 'ARGS=(\n  --x 1  # not --y\n  --name "a b"\n)\nARGS+=(--z $((1+1)))\nrun "${ARGS[@]}" --end'
+    assert _words(script) == [["run", "--x", "1", "--name", "a b", "--z", "2", "--end"]]
+
+
+def test_an_assignment_behind_a_condition_is_one() -> None:
+    assert _words('if [ $# -gt 0 ]; then IMAGE="me"; fi\nrun $IMAGE')[-1] == ["run", "me"]
+
+
+def test_a_loop_over_one_value_is_an_assignment_and_over_several_is_not_known() -> None:
+    assert _words('SIZES=(\n 64 # usual\n)\nfor n in "${SIZES[@]}"; do\n run $n\ndone')[0] == ["run", "64"]
+    (command, *_) = read_script("for n in 1 2; do run $n; done").commands
+    assert command[-1].unknown == ("$n, one of 2 values of a loop",)
