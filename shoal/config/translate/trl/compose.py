@@ -213,6 +213,8 @@ def _advantage(source: Source, draft: Draft) -> None:
     draft.set("advantage.scale", names[scale], origin)
     draft.set("advantage.std_ddof", 1, origin)
     draft.set("advantage.std_eps", 1e-4, origin)
+    # Its sum leaves out the reward functions that return None.
+    draft.set("advantage.partial_rewards", True, source.origin("multi_objective_aggregation"))
     if many == "normalize_then_sum":
         draft.set("advantage.per_verifier", True, source.origin("multi_objective_aggregation"))
         draft.set("advantage.batch_normalize", True, source.origin("multi_objective_aggregation"))
