@@ -60,7 +60,6 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.corrupt = False
         """Answer DONE with another hash."""
         self.num_completions = 0
-        self.requests: list[generator_pb2.GenerateGroupRequest] = []
         self.num_loads = 0
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
         """All groups that it was asked for, repeats included."""
@@ -89,7 +88,6 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.requests.append(request)
         async with self.asked:
             self.asked.notify_all()
-        self.requests.append(request)
         for index, seed in enumerate(request.seeds):
             assert self._version is not None
             first = self._version

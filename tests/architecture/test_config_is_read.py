@@ -18,8 +18,10 @@ from shoal.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "shoal" / "config"
-UNREAD: Mapping[str, str] = {}
-"""Fields without a reader, and why that is right. None at present."""
+UNREAD: Mapping[str, str] = {
+    "run.total_episodes": "another way to say run.num_steps, which is set from it when the configuration is validated",
+}
+"""Fields without a reader, and why that is right."""
 
 
 def fields(section: type[BaseModel], names: tuple[str, ...] = ()) -> Iterator[tuple[str, type[BaseModel], str]]:
