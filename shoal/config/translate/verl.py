@@ -448,6 +448,9 @@ def _correction(source: Source, draft: Draft) -> None:
             )
             return
         low, high = _bounds(limits)
+        if match[2] == "k1":
+            # verl bounds the inverse of the ratio.
+            low, high = 1 / high, 1 / (low or 1 / high)
         test = {"statistic": _STATISTICS[match[2]], "level": _LEVELS[match[1]], "high": high, "reject": True}
         if low is not None:
             test["low"] = low

@@ -241,3 +241,11 @@ def test_verls_script_is_read(tmp_path: Path) -> None:
 def test_an_unknown_override_is_refused_with_what_is_near() -> None:
     (refusal,) = _translate("verl", VERL | {"actor_rollout_ref.rollout.temprature": 1.0}).blocking
     assert "did you mean actor_rollout_ref.rollout.temperature" in refusal.reason
+
+
+def test_verls_k1_bounds_the_inverse_of_the_ratio() -> None:
+    rejection = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.8_1.6"}
+    values = {f"algorithm.rollout_correction.{name}": value for name, value in rejection.items()}
+    (test,) = _config("verl", values).correction.filters
+    assert (test.statistic, test.level, test.reject) == ("ratio", "sequence_mean", True)
+    assert (test.low, test.high) == (pytest.approx(1 / 1.6), pytest.approx(1 / 0.8))
