@@ -196,6 +196,7 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
     ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
         if self.unconfigured:
             raise FailedPrecondition("the reward service is not configured", reason="NOT_CONFIGURED")
+        source = ""
         async for request in request_iterator:
             if request.HasField("prompt"):
                 source = request.prompt.prompt_id.rpartition(":")[0]
