@@ -246,7 +246,6 @@ def test_an_unknown_override_is_refused_with_what_is_near() -> None:
 def test_verls_k1_bounds_the_inverse_of_the_ratio() -> None:
     rejection = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.8_1.6"}
     values = {f"algorithm.rollout_correction.{name}": value for name, value in rejection.items()}
-    values |= {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10}
-    (test,) = _config("verl", values).correction.filters
+    (test,) = _config("verl", VERL | values).correction.filters
     assert (test.statistic, test.level, test.reject) == ("ratio", "sequence_mean", True)
     assert (test.low, test.high) == (pytest.approx(1 / 1.6), pytest.approx(1 / 0.8))
