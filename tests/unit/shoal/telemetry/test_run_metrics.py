@@ -1,4 +1,7 @@
+import ast
+import re
 from collections import Counter
+from pathlib import Path
 
 from shoal.config import RunConfig, parse_config
 from shoal.telemetry.run_metric_table import TABLE
@@ -47,3 +50,18 @@ def test_what_is_missing_depends_on_the_configuration() -> None:
     assert of_loss <= absent(coef=0.1) and of_loss <= absent(reference="always")
     in_reward = absent(coef=0.1, place="reward")
     assert {"objective/kl", "objective/reward_kl"} <= in_reward and "loss/kl_avg" not in in_reward
+
+
+def test_every_metric_that_the_code_names_is_in_the_table() -> None:
+    """Whole names, in any string of the services but beginnings of f-strings: also what few configurations report."""
+    prefixes = {metric.name.partition("/")[0] for metric in METRICS if "/" in metric.name}
+    name = re.compile(rf"(?:{'|'.join(sorted(prefixes))})/[a-z0-9_]*[a-z0-9]")
+    services = Path(__file__).parents[4] / "services"
+    named = {
+        node.value
+        for path in services.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and name.fullmatch(node.value)
+    }
+    assert len(named) > 80, f"found {len(named)}: names are no longer where this test looks"
+    assert undocumented(named, TABLE) == [], "add to shoal/telemetry/run_metric_table.py or learner_metric_table.py"
