@@ -85,6 +85,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
     async def GenerateGroup(
         self, request: generator_pb2.GenerateGroupRequest, context: Any
     ) -> AsyncIterator[generator_pb2.GenerateGroupResponse]:
+        self.requests.append(request)
         async with self.asked:
             self.asked.notify_all()
         for index, seed in enumerate(request.seeds):
