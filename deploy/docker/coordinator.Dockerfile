@@ -16,10 +16,12 @@ RUN useradd --uid 10001 --create-home shoal \
 
 WORKDIR /opt/shoal
 # Packages come before the code, so that a change of the code does not install them again.
-COPY requirements/build.txt requirements/base.txt requirements/data.txt requirements/tasks.txt requirements/quickstart.txt requirements/
+COPY requirements/build.txt requirements/base.txt requirements/data.txt requirements/tasks.txt requirements/tracking.txt \
+    requirements/quickstart.txt requirements/
 COPY --from=compiled /wheels/*.whl /wheels/
 RUN pip install --no-deps -r requirements/build.txt \
-    && pip install --no-deps --no-build-isolation --find-links /wheels -r requirements/tasks.txt -r requirements/data.txt -r requirements/quickstart.txt
+    && pip install --no-deps --no-build-isolation --find-links /wheels -r requirements/tasks.txt -r requirements/data.txt \
+        -r requirements/tracking.txt -r requirements/quickstart.txt
 COPY pyproject.toml README.md ./
 COPY shoal shoal
 COPY services/__init__.py services/
