@@ -8,6 +8,7 @@ from typing import Any
 
 from services.reward.verdict import Verdict
 from services.reward.verifiers import exact_string, gsm8k, math, reasoning_gym
+from services.reward.verifiers.ifeval import verify as ifeval
 
 
 def _nothing_to_load() -> None:
@@ -34,6 +35,10 @@ class Verifier:
 _ALL = {
     "exact_string": Verifier(exact_string.verify),
     "gsm8k": Verifier(gsm8k.verify),
+    "ifeval": Verifier(ifeval.verify, ifeval.load, module="punkt"),
+    "ifeval_old": Verifier(ifeval.verify_old, ifeval.load, module="punkt"),
+    "ifeval_old_strict": Verifier(ifeval.verify_old_strict, ifeval.load, module="punkt"),
+    "ifeval_strict": Verifier(ifeval.verify_strict, ifeval.load, module="punkt"),
     "math": Verifier(math.verify, math.load),
     "reasoning_gym": Verifier(reasoning_gym.verify, reasoning_gym.load, module="reasoning_gym"),
 }
