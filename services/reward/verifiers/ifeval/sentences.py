@@ -29,7 +29,13 @@ def load() -> None:
 
 def punkt_sentences(text: str) -> list[str]:
     """The sentences, without the white space between them. Closing quotes and brackets belong to what they close."""
-    return [text[start:end] for start, end in _realigned(text, list(_spans(text)))]
+    return list(_punkt_sentences(text))
+
+
+@lru_cache(maxsize=2)
+def _punkt_sentences(text: str) -> tuple[str, ...]:
+    """One answer is asked about by several constraints in a row."""
+    return tuple(text[start:end] for start, end in _realigned(text, list(_spans(text))))
 
 
 @cache
