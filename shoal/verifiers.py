@@ -11,8 +11,6 @@ BUILT_IN_VERIFIERS = frozenset(
         "gsm8k",
         "ifeval",
         "ifeval_old",
-        "ifeval_old_strict",
-        "ifeval_strict",
         "json_schema",
         "math",
         "max_length",

@@ -72,8 +72,6 @@ ALL_VERIFIERS = {
     "gsm8k": Verifier(gsm8k.verify),
     "ifeval": Verifier(ifeval.verify, ifeval.load, module="punkt"),
     "ifeval_old": Verifier(ifeval.verify_old, ifeval.load, module="punkt"),
-    "ifeval_old_strict": Verifier(ifeval.verify_old_strict, ifeval.load, module="punkt"),
-    "ifeval_strict": Verifier(ifeval.verify_strict, ifeval.load, module="punkt"),
     "json_schema": Verifier(json_schema.verify, json_schema.load),
     "math": Verifier(math.verify, math.load),
     "max_length": Verifier(max_length.verify, reads="num_tokens"),

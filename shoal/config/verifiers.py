@@ -52,6 +52,15 @@ class MultipleChoiceOptions(Section):
     """Take only an answer that is marked: in a box, in <answer> tags, or after "answer is" or "answer:"."""
 
 
+class InstructionOptions(Section):
+    strict_wording: bool = False
+    """Judge by what an instruction says where open-instruct's checker judges something else; docs/rewards.md lists
+    the differences."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest time for checking one answer; past it, as when a label's keyword is a catastrophic regular expression,
+    the completion is UNSCORABLE. Keep it below `reward.timeout_s`, which kills the process."""
+
+
 class FormatOptions(Section):
     reward: float = 1.0
     """Value of a completion in the right form."""
@@ -86,6 +95,10 @@ class VerifiersConfig(Section):
     """A pattern found in the completion."""
     multiple_choice: MultipleChoiceOptions = MultipleChoiceOptions()
     """A letter among choices."""
+    ifeval: InstructionOptions = InstructionOptions()
+    """Instructions that a program can check."""
+    ifeval_old: InstructionOptions = InstructionOptions()
+    """One such instruction, in open-instruct's older form."""
     r1_format: FormatOptions = FormatOptions()
     """Thoughts and answer in their tags."""
     soft_overlong: SoftOverlongOptions = SoftOverlongOptions()

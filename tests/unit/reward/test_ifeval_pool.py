@@ -23,33 +23,49 @@ SENTENCES = {
 
 @pytest.fixture
 async def pool() -> AsyncIterator[VerifierPool]:
-    pool = VerifierPool(num_processes=1, timeout_s=TIMEOUT_S)
+    pool = VerifierPool(num_processes=1, timeout_s=TIMEOUT_S, options={"ifeval": {"timeout_s": TIMEOUT_S}})
     await pool.start()
     yield pool
     await pool.close()
 
 
-async def test_a_catastrophic_expression_ends_by_the_deadline_and_the_next_answer_is_judged() -> None:
-    pool = VerifierPool(num_processes=1, timeout_s=2.0)
+@pytest.mark.parametrize(
+    ("verifier_timeout_s", "outcome", "num_restarts"),
+    [(1.0, ScoreOutcome.UNSCORABLE, 0), (TIMEOUT_S, ScoreOutcome.FAILED, 1)],
+)
+async def test_a_catastrophic_expression_ends_by_the_deadline_and_the_next_answer_is_judged(
+    verifier_timeout_s: float, outcome: ScoreOutcome, num_restarts: int
+) -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=3.0, options={"ifeval": {"timeout_s": verifier_timeout_s}})
     await pool.start()
     label = json.dumps({"instruction_id": ["keywords:word_once"], "kwargs": [{"keyword": "(a+)+$"}]})
-    # Loading, and starting anew after the kill, are outside the deadline.
-    assert (await pool.judge("ifeval", "a", label)).value == 1.0
-    started = time.monotonic()
-    score = await pool.judge("ifeval", "a" * 60 + "b", label)
-    took = time.monotonic() - started
-    assert score.outcome is ScoreOutcome.FAILED, f"{score}"
-    assert took < 10.0, f"took {took:.1f} s"
-    score = await pool.judge("ifeval", "a", label)
-    await pool.close()
-    assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), f"{score}"
+    try:
+        # Loading is outside the deadline.
+        assert (await pool.judge("ifeval", "a", label)).value == 1.0
+        started = time.monotonic()
+        score = await pool.judge("ifeval", "a" * 60 + "b", label)
+        took = time.monotonic() - started
+        assert score.outcome is outcome, f"{score}"
+        assert took < 10.0, f"took {took:.1f} s"
+        score = await pool.judge("ifeval", "a", label)
+        assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), f"{score}"
+        assert pool.num_restarts == num_restarts, f"{pool.num_restarts} processes were replaced"
+    finally:
+        await pool.close()
 
 
-async def test_an_invalid_expression_is_unscorable_and_never_zero(pool: VerifierPool) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+async def test_an_invalid_expression_is_unscorable_and_strictly_worded_a_text(strict: bool) -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=TIMEOUT_S, options={"ifeval": {"strict_wording": strict}})
+    await pool.start()
     label = {"instruction_id": ["keywords:existence"], "kwargs": [{"keywords": ["c++("]}]}
     score = await pool.judge("ifeval", "c++(", label)
-    assert score.outcome is ScoreOutcome.UNSCORABLE and "keywords is no regular expression" in score.detail, f"{score}"
-    assert (await pool.judge("ifeval_strict", "c++(", label)).value == 1.0
+    await pool.close()
+    if strict:
+        assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), f"{score}"
+    else:
+        assert score.outcome is ScoreOutcome.UNSCORABLE, f"{score}"
+        assert "keywords is no regular expression" in score.detail, f"{score}"
 
 
 @pytest.mark.parametrize("piece", ["\ud800! ", "["])
