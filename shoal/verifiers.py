@@ -6,6 +6,8 @@ what is behind each name; a test compares the two.
 
 BUILT_IN_VERIFIERS = frozenset(
     {
+        "code",
+        "code_stdio",
         "exact_string",
         "flan",
         "gsm8k",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from services.reward.verdict import Unscorable, Verdict
 from services.reward.verifiers import (
+    code,
     exact_string,
     flan,
     gsm8k,
@@ -37,6 +38,10 @@ def _nothing_to_load() -> None:
     pass
 
 
+def _nothing_amiss() -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Verifier:
     """How completions are judged under one name."""
@@ -50,6 +55,9 @@ class Verifier:
     """A package that it needs and that is an extra of its own."""
     reads: Literal["text", "num_tokens", "token_ids"] = "text"
     """What it gets of the completion beside the text, as a keyword of this name."""
+    unavailable: Callable[[], str] = _nothing_amiss
+    """Says why it cannot judge on this machine; empty when it can. May take a second. What it is then asked to judge
+    is FAILED with this reason."""
 
     @property
     def description(self) -> str:
@@ -67,6 +75,8 @@ class Verifier:
 
 
 ALL_VERIFIERS = {
+    "code": Verifier(code.verify, code.load, unavailable=code.unavailable),
+    "code_stdio": Verifier(code.verify_stdio, code.load, unavailable=code.unavailable),
     "exact_string": Verifier(exact_string.verify),
     "flan": Verifier(flan.verify),
     "gsm8k": Verifier(gsm8k.verify),

@@ -11,7 +11,7 @@ import grpc
 
 from services.reward.compose import compose_score
 from services.reward.pool import VerifierPool
-from services.reward.registry import VERIFIERS
+from services.reward.registry import VERIFIERS, Verifier
 from shoal.config.load import config_digest, parse_config
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
@@ -213,7 +213,7 @@ class RewardService(RewardServiceServicer):
     ) -> reward_pb2.ListVerifiersResponse:
         return reward_pb2.ListVerifiersResponse(
             verifiers=[
-                reward_pb2.VerifierInfo(name=name, description=verifier.description)
+                reward_pb2.VerifierInfo(name=name, description=await _described(verifier))
                 for name, verifier in VERIFIERS.items()
             ]
         )
@@ -234,6 +234,12 @@ async def _end(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.wait([task])
+
+
+async def _described(verifier: Verifier) -> str:
+    """What the verifier does; before that, why it cannot do it here."""
+    why = await asyncio.to_thread(verifier.unavailable)
+    return f"UNAVAILABLE HERE: {why}\n\n{verifier.description}" if why else verifier.description
 
 
 def _tokens_for(verifier: str, completion: rollout_pb2.Completion) -> Sequence[int]:

@@ -80,7 +80,29 @@ class RepetitionOptions(Section):
     """Value when everything is repetition."""
 
 
+class CodeOptions(Section):
+    timeout_s: float = Field(default=1.0, gt=0)
+    """Longest time for the program and one test; open-instruct's `code_max_execution_time`."""
+    total_timeout_s: float = Field(default=8.0, gt=0)
+    """Longest time for all tests of one completion; those that it does not suffice for are not passed. Keep it two
+    seconds below `reward.timeout_s`, which makes the completion FAILED."""
+    memory_mib: int = Field(default=512, ge=64)
+    """Address space of the program."""
+    pass_rate_threshold: float = Field(default=0.0, ge=0, le=1)
+    """Share of passed tests below which the value is 0; open-instruct's `code_pass_rate_reward_threshold`."""
+    partial_credit: bool = True
+    """The value is the share of passed tests; otherwise 1 when all pass, else 0."""
+    reward_speed: bool = False
+    """A passed test counts the share of its time that it left; open-instruct's `code_apply_perf_penalty`."""
+    any_tag: bool = False
+    """Drop any word after the opening backticks, not just "python"."""
+
+
 class VerifiersConfig(Section):
+    code: CodeOptions = CodeOptions()
+    """Programs whose functions are called by tests."""
+    code_stdio: CodeOptions = CodeOptions()
+    """Programs that read input and print."""
     gsm8k: Gsm8kOptions = Gsm8kOptions()
     """The last number of a completion."""
     math: MathOptions = MathOptions()

@@ -5,8 +5,8 @@ Both run the program in a sandbox (docs/sandbox.md) and need one: without it the
 
 import json
 import math
+import threading
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from services.reward.sandbox import run
@@ -14,22 +14,24 @@ from services.reward.sandbox.bubblewrap import Limits
 from services.reward.verdict import Unscorable, Verdict
 from services.reward.verifiers.code_text import program_text
 
+_AVAILABLE = threading.Event()
 _PICKLED = "eJ"
 """How base64 of zlib-compressed data begins."""
 
 
 def load() -> None:
-    """Sees once whether there is a sandbox, so that no completion's deadline pays for that."""
+    """Sees whether there is a sandbox, so that no completion's deadline pays for that."""
     unavailable()
 
 
-@cache
 def unavailable() -> str:
-    """Why no program can be run here; empty when it can."""
-    try:
-        run.check()
-    except run.SandboxUnavailable as error:
-        return str(error)
+    """Why no program can be run here; empty when it can, which is then not tried again."""
+    if not _AVAILABLE.is_set():
+        try:
+            run.check()
+        except run.SandboxUnavailable as error:
+            return str(error)
+        _AVAILABLE.set()
     return ""
 
 
@@ -77,8 +79,8 @@ def verify_stdio(
 
     Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text. A test passes when
     the script ends with status 0 within `timeout_s` and its standard output has the lines wanted, white space around
-    them aside; lines of numbers are compared by value. Value and options: as for `code`. Source: open-instruct's label
-    of this name.
+    them aside; lines of numbers are compared by value. Value: as for `code`, with the same options. Source:
+    open-instruct's label of this name.
     """
     tests = [_stdio_test(item, position) for position, item in enumerate(_tests(label))]
     return _verdict(
@@ -154,9 +156,7 @@ def _test_text(item: Any, position: int) -> str:
 
 
 def _stdio_test(item: Any, position: int) -> dict[str, str]:
-    test = {key: item.get(key) for key in ("input", "output")} if isinstance(item, dict) else {}
-    if not test or not all(isinstance(text, str) for text in test.values()):
-        raise Unscorable(
-            f'test {position} of the label must be {{"input": text, "output": text}} (found: {item!r:.80})'
-        )
-    return test
+    given, wanted = (item.get("input"), item.get("output")) if isinstance(item, dict) else (None, None)
+    if not isinstance(given, str) or not isinstance(wanted, str):
+        raise Unscorable(f'test {position} must be {{"input": text, "output": text}} (found: {item!r:.80})')
+    return {"input": given, "output": wanted}

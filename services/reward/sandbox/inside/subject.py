@@ -79,6 +79,9 @@ def _confine(limits: dict[str, int]) -> None:
     os.chdir("/tmp")
     sys.argv = [f"{_MODULE}.py"]
     utf8: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "closefd": False}
+    # What `site` adds, which is left out for the packages that it brings.
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)
     for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         stream = open(descriptor, mode, **utf8)  # noqa: SIM115
         setattr(sys, name, stream)
