@@ -26,7 +26,7 @@ def _in_quantity(count: int, given: Arguments, *, tolerance: int) -> bool:
 
 
 def _tenth(given: Arguments) -> int:
-    return max(round(given.number("N") / 10), 1)
+    return max(round(given.number("N") * 0.1), 1)
 
 
 def _keywords(response: str, given: Arguments) -> bool:
