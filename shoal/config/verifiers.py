@@ -47,6 +47,11 @@ class RegexOptions(Section):
     """Longest time for one search; past it the completion is UNSCORABLE."""
 
 
+class JsonSchemaOptions(Section):
+    timeout_s: float = Field(default=2.0, gt=0)
+    """Longest time for validating one completion; past it the completion is UNSCORABLE."""
+
+
 class MultipleChoiceOptions(Section):
     strict: bool = False
     """Take only an answer that is marked: in a box, in <answer> tags, or after "answer is" or "answer:"."""
@@ -115,6 +120,8 @@ class VerifiersConfig(Section):
     """At most as long as the label says."""
     regex: RegexOptions = RegexOptions()
     """A pattern found in the completion."""
+    json_schema: JsonSchemaOptions = JsonSchemaOptions()
+    """JSON that a schema describes."""
     multiple_choice: MultipleChoiceOptions = MultipleChoiceOptions()
     """A letter among choices."""
     ifeval: InstructionOptions = InstructionOptions()

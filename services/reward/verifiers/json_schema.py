@@ -5,6 +5,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from services.reward.deadline import deadline
 from services.reward.text import last_between
 from services.reward.verdict import Unscorable, Verdict
 
@@ -16,12 +17,13 @@ def load() -> None:
     importlib.import_module("jsonschema")
 
 
-def verify(completion: str, label: Any) -> Verdict:
+def verify(completion: str, label: Any, *, timeout_s: float = 2.0) -> Verdict:
     """Validates the completion's JSON with the label's schema.
 
     The JSON is all that follows the last </think>, or the last fenced block in it, or the last
     <answer>...</answer>. Label: a JSON schema, as an object or as text; without "$schema" it is of draft 2020-12.
-    References to other documents are not followed. Value: 1 if the JSON is valid, else 0.
+    References to other documents are not followed. Value: 1 if the JSON is valid, else 0. JSON that is nested too
+    deeply, or takes longer than `timeout_s` to validate, makes the completion unscorable.
     """
     import jsonschema
 
@@ -34,7 +36,8 @@ def verify(completion: str, label: Any) -> Verdict:
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be read") from None
     try:
-        wrong = next(validator.iter_errors(document), None)
+        with deadline(timeout_s, "validating the JSON"):
+            wrong = next(validator.iter_errors(document), None)
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be judged") from None
     except jsonschema.exceptions._WrappedReferencingError as error:

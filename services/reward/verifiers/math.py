@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from services.reward.deadline import deadline
-from services.reward.math_text import check_depth, last_boxed, tail
+from services.reward.math_text import check_depth, last_boxed, tail, without_box
 from services.reward.verdict import Unscorable, Verdict, acceptable_texts
 
 # A label that says itself where its answer stands.
@@ -16,6 +16,10 @@ _DELIMITED = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")
 def load() -> None:
     """Imports what judging needs; takes a second."""
     importlib.import_module("math_verify")
+    parser = importlib.import_module("math_verify.parser")
+    # Samples of a group repeat each other's answers, and parsing LaTeX takes milliseconds. math-verify keeps 20, too
+    # few for the groups that are scored at once.
+    parser.parse_latex_cached = lru_cache(maxsize=4096)(parser.parse_latex_cached.__wrapped__)  # type: ignore[attr-defined]
 
 
 def verify(
@@ -31,18 +35,23 @@ def verify(
 ) -> Verdict:
     """Compares the completion's last answer (boxed, in LaTeX, or a plain expression) with the label.
 
-    Of several boxes that stand together math-verify makes one answer; that or the last box alone has to be equal.
+    Of several boxes that stand together math-verify makes one answer; that or the last box alone has to be equal. A
+    last box that is the label letter for letter is, whatever it says.
     Only the last 20,000 characters are read. Label: LaTeX with or without delimiters, or a whole solution with a
     boxed answer; or a list of those, of which any will do. Value: 1 if math-verify finds them equal (numerically to
     `float_rounding` decimals, else symbolically; sets and intervals by their elements), else 0. Unscorable when
     reading and comparing takes longer than `timeout_s`, or the answer is nested deeper than can be read.
     """
     rules = (tuple(extraction), boxed_match_priority)
+    wanted = acceptable_texts(label)
     with deadline(timeout_s, "comparing the answer with the label"):
-        golds = [_gold(text, rules) for text in acceptable_texts(label)]
+        golds = [_gold(text, rules) for text in wanted]
         if not all(golds):
             raise Unscorable(f"the label holds no mathematics: {label!r:.80}")
         text = tail(completion)
+        box = last_boxed(text)
+        if box is not None and box.startswith("\\boxed") and without_box(box) in wanted:
+            return Verdict(1.0, without_box(box))
         check_depth(text)
         for candidate in _candidates(text):
             answer = _parsed(candidate, rules)

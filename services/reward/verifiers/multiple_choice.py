@@ -6,11 +6,14 @@ from typing import Any
 from services.reward.text import last_between
 from services.reward.verdict import Unscorable, Verdict, acceptable_texts
 
-_LETTER = r"[\(\[\*_\s$]*(?:\\text\w*\{|\\mathrm\{|\\mathbf\{)?[\(\[\*_\s]*([A-Za-z])(?![A-Za-z0-9'’])"
-_MARKED = re.compile(r"(?:answer|choice|option)(?:\s+is)?\s{0,9}:?" + _LETTER, re.IGNORECASE)
-_STANDING = re.compile(r"(?:^|\n)\s*[\(\[\*]{0,4}([A-Z])(?:[\)\]\*.:]|\s*(?:\n|$))|\(([A-Z])\)|\*\*([A-Z])\*\*")
-_WHOLE = re.compile(_LETTER + r"[\)\]\}\*_.:\s$]*(?:.{0,400})", re.DOTALL)
-_LETTER_ALONE = re.compile(_LETTER)
+# A small letter may be the article, unless something closes it.
+_LETTER = (
+    r"[(\[*_\s$]{0,9}(?:\\(?:text\w{0,9}|mathrm|mathbf)\{)?[(\[*_\s]{0,9}"
+    r"([A-Z](?![A-Za-z0-9'’])|[a-z](?=\s{0,9}(?:[)\].:,;*}$]|\n|\Z)))"
+)
+_FIRST = re.compile(_LETTER)
+_MARKED = re.compile(r"(?i:answer|choice|option)(?i:\s{1,9}is)?\s{0,9}:?" + _LETTER)
+_STANDING = re.compile(r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE)
 _BOX = "\\boxed{"
 
 
@@ -41,7 +44,7 @@ def _choice(text: str, strict: bool) -> str:
     if tagged is None and _BOX in text:
         tagged = text.rpartition(_BOX)[2]
     if tagged is not None:
-        found = _WHOLE.match(tagged) or (None if strict else _last(_MARKED, tagged))
+        found = _FIRST.match(tagged) or (None if strict else _last(_MARKED, tagged))
         return found[1].upper() if found else ""
     if marked := _last(_MARKED, text):
         return marked[1].upper()
