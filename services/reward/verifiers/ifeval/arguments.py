@@ -75,7 +75,7 @@ class Arguments:
         return lambda count: count < wanted if less else count >= wanted
 
     def keyword(self, name: str) -> re.Pattern[str]:
-        """What finds a keyword; see `keyword_pattern`."""
+        """What finds a keyword; see `pattern`."""
         return self.pattern(name, self.text(name))
 
     def pattern(self, name: str, keyword: str) -> re.Pattern[str]:

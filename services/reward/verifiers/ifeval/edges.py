@@ -21,12 +21,18 @@ def quotation(response: str, given: Arguments) -> bool:
 
 
 def first_word_of_sentences(response: str, given: Arguments) -> bool:
-    """Each sentence begins with `first_word`, case aside; a mark that touches it belongs to the word."""
+    """Each sentence begins with `first_word`, case aside; a mark that touches it belongs to the word.
+
+    Strictly worded, marks do not matter.
+    """
     return all(_begins(sentence, given) for sentence in _sentences(response, given, "first_word"))
 
 
 def first_word(response: str, given: Arguments) -> bool:
-    """It begins with `first_word`; see above."""
+    """It begins with `first_word`, case aside; a mark that touches it belongs to the word.
+
+    Strictly worded, marks do not matter.
+    """
     given.text("first_word")
     return _begins(response, given)
 

@@ -6,7 +6,7 @@ import re
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.sentences import ruled_sentences
 
-# Of one mark the bullets are: a second star makes emphasis of it, and a line of dashes is a rule.
+# A second star makes emphasis of a bullet; a line of dashes counts as one.
 _STAR_BULLET = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
 _DASH_BULLET = re.compile(r"^[^\S\n]*-.*$", re.MULTILINE)
 _STRICT_BULLET = re.compile(r"^[^\S\n]*[*-][^\S\n]+\S", re.MULTILINE)
