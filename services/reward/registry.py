@@ -82,7 +82,7 @@ ALL_VERIFIERS = {
     "gsm8k": Verifier(gsm8k.verify),
     "ifeval": Verifier(ifeval.verify, ifeval.load, module="punkt"),
     "ifeval_old": Verifier(ifeval.verify_old, ifeval.load, module="punkt"),
-    "json_schema": Verifier(json_schema.verify, json_schema.load),
+    "json_schema": Verifier(json_schema.verify, json_schema.load, module="jsonschema"),
     "math": Verifier(math.verify, math.load),
     "max_length": Verifier(max_length.verify, reads="num_tokens"),
     "multiple_choice": Verifier(multiple_choice.verify),
