@@ -33,11 +33,12 @@ def main() -> None:
     # Nobody may look into this process or those that are forked from it.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     sys.path.insert(0, settings["code"])
-    from services.reward.sandbox.inside import examiner, subject
+    from services.reward.sandbox.inside import examiner, seccomp, subject
 
     for name in _WORTH_HAVING_LOADED:
         importlib.import_module(name)
     sys.path.remove(settings["code"])
+    seccomp.prepare()
     gc.freeze()
     _say({"event": "ready"})
     poll = select.poll()

@@ -6,6 +6,7 @@ touching those that examine it, and from the parts of the kernel that no exercis
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
@@ -55,6 +56,11 @@ def is_supported() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
+def prepare() -> None:
+    """Does what processes forked from this one would each do again."""
+    _same_for_all()
+
+
 def confine() -> None:
     """Puts this process and its threads behind the filter, for good.
 
@@ -69,12 +75,13 @@ def confine() -> None:
         raise OSError(ctypes.get_errno(), "the kernel does not take the seccomp filter")
 
 
-def _program(own_pid: int) -> list[_Instruction]:
-    machine = platform.machine()
-    column = list(_ARCHITECTURES).index(machine)
+@functools.cache
+def _same_for_all() -> tuple[_Instruction, ...]:
+    """The part that names no process."""
+    column = list(_ARCHITECTURES).index(platform.machine())
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
-        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
+        (_EQUAL, 1, 0, _ARCHITECTURES[platform.machine()]),
         (_RETURN, 0, 0, _KILL_PROCESS),
         (_LOAD, 0, 0, _NUMBER_AT),
         (_AT_LEAST, 0, 1, _X32_NUMBERS),
@@ -95,11 +102,17 @@ def _program(own_pid: int) -> list[_Instruction]:
             (_RETURN, 0, 0, _ALLOW),
         ],
     )
+    program += _when(_FCNTL[column], _none_of(1, _FCNTL_COMMANDS))
+    program += _when(_IOCTL[column], _none_of(1, _IOCTL_COMMANDS))
+    return tuple(program)
+
+
+def _program(own_pid: int) -> list[_Instruction]:
+    column = list(_ARCHITECTURES).index(platform.machine())
+    program = list(_same_for_all())
     for numbers in _ON_ITSELF.values():
         program += _when(numbers[column], _only(0, (own_pid,)))
     program += _when(_PRLIMIT[column], _only(0, (0, own_pid)))
-    program += _when(_FCNTL[column], _none_of(1, _FCNTL_COMMANDS))
-    program += _when(_IOCTL[column], _none_of(1, _IOCTL_COMMANDS))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
 

@@ -3,14 +3,13 @@
 It gets the program and never the tests: of those it sees the arguments of the calls that they make.
 """
 
-import asyncio
 import builtins
 import operator
 import os
 import resource
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from services.reward.sandbox.inside import seccomp
@@ -22,6 +21,14 @@ FUNCTIONS, PROGRAM = "functions", "program"
 _MAX_MESSAGE_BYTES = 64 << 20
 _MODULE = "solution"
 _MUTABLE = (list, dict, set, bytearray)
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    # Few need it, and what is loaded before makes every fork slower.
+    import asyncio
+
+    return asyncio.run(coroutine)
+
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, *args, **kwargs: function(*args, **kwargs),
@@ -41,7 +48,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "reversed": reversed,
     "isinstance": isinstance,
     "issubclass": issubclass,
-    "await": lambda coroutine: asyncio.run(coroutine),
+    "await": _run_coroutine,
     "enter": lambda manager: manager.__enter__(),
     "exit": lambda manager: manager.__exit__(None, None, None),
     **{
@@ -53,7 +60,6 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
         )
     },
 }  # fmt: skip
-OPERATIONS = frozenset(_OPERATIONS)
 
 
 def main(kind: str, limits: dict[str, int]) -> int:
