@@ -12,12 +12,18 @@ from services.reward.verdict import Unscorable
 _MOST_CHARACTERS = 20_000
 _MOST_LEVELS = 100
 _BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_THOUSANDS_SPACE = re.compile(r"(?<=[0-9])\\[,;:!](?=[0-9]{3}(?![0-9]))")
 _BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 
 
 def tail(text: str) -> str:
     """The end of a text, where its answer stands."""
     return text[-_MOST_CHARACTERS:]
+
+
+def joined_thousands(text: str) -> str:
+    """Numbers whose thousands are set apart by a thin space, 1\\,000, written together."""
+    return _THOUSANDS_SPACE.sub("", text)
 
 
 def check_depth(text: str) -> None:

@@ -27,6 +27,9 @@ class MathOptions(Section):
     """Whether names of variables matter, and sets differ from tuples."""
     allow_set_relation_comparison: bool = False
     """Whether an inequality equals the interval or set of its solutions when it is the label that is the set."""
+    answer_tags: bool = False
+    """Read only the last `<answer>...</answer>`, where there is one, also without LaTeX around its answer: for prompts
+    that ask for R1's format."""
     timeout_s: float = Field(default=5.0, gt=0)
     """Longest time for reading and comparing one answer; past it the completion is UNSCORABLE. Keep it below
     `reward.timeout_s`, which kills the process."""

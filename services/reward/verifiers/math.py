@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from services.reward.deadline import deadline
-from services.reward.math_text import check_depth, last_boxed, tail, without_box
+from services.reward.math_text import check_depth, joined_thousands, last_boxed, tail, without_box
+from services.reward.text import last_between
 from services.reward.verdict import Unscorable, Verdict, acceptable_texts
 
 # A label that says itself where its answer stands.
@@ -31,13 +32,15 @@ def verify(
     float_rounding: int = 6,
     strict: bool = True,
     allow_set_relation_comparison: bool = False,
+    answer_tags: bool = False,
     timeout_s: float = 5.0,
 ) -> Verdict:
     """Compares the completion's last answer (boxed, in LaTeX, or a plain expression) with the label.
 
     Of several boxes that stand together math-verify makes one answer; that or the last box alone has to be equal. A
     last box that is the label letter for letter is, whatever it says.
-    Only the last 20,000 characters are read. Label: LaTeX with or without delimiters, or a whole solution with a
+    With `answer_tags` only the last <answer>...</answer> is read, where there is one. Only the last 20,000 characters
+    are read. Label: LaTeX with or without delimiters, or a whole solution with a
     boxed answer; or a list of those, of which any will do. Value: 1 if math-verify finds them equal (numerically to
     `float_rounding` decimals, else symbolically; sets and intervals by their elements), else 0. Unscorable when
     reading and comparing takes longer than `timeout_s`, or the answer is nested deeper than can be read.
@@ -48,7 +51,7 @@ def verify(
         golds = [_gold(text, rules) for text in wanted]
         if not all(golds):
             raise Unscorable(f"the label holds no mathematics: {label!r:.80}")
-        text = tail(completion)
+        text = joined_thousands(tail(_tagged(completion) if answer_tags else completion))
         box = last_boxed(text)
         if box is not None and box.startswith("\\boxed") and without_box(box) in wanted:
             return Verdict(1.0, without_box(box))
@@ -58,6 +61,14 @@ def verify(
             if answer and _equals_any(golds, answer, float_rounding, strict, allow_set_relation_comparison):
                 return Verdict(1.0, _as_written(answer))
         return Verdict(0.0, _as_written(answer) if answer else "no answer found")
+
+
+def _tagged(completion: str) -> str:
+    """The last <answer>...</answer> as mathematics, or all without one."""
+    answer = last_between(completion, "<answer>", "</answer>")
+    if answer is None:
+        return completion
+    return answer if _DELIMITED.search(answer) else f"${answer.strip()}$"
 
 
 def _candidates(text: str) -> list[str]:
@@ -99,7 +110,7 @@ def _gold(label: str, rules: tuple[tuple[str, ...], int]) -> list[Any]:
 def _parsed(text: str, rules: tuple[tuple[str, ...], int]) -> list[Any]:
     from math_verify import parse
 
-    found: list[Any] = parse(text, extraction_config=_targets(*rules), parsing_timeout=None)
+    found: list[Any] = parse(joined_thousands(text), extraction_config=_targets(*rules), parsing_timeout=None)
     return found
 
 

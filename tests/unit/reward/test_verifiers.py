@@ -71,12 +71,36 @@ def test_gsm8k_without_a_number_to_compare_with_is_unscorable(label: Any) -> Non
         (r"$\boxed{4}$", r"We find $x=2$, so the answer is $\boxed{4}$.", 1.0),
         (r"$\boxed{7}$", ["6", "7"], 1.0),
         ("no answer at all", "4", 0.0),
+        (r"\boxed{\boxed{7}}", "7", 1.0),
+        (r"$\boxed{1{,}000}$", "1000", 1.0),
+        (r"$\boxed{12\,345\,678}$", "12345678", 1.0),
+        (r"$\boxed{12,345.60}$", "12345.6", 1.0),
+        (r"$\boxed{12\%}$", "0.12", 1.0),
+        (r"$\boxed{15\ \mathrm{km}}$", "15", 1.0),
+        (r"$\boxed{15\,\text{cm}^2}$", "15", 1.0),
+        (r"$\boxed{(2,\infty)\cup(0,1)}$", r"(0,1)\cup(2,\infty)", 1.0),
+        (r"$\boxed{\{3,1,2\}}$", r"\{1,2,3\}", 1.0),
+        (r"$\boxed{\{1,2\}}$", r"\{1,2,3\}", 0.0),
+        (r"$\boxed{5\text{ or }6}$", "5", 0.0),
+        (r"\boxed{5} no wait, \boxed{4}", "4", 1.0),
+        (r"\boxed{4} no wait, \boxed{5}", "4", 0.0),
+        (r"$\boxed{\text{Evelyn}}$", r"\text{Evelyn}", 1.0),
+        (r"$\boxed{\text{odd}}$", r"\text{even}", 0.0),
+        (r"Final answer: \boxed{5", "5", 0.0),
         ("", "4", 0.0),
         (r"$\boxed{\begin{pmatrix}1&2\end{pmatrix}}$", r"\begin{pmatrix} 1 & 2 \end{pmatrix}", 1.0),
     ],
 )
 def test_math_compares_the_answer_by_what_it_means(completion: str, label: Any, expected: float) -> None:
     assert value("math", completion, label) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [("<answer>4</answer>", 1.0), ("<think>$4$</think><answer>5</answer>", 0.0), (r"$\boxed{4}$", 1.0)],
+)
+def test_math_reads_answer_tags_where_asked(completion: str, expected: float) -> None:
+    assert VERIFIERS["math"].judge(completion, "4", (), {"answer_tags": True}).value == expected
 
 
 @pytest.mark.parametrize("label", ["", None, [], "$$"])
