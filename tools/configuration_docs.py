@@ -50,7 +50,17 @@ def page() -> str:
             inner = _section(inner_field.annotation)
             if inner is not None and inner_name == "sources" and name == "data":
                 parts.append(f"### `[[{name}.{inner_name}]]`\n\n{_intro(inner)}{_table(inner)}")
+        parts += _inner_tables(name, section, level=3)
     return "\n".join(parts)
+
+
+def _inner_tables(path: str, section: type[BaseModel], *, level: int) -> Iterator[str]:
+    """The tables of fields that are one table each, and theirs."""
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield f"{'#' * level} `[{path}.{name}]`\n\n{_intro(inner)}{_table(inner)}"
+            yield from _inner_tables(f"{path}.{name}", inner, level=level + 1)
 
 
 def _intro(section: type[BaseModel]) -> str:
@@ -96,6 +106,8 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, BaseModel):
+        return "see below"
     return "unset" if value is None else f"`{_plain(value)}`"
 
 

@@ -12,6 +12,7 @@ from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
+from shoal.verifiers import BUILT_IN_VERIFIERS
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
@@ -30,11 +31,11 @@ class PreparedInputs:
     """Tokens that end a completion."""
 
 
-def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = None) -> PreparedInputs:
+def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BUILT_IN_VERIFIERS) -> PreparedInputs:
     """Loads tokenizer and data, and checks that they fit each other and the model.
 
     Reads no weights and needs no torch. `known_verifiers` are the names that prompts may use, None that any will
-    do.
+    do: a name that no reward service has is refused here, where the data is read, and not scored.
 
     Raises `InvalidArgument` that names the field at fault: a model that is not there, a tokenizer of another
     model, no prompt, no prompt that is short enough, no evaluation question that is not trained on; and

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ class _Job:
     completion: str
     label: Any
     done: asyncio.Future[VerifierScore]
+    token_ids: Sequence[int] = ()
     attempts: int = 0
     started: float = 0.0
 
@@ -52,8 +54,12 @@ class VerifierPool:
     try; dying twice makes it FAILED. Either way the process is replaced and no other completion is touched.
     """
 
-    def __init__(self, *, num_processes: int, timeout_s: float) -> None:
-        """`timeout_s`: longest time for one verifier on one completion."""
+    def __init__(
+        self, *, num_processes: int, timeout_s: float, options: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """`timeout_s`: longest time for one verifier on one completion. `options`: by verifier, where not the
+        default."""
+        self._options = options or {}
         self._num_processes = num_processes
         self._timeout_s = timeout_s
         self._seats: dict[PoolProcess, _Seat] = {}
@@ -90,9 +96,12 @@ class VerifierPool:
             self.kill()
             raise Unavailable("the verifier processes ended as they started; see the log of the reward service")
 
-    async def judge(self, verifier: str, completion: str, label: Any) -> VerifierScore:
-        """Waits for a process and its judgement. Cancelling gives up a completion that still waits."""
-        job = _Job(verifier, completion, label, asyncio.get_running_loop().create_future())
+    async def judge(self, verifier: str, completion: str, label: Any, token_ids: Sequence[int] = ()) -> VerifierScore:
+        """Waits for a process and its judgement. Cancelling gives up a completion that still waits.
+
+        `token_ids` are needed by the verifiers that read more than text.
+        """
+        job = _Job(verifier, completion, label, asyncio.get_running_loop().create_future(), token_ids)
         if self._closing:
             # A stream that began before the pool was replaced; nothing would ever take the completion.
             _fail(job, "the pool was closed")
@@ -144,7 +153,14 @@ class VerifierPool:
             job.started = asyncio.get_running_loop().time()
             seat.job = job
             self._start_clock(seat)
-            seat.process.send({"verifier": job.verifier, "completion": job.completion, "label": job.label})
+            seat.process.send(
+                {
+                    "verifier": job.verifier,
+                    "completion": job.completion,
+                    "label": job.label,
+                    "token_ids": job.token_ids,
+                }
+            )
 
     def _start_clock(self, seat: _Seat) -> None:
         self._set_deadline(seat, self._timeout_s, f"no verdict within reward.timeout_s ({self._timeout_s:g} s)")
@@ -170,6 +186,7 @@ class VerifierPool:
                 seat.is_ready = True
                 seat.ready.set()
                 self._failed_starts = 0
+                process.send({"options": self._options})
                 self._release(seat)
             case "loading":
                 self._set_deadline(seat, _LOAD_TIMEOUT_S, "the verifier did not load")

@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from services.reward.frames import Message, encode_frame, read_frame
@@ -37,13 +39,19 @@ def main() -> None:
     jobs, answers = _take_pipes()
     answers.write(encode_frame({"event": "ready"}))
     loaded: set[str] = set()
+    options: dict[str, Message] = {}
     while (job := read_frame(jobs)) is not None:
-        if job["verifier"] not in loaded:
+        if "options" in job:
+            options = job["options"]
+            continue
+        name = job["verifier"]
+        if name not in loaded:
             answers.write(encode_frame({"event": "loading"}))
-            VERIFIERS[job["verifier"]].load()
-            loaded.add(job["verifier"])
+            VERIFIERS[name].load()
+            loaded.add(name)
             answers.write(encode_frame({"event": "loaded"}))
-        answers.write(encode_frame(judge(job["verifier"], job["completion"], job["label"])))
+        verdict = judge(name, job["completion"], job["label"], job["token_ids"], options.get(name, {}))
+        answers.write(encode_frame(verdict))
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -56,13 +64,19 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return jobs, answers
 
 
-def judge(verifier: str, completion: str, label: Any) -> Message:
+def judge(
+    verifier: str,
+    completion: str,
+    label: Any,
+    token_ids: Sequence[int] = (),
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Message:
     """The answer to one job: outcome, value, detail and duration_s."""
     started = time.perf_counter()
     outcome, value, detail = ScoreOutcome.FAILED, 0.0, ""
     steps: list[list[float]] = []
     try:
-        verdict = VERIFIERS[verifier].verify(completion, label)
+        verdict = VERIFIERS[verifier].judge(completion, label, token_ids, options)
         if math.isfinite(verdict.value) and all(math.isfinite(step.value) for step in verdict.step_scores):
             outcome, value, detail = ScoreOutcome.SCORED, verdict.value, verdict.detail
             steps = [[step.end_char, step.value] for step in verdict.step_scores]

@@ -4,21 +4,21 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
 
 from services.reward.compose import compose_score
 from services.reward.pool import VerifierPool
-from services.reward.registry import VERIFIERS
+from services.reward.registry import VERIFIERS, Verifier
 from shoal.config.load import config_digest, parse_config
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
 from shoal.rollout import Prompt, Score, ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
-from shoal.wire import invalid, prompt_from_wire, score_to_wire
+from shoal.wire import int32_from_wire, invalid, prompt_from_wire, score_to_wire
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,9 @@ class RewardService(RewardServiceServicer):
         if self._pool is not None:
             await self._pool.close()
             self._num_restarts_before += self._pool.num_restarts
-        self._pool = VerifierPool(num_processes=config.num_processes, timeout_s=config.timeout_s)
+        self._pool = VerifierPool(
+            num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
+        )
         try:
             await self._pool.start()
         except ShoalError as error:
@@ -169,7 +171,10 @@ class RewardService(RewardServiceServicer):
         scores: asyncio.Queue[Score | None],
     ) -> None:
         parts = await asyncio.gather(
-            *(pool.judge(truth.verifier, completion.text, truth.label) for truth in prompt.ground_truths)
+            *(
+                pool.judge(truth.verifier, completion.text, truth.label, _tokens_for(truth.verifier, completion))
+                for truth in prompt.ground_truths
+            )
         )
         score = compose_score(completion.sample_index, prompt.ground_truths, parts)
         self._num_scored[score.outcome.value] += 1
@@ -208,7 +213,7 @@ class RewardService(RewardServiceServicer):
     ) -> reward_pb2.ListVerifiersResponse:
         return reward_pb2.ListVerifiersResponse(
             verifiers=[
-                reward_pb2.VerifierInfo(name=name, description=verifier.description)
+                reward_pb2.VerifierInfo(name=name, description=await _described(verifier))
                 for name, verifier in VERIFIERS.items()
             ]
         )
@@ -229,6 +234,20 @@ async def _end(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.wait([task])
+
+
+async def _described(verifier: Verifier) -> str:
+    """What the verifier does; before that, why it cannot do it here."""
+    why = await asyncio.to_thread(verifier.unavailable)
+    return f"UNAVAILABLE HERE: {why}\n\n{verifier.description}" if why else verifier.description
+
+
+def _tokens_for(verifier: str, completion: rollout_pb2.Completion) -> Sequence[int]:
+    """The completion's tokens, for those verifiers alone that read them."""
+    if VERIFIERS[verifier].reads == "text":
+        return ()
+    token_ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
+    return token_ids
 
 
 def _check_verifiers(prompt: Prompt) -> None:

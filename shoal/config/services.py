@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from shoal.config.section import Section
+from shoal.config.verifiers import VerifiersConfig
 
 
 class GeneratorConfig(Section):
@@ -41,6 +42,8 @@ class RewardConfig(Section):
     """Longest time for one verifier on one completion; past it the process is killed and the outcome is FAILED."""
     max_queued: int = Field(default=4096, ge=1)
     """Completions that may wait; more are refused with RESOURCE_EXHAUSTED."""
+    verifiers: VerifiersConfig = VerifiersConfig()
+    """Options of verifiers, by their names."""
 
 
 class CoordinatorConfig(Section):

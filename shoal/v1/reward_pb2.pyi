@@ -87,8 +87,9 @@ class ScoreGroupRequest(_message.Message):
 
     @_builtins.property
     def completion(self) -> _rollout_pb2.Completion:
-        """Later messages: an answer. Only `sample_index`, `text` and
-        `finish_reason` are read.
+        """Later messages: an answer. Only `sample_index`, `text`, `finish_reason`
+        and, by verifiers that measure length or repetition, `token_ids` are
+        read.
         """
 
     def __init__(

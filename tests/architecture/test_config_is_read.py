@@ -2,10 +2,11 @@
 
 Looked for in the syntax trees of `shoal/` and `services/`. A field F of a section S is read by `.S.F`, or by `.F` in a
 file that takes S apart (by `.S`, or by the name of its class). A field that only a property of the section reads is as
-good as read where that property is read.
+good as read where that property is read. Options of a verifier are handed to it as keywords: its parameters read them.
 """
 
 import ast
+import inspect
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from services.reward.registry import ALL_VERIFIERS
 from shoal.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,8 @@ def _is_validator(method: ast.FunctionDef) -> bool:
 
 
 def is_read(path: str, owner: type[BaseModel], name: str) -> bool:
+    if path.startswith("reward.verifiers."):
+        return name in inspect.signature(ALL_VERIFIERS[path.split(".")[2]].verify).parameters
     section = path.split(".")[-2]
     for names in names_by_file().values():
         if (section, name) in names.pairs:

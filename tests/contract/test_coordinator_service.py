@@ -75,12 +75,21 @@ async def test_a_verifier_that_the_reward_service_does_not_have_ends_the_run_bef
     house: House, model: Path, tmp_path: Path
 ) -> None:
     await house.add_all(ScriptedGenerator(house.plane))
-    row = {"messages": "1 + 1?", "ground_truth": "2", "dataset": "no_such_verifier"}
+    row = {"messages": "1 + 1?", "ground_truth": "2", "dataset": "string_f1"}
     (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
     await house.start(arithmetic_config(model, data={"sources": [{"path": str(tmp_path / "data.jsonl")}]}))
     run, _ = await house.end()
-    assert run.state == pb.RUN_STATE_FAILED and "no_such_verifier" in run.message, run.message
+    assert run.state == pb.RUN_STATE_FAILED and "string_f1" in run.message, run.message
     assert not house.learner.batches
+
+
+async def test_a_verifier_that_nobody_has_is_refused_when_the_data_is_read(
+    house: House, model: Path, tmp_path: Path
+) -> None:
+    row = {"messages": "1 + 1?", "ground_truth": "2", "dataset": "no_such_verifier"}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InvalidArgument, match="no_such_verifier"):
+        await house.start(arithmetic_config(model, data={"sources": [{"path": str(tmp_path / "data.jsonl")}]}))
 
 
 async def test_a_second_run_is_refused_while_one_is_active(house: House, model: Path) -> None:

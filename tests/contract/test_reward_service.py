@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,7 +24,7 @@ from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
-from shoal.wire import prompt_to_wire, score_from_wire
+from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
 
 # Working this out takes longer than anybody waits.
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
@@ -37,11 +38,11 @@ class Client:
         self.service = service
         self.stub = stub
 
-    async def configure(self, run_id: str = "run-1", **reward: float) -> worker_pb2.WorkerStatus:
+    async def configure(self, run_id: str = "run-1", **reward: Any) -> worker_pb2.WorkerStatus:
         request = reward_pb2.RewardServiceConfigureRequest(run_id=run_id, config=config(**reward))
         return (await self.stub.Configure(request, timeout=TIMEOUT_S)).status
 
-    async def configured(self, **reward: float) -> "Client":
+    async def configured(self, **reward: Any) -> "Client":
         await self.configure(**reward)
         await self.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
         return self
@@ -74,7 +75,7 @@ class Client:
         return [score_from_wire(response.score) async for response in call]
 
 
-def config(**reward: float) -> Struct:
+def config(**reward: Any) -> Struct:
     values = {
         "model": {"path": "m"},
         "data": {"sources": [{"task": "arithmetic"}]},
@@ -89,9 +90,14 @@ def prompt_request(truths: Sequence[GroundTruth]) -> reward_pb2.ScoreGroupReques
     return reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
 
 
-def completion_request(index: int, text: str) -> reward_pb2.ScoreGroupRequest:
+def completion_request(index: int, text: str, token_ids: Sequence[int] = ()) -> reward_pb2.ScoreGroupRequest:
     return reward_pb2.ScoreGroupRequest(
-        completion=rollout_pb2.Completion(sample_index=index, text=text, finish_reason=rollout_pb2.FINISH_REASON_STOP)
+        completion=rollout_pb2.Completion(
+            sample_index=index,
+            text=text,
+            token_ids=int32_to_wire(np.array(token_ids, np.int32)),
+            finish_reason=rollout_pb2.FINISH_REASON_STOP,
+        )
     )
 
 
@@ -142,6 +148,23 @@ async def test_verifiers_are_summed_by_weight_and_keep_their_parts(client: Clien
     assert score.reward == 10.5
     assert [part.value for part in score.verifier_scores] == [1.0, 1.0]
     assert [part.verifier for part in score.verifier_scores] == ["gsm8k", "exact_string"]
+
+
+async def test_verifiers_work_by_the_options_of_the_configuration(client: Client) -> None:
+    await client.configured(verifiers={"gsm8k": {"equality": "text"}})
+    assert [score.reward for score in await client.score([FIVE], ["5.0"])] == [0.0]
+    await client.configured(verifiers={"gsm8k": {"equality": "number"}})
+    await client.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
+    assert [score.reward for score in await client.score([FIVE], ["5.0"])] == [1.0]
+
+
+async def test_verifiers_that_measure_get_the_tokens_and_say_when_they_are_missing(client: Client) -> None:
+    await client.configured(verifiers={"max_length": {"max_length_tokens": 10}})
+    truths = [GroundTruth("max_length", "4"), GroundTruth("repetition_penalty", "")]
+    requests = [completion_request(0, "a b", [7] * 6), completion_request(1, "a b")]
+    scores = sorted(await client.send([prompt_request(truths), *requests]), key=lambda score: score.sample_index)
+    assert [part.value for part in scores[0].verifier_scores] == pytest.approx([0.8, -0.75]), scores[0]
+    assert scores[1].outcome is ScoreOutcome.UNSCORABLE, scores[1]
 
 
 async def test_a_label_that_cannot_be_judged_by_is_unscorable_not_zero(client: Client) -> None:

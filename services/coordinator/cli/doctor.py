@@ -70,6 +70,7 @@ def doctor(data_dir: Path, *, output: "Output") -> ExitCode:
         _memory(),
         _disk(data_dir),
         _ports(),
+        _sandbox(),
     ]
     places = _places(torch)
     is_ok = not any(finding.status == "missing" for finding in findings)
@@ -204,6 +205,23 @@ def _ports() -> Finding:
     except OSError as error:
         return Finding("ports", "missing", f"no port can be opened on 127.0.0.1: {error}", "allow loopback sockets")
     return Finding("ports", "ok", f"free ports on 127.0.0.1, such as {port}")
+
+
+def _sandbox() -> Finding:
+    """Whether the reward service can run programs here; only the verifiers `code` and `code_stdio` need that."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", "services.reward.sandbox"],
+            capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Finding("sandbox", "warning", f"no answer within {PROBE_TIMEOUT_S} s", "see docs/sandbox.md")
+    if asked.returncode == 0:
+        return Finding("sandbox", "ok", asked.stdout.strip())
+    said = (asked.stdout.strip() or asked.stderr.strip() or "no answer").splitlines()[-1]
+    return Finding(
+        "sandbox", "warning", f"the verifiers code and code_stdio cannot work: {said}", "see docs/sandbox.md"
+    )
 
 
 def _places(torch: Mapping[str, Any] | None) -> dict[str, str]:

@@ -2,23 +2,31 @@
 
 import re
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from services.reward.verdict import Unscorable, Verdict, acceptable_texts
 
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+# As open-instruct reads them: neighbors of a comma are used up by it, and digits are those of any script.
+_ANY_COMMA = re.compile(r"(\d),(\d)")
+_SIGNED_NUMBER = re.compile(r"[-+]?\d*\.\d+|[-+]?\d+")
 _SOLUTION_MARK = "####"
 
 
-def verify(completion: str, label: Any) -> Verdict:
+def verify(completion: str, label: Any, *, equality: Literal["number", "text"] = "number") -> Verdict:
     """Compares the last number of the completion with the label.
 
     Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list
     of those, of which any will do. Value: 1 if the numbers are equal, else 0. Thousands separators are dropped
     and 5.0 equals 5. A minus sign belongs to the number that it touches. A number with a plus sign is the tail
     of a sum that was not worked out, and equals nothing.
+
+    With `equality` "text" the last number, or the whole text without one, has to be the label letter for letter
+    but for case, and every comma between digits is dropped: open-instruct's rule.
     """
+    if equality == "text":
+        return _compare_as_text(completion, acceptable_texts(label))
     wanted = [_label_number(text) for text in acceptable_texts(label)]
     numbers = _NUMBER.findall(_THOUSANDS.sub("", completion))
     if not numbers:
@@ -26,6 +34,13 @@ def verify(completion: str, label: Any) -> Verdict:
     last = numbers[-1]
     correct = not last.startswith("+") and Decimal(last) in wanted
     return Verdict(float(correct), last)
+
+
+def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
+    text = _ANY_COMMA.sub(r"\1\2", completion)
+    numbers = _SIGNED_NUMBER.findall(text)
+    answer = numbers[-1] if numbers else text
+    return Verdict(float(answer.lower() in {text.lower() for text in wanted}), answer)
 
 
 def _label_number(text: str) -> Decimal:

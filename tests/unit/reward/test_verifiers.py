@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,6 @@ from services.reward.registry import VERIFIERS
 from services.reward.verdict import Unscorable
 from shoal.config.data import SourceConfig
 from shoal.data.tasks import make_task
-
-SHARED = Path(__file__).parents[4] / "shared"
-GOLDEN = SHARED / "golden" / "math_verify.json"
-GSM8K = SHARED / "data" / "gsm8k_test.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -27,21 +22,6 @@ def quiet() -> Iterator[None]:
 
 def value(verifier: str, completion: str, label: Any) -> float:
     return VERIFIERS[verifier].verify(completion, label).value
-
-
-def golden(variant: str) -> list[dict[str, Any]]:
-    if not GOLDEN.is_file():
-        pytest.skip(f"{GOLDEN} is not here")
-    cases = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]
-    return [case for case in cases if case["variant"] == variant and case["expected"]["score"] is not None]
-
-
-def disagreements(verifier: str, variant: str) -> list[tuple[str, float, dict[str, Any]]]:
-    return [
-        (case["name"], got, case["inputs"])
-        for case in golden(variant)
-        if (got := value(verifier, case["inputs"]["response"], case["inputs"]["gold"])) != case["expected"]["score"]
-    ]
 
 
 @pytest.mark.parametrize(
@@ -79,20 +59,6 @@ def test_gsm8k_without_a_number_to_compare_with_is_unscorable(label: Any) -> Non
         value("gsm8k", "5", label)
 
 
-def test_gsm8k_agrees_with_every_uncontested_golden_case() -> None:
-    assert disagreements("gsm8k", "gsm8k_last_number") == []
-
-
-def test_every_gsm8k_solution_earns_its_own_answer_and_not_anothers() -> None:
-    if not GSM8K.is_file():
-        pytest.skip(f"{GSM8K} is not here")
-    solutions = [json.loads(line)["answer"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]
-    answers = [solution.rpartition("####")[2].strip() for solution in solutions]
-    assert sum(value("gsm8k", solution, answer) for solution, answer in zip(solutions, answers, strict=True)) == 1319
-    others = [next(other for other in answers if other.replace(",", "") != own.replace(",", "")) for own in answers]
-    assert sum(value("gsm8k", solution, other) for solution, other in zip(solutions, others, strict=True)) == 0
-
-
 @pytest.mark.parametrize(
     ("completion", "label", "expected"),
     [
@@ -105,6 +71,22 @@ def test_every_gsm8k_solution_earns_its_own_answer_and_not_anothers() -> None:
         (r"$\boxed{4}$", r"We find $x=2$, so the answer is $\boxed{4}$.", 1.0),
         (r"$\boxed{7}$", ["6", "7"], 1.0),
         ("no answer at all", "4", 0.0),
+        (r"\boxed{\boxed{7}}", "7", 1.0),
+        (r"$\boxed{1{,}000}$", "1000", 1.0),
+        (r"$\boxed{12\,345\,678}$", "12345678", 1.0),
+        (r"$\boxed{12,345.60}$", "12345.6", 1.0),
+        (r"$\boxed{12\%}$", "0.12", 1.0),
+        (r"$\boxed{15\ \mathrm{km}}$", "15", 1.0),
+        (r"$\boxed{15\,\text{cm}^2}$", "15", 1.0),
+        (r"$\boxed{(2,\infty)\cup(0,1)}$", r"(0,1)\cup(2,\infty)", 1.0),
+        (r"$\boxed{\{3,1,2\}}$", r"\{1,2,3\}", 1.0),
+        (r"$\boxed{\{1,2\}}$", r"\{1,2,3\}", 0.0),
+        (r"$\boxed{5\text{ or }6}$", "5", 0.0),
+        (r"\boxed{5} no wait, \boxed{4}", "4", 1.0),
+        (r"\boxed{4} no wait, \boxed{5}", "4", 0.0),
+        (r"$\boxed{\text{Evelyn}}$", r"\text{Evelyn}", 1.0),
+        (r"$\boxed{\text{odd}}$", r"\text{even}", 0.0),
+        (r"Final answer: \boxed{5", "5", 0.0),
         ("", "4", 0.0),
         (r"$\boxed{\begin{pmatrix}1&2\end{pmatrix}}$", r"\begin{pmatrix} 1 & 2 \end{pmatrix}", 1.0),
     ],
@@ -113,20 +95,18 @@ def test_math_compares_the_answer_by_what_it_means(completion: str, label: Any, 
     assert value("math", completion, label) == expected
 
 
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [("<answer>4</answer>", 1.0), ("<think>$4$</think><answer>5</answer>", 0.0), (r"$\boxed{4}$", 1.0)],
+)
+def test_math_reads_answer_tags_where_asked(completion: str, expected: float) -> None:
+    assert VERIFIERS["math"].judge(completion, "4", (), {"answer_tags": True}).value == expected
+
+
 @pytest.mark.parametrize("label", ["", None, [], "$$"])
 def test_math_without_an_answer_to_compare_with_is_unscorable(label: Any) -> None:
     with pytest.raises(Unscorable):
         value("math", "$5$", label)
-
-
-def test_math_agrees_with_every_uncontested_golden_answer() -> None:
-    assert disagreements("math", "math_answer") == []
-
-
-def test_math_agrees_with_math_verifys_own_suite_but_for_five_cases_with_other_settings() -> None:
-    # Those want LaTeX only, another rounding, relations equal to sets, or variables that do not matter.
-    wrong = disagreements("math", "math_verify_suite")
-    assert len(wrong) <= 5, wrong
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,164 @@
+"""Answers in LaTeX, found and rewritten as text.
+
+The rules are those by which results on MATH are reported: the normal form of Hendrycks et al. (arXiv:2103.03874) and
+that of Lewkowycz et al. (Minerva, arXiv:2206.14858, appendix D).
+"""
+
+import re
+
+from services.reward.verdict import Unscorable
+
+# An answer stands at the end. Longer texts are cut, since some patterns below and in math-verify are not linear.
+_MOST_CHARACTERS = 20_000
+_MOST_LEVELS = 100
+_BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_THOUSANDS_SPACE = re.compile(r"(?<=[0-9])\\[,;:!](?=[0-9]{3}(?![0-9]))")
+_BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
+
+
+def tail(text: str) -> str:
+    """The end of a text, where its answer stands."""
+    return text[-_MOST_CHARACTERS:]
+
+
+def joined_thousands(text: str) -> str:
+    """Numbers whose thousands are set apart by a thin space, 1\\,000, written together."""
+    return _THOUSANDS_SPACE.sub("", text)
+
+
+def check_depth(text: str) -> None:
+    """Raises `Unscorable` when brackets are nested so deeply that no parser gets to their bottom."""
+    depth = deepest = 0
+    for bracket in _BRACE.findall(text):
+        if bracket in "{([":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket in "})]":
+            depth = max(0, depth - 1)
+    if deepest > _MOST_LEVELS:
+        raise Unscorable(f"brackets are nested {deepest} deep; an answer is read to {_MOST_LEVELS}")
+
+
+def last_boxed(text: str) -> str | None:
+    """The last \\boxed{...} or \\fbox{...} with its command, to the brace that closes it.
+
+    Without a brace, "\\boxed 5", it goes to the next dollar sign. None when there is none or its brace stays open.
+    """
+    boxes = [match for match in _BOXES.finditer(text) if match.group() == "\\boxed"] or list(_BOXES.finditer(text))
+    if not boxes:
+        return None
+    box = boxes[-1]
+    if text.startswith(" ", box.end()) and not text[box.end() :].lstrip().startswith("{"):
+        return text[box.start() :].partition("$")[0]
+    depth = 0
+    for place in range(box.end(), len(text)):
+        if text[place] == "{":
+            depth += 1
+        elif text[place] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[box.start() : place + 1]
+    return None
+
+
+def without_box(boxed: str) -> str:
+    """What stands in a box that `last_boxed` found."""
+    content = _BOXES.sub("", boxed, count=1).strip()
+    return content[1:-1] if content.startswith("{") and content.endswith("}") else content
+
+
+def hendrycks_form(text: str) -> str:
+    """The normal form of MATH's own scorer: answers with the same form are equal.
+
+    Spacing, sizes of brackets and fractions, degrees, dollars, percent signs and a unit in \\text{ ...} go, missing
+    braces and zeros come, a name of at most two characters before the only "=" goes, and a/b is \\frac{a}{b}.
+    """
+    text = text.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
+    text = text.replace("tfrac", "frac").replace("dfrac", "frac").replace("\\left", "").replace("\\right", "")
+    for nothing in ("^{\\circ}", "^\\circ", "\\$"):
+        text = text.replace(nothing, "")
+    if text.count("\\text{ ") == 1:
+        text = text.partition("\\text{ ")[0]
+    text = text.replace("\\%", "").replace("%", "").replace(" .", " 0.").replace("{.", "{0.")
+    if text.startswith("."):
+        text = "0" + text
+    name, equals, value = text.partition("=")
+    if equals and "=" not in value and len(name) <= 2:
+        text = value
+    text = re.sub(r"\\sqrt([^{])", r"\\sqrt{\1}", text).replace(" ", "")
+    text = _with_fraction_braces(text)
+    if text == "0.5":
+        return "\\frac{1}{2}"
+    return re.sub(r"\A(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)\Z", r"\\frac{\1}{\2}", text)
+
+
+def _with_fraction_braces(text: str) -> str:
+    """\\frac12 as \\frac{1}{2}; unchanged when a fraction breaks off."""
+    head, *rest = text.split("\\frac")
+    pieces = [head]
+    for piece in rest:
+        if piece.startswith("{"):
+            pieces.append(piece)
+        elif len(piece) < 2:
+            return text
+        elif piece[1] == "{":
+            pieces.append(f"{{{piece[0]}}}{piece[1:]}")
+        else:
+            pieces.append(f"{{{piece[0]}}}{{{piece[1]}}}{piece[2:]}")
+    return "\\frac".join(pieces)
+
+
+_MINERVA_REPLACED = (
+    ("an ", ""),
+    ("a ", ""),
+    (".$", "$"),
+    ("\\$", ""),
+    ("\\ ", ""),
+    (" ", ""),
+    ("mbox", "text"),
+    (",\\text{and}", ","),
+    ("\\text{and}", ","),
+    ("\\text{m}", "\\text{}"),
+)
+# In this order: some are made by removing others.
+_MINERVA_REMOVED = (
+    *("square", "ways", "integers", "dollars", "mph", "inches", "ft", "hours", "km", "units", "\\ldots", "sue"),
+    *("points", "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges"),
+    *("students", "childrentickets", "multiples"),
+    *("\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}", "\\text{}", "\\mathrm{th}"),
+    *("^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
+)
+_MINERVA_ANSWER = re.compile(r"Final Answer: The final answer is(.*?). I hope it is correct.")
+
+
+def minerva_answer(text: str) -> str | None:
+    """What stands between "Final Answer: The final answer is" and ". I hope it is correct."; None without them."""
+    found = _MINERVA_ANSWER.search(text)
+    return found[1].strip() if found else None
+
+
+def minerva_form(text: str) -> str:
+    """Minerva's normal form of an answer.
+
+    Only what follows the last "=" is kept, and of that the first formula between dollar signs; units and articles
+    go, the contents of \\text, \\textbf, \\overline and \\boxed stay, missing braces come, and the commas of a whole
+    number go.
+    """
+    text = text.rpartition("=")[2]
+    for old, new in _MINERVA_REPLACED:
+        text = text.replace(old, new)
+    for unit in _MINERVA_REMOVED:
+        text = text.replace(unit, "")
+    text = _first_formulas(text)
+    for command in ("text", "textbf", "overline"):
+        text = re.sub(rf"\\{command}{{([^\n}}]*)}}", r"\1", text)
+    text = re.sub(r"\\boxed{(.*)}", r"\1", text)
+    text = re.sub(r"frac([^{])(.)", r"frac{\1}{\2}", text)
+    text = re.sub(r"sqrt([^{])", r"sqrt{\1}", text).replace("$", "")
+    return text.replace(",", "") if text.replace(",", "").isdigit() else text
+
+
+def _first_formulas(text: str) -> str:
+    """Of each line that has a formula between dollar signs, the first formula alone."""
+    lines = text.split("\n")
+    return "\n".join(line.split("$")[1] if line.count("$") > 1 else line for line in lines)

@@ -1,0 +1,1 @@
+"""Where programs that nobody has read are run."""

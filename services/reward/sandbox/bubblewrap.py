@@ -1,0 +1,192 @@
+"""The sandbox from outside: bubblewrap's command line, and the process behind it.
+
+bubblewrap (github.com/containers/bubblewrap) gives a process namespaces of its own. What happens in them is in
+`inside`.
+"""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.reward.sandbox.inside import seccomp
+from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
+
+_INSIDE = Path(__file__).parent / "inside"
+_CODE = "/shoal"
+_START_TIMEOUT_S = 30.0
+_MAX_VERDICT_BYTES = 1 << 16
+_MIB = 1 << 20
+_EXAMINER_BYTES = 1 << 30
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_ENVIRONMENT = {
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    # The same order of sets, and so the same verdict, every time.
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "TZ": "UTC",
+}
+# The first that the kernel ends when memory runs out is what runs in here.
+_EXPENDABLE = ["/bin/sh", "-c", 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"', "sh"]
+
+
+class SandboxUnavailable(Exception):
+    """No sandbox can be had here; the message says why and what would help."""
+
+
+class SandboxLost(Exception):
+    """The sandbox ended under a job, which says nothing about the program."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may use, each time it is run."""
+
+    timeout_s: float = 1.0
+    """Wall time for the program's own statements and one test together."""
+    memory_mib: int = 512
+    """Address space."""
+    output_limit_kib: int = 1024
+    """Standard output that is read; twice the output wanted where that is more."""
+    files_mib: int = 16
+    """All files together, in memory, and the size of each."""
+    num_open_files: int = 64
+    num_threads: int = 64
+    """Beside the address space, which ends threads sooner. Other processes cannot be started at all."""
+
+    def as_rlimits(self) -> dict[str, int]:
+        """By the names of setrlimit(2)."""
+        return {
+            "AS": self.memory_mib * _MIB,
+            # Of all threads together; the wall clock ends others sooner.
+            "CPU": math.ceil(self.timeout_s) + 1,
+            "FSIZE": self.files_mib * _MIB,
+            "NOFILE": self.num_open_files,
+            "NPROC": self.num_threads,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+        }
+
+
+def command(limits: Limits) -> list[str]:
+    """The sandbox's command line. Raises `SandboxUnavailable` where it cannot work."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxUnavailable("bubblewrap is not installed: apt-get install bubblewrap")
+    if not seccomp.is_supported():
+        raise SandboxUnavailable(f"no seccomp filter is known for {os.uname().machine}; x86_64 and aarch64 have one")
+    prefix = os.path.realpath(sys.base_prefix)
+    python = os.path.realpath(sys.executable)
+    settings = {
+        "code": _CODE,
+        "limits": limits.as_rlimits(),
+        "start_timeout_s": _START_TIMEOUT_S,
+        "examiner_bytes": _EXAMINER_BYTES,
+    }
+    return [
+        *_EXPENDABLE, bwrap,
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534",
+        "--hostname", "sandbox",
+        "--clearenv", *(word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)),
+        *_system_folders(),
+        *([] if Path(prefix).is_relative_to("/usr") else ["--ro-bind", prefix, prefix]),
+        "--ro-bind", str(_INSIDE), f"{_CODE}/services/reward/sandbox/inside",
+        *(word for name in _DEVICES for word in ("--dev-bind", name, name)),
+        "--perms", "0700", "--size", str(limits.files_mib * _MIB), "--tmpfs", "/tmp",
+        "--remount-ro", "/", "--chdir", "/tmp", "--",
+        # No user's or site's packages, nothing from the working folder, no compiled files written.
+        python, "-s", "-S", "-P", "-B", f"{_CODE}/services/reward/sandbox/inside/main.py", json.dumps(settings),
+    ]  # fmt: skip
+
+
+def _system_folders() -> list[str]:
+    """/usr, and what beside it is a link into it or holds libraries."""
+    words = ["--ro-bind", "/usr", "/usr"]
+    for name in ("/bin", "/lib", "/lib32", "/lib64"):
+        if os.path.islink(name):
+            words += ["--symlink", os.readlink(name), name]
+        elif os.path.isdir(name):
+            words += ["--ro-bind", name, name]
+    # Where the loader finds libraries outside of its usual places.
+    return [*words, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+
+
+class Sandbox:
+    """One sandbox with a warm interpreter in it. It dies with this process, also by `kill -9`."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Starts it. Raises `SandboxUnavailable` when it does not start."""
+        self._process = subprocess.Popen(
+            command(limits),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._channel = Channel(
+            self._process.stdout.fileno(), self._process.stdin.fileno(), max_bytes=_MAX_VERDICT_BYTES
+        )
+        try:
+            self._channel.receive(deadline=time.monotonic() + _START_TIMEOUT_S)
+        except (Closed, Unreadable, TimeoutError):
+            raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {self._last_words()}") from None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that holds it from outside."""
+        return self._process.pid
+
+    def send(self, job: Message, *, deadline: float) -> None:
+        """Raises `SandboxLost` or `TimeoutError`."""
+        try:
+            self._channel.send(job, deadline=deadline)
+        except Closed as error:
+            raise SandboxLost(str(error)) from None
+
+    def receive(self, *, deadline: float) -> Message:
+        """The next verdict. Raises `SandboxLost` or `TimeoutError`."""
+        try:
+            return self._channel.receive(deadline=deadline)
+        except (Closed, Unreadable) as error:
+            raise SandboxLost(str(error)) from None
+
+    def close(self) -> None:
+        """Ends everything in it at once, and waits until it is gone."""
+        self._process.kill()
+        self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if file is not None:
+                file.close()
+
+    def _last_words(self) -> str:
+        """What it said on the way out."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+        said: Any = self._process.stderr.read() or b""
+        self.close()
+        text = said.decode("utf-8", "replace").strip().splitlines()
+        return (text[-1] if text else "it said nothing") + _cure(said)
+
+
+def _cure(said: bytes) -> str:
+    if b"namespace" in said or b"uid map" in said or b"Operation not permitted" in said:
+        return (
+            ". The kernel or the container refuses user namespaces: see docs/sandbox.md (sysctl "
+            "kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns, the container's "
+            "seccomp profile)"
+        )
+    return ""

@@ -1,0 +1,1 @@
+"""What runs in the sandbox. Standard library only: nothing else is there."""

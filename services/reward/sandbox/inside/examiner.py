@@ -1,0 +1,248 @@
+"""The process that decides which tests pass. It has the tests, the program's process has not.
+
+It gets one job, says the verdict of each test on a pipe that the program's process does not hold, and ends.
+"""
+
+import ast
+import builtins
+import contextlib
+import importlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from services.reward.sandbox.inside import seccomp
+from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
+from services.reward.sandbox.inside.remote import CannotCross, Subject
+from services.reward.sandbox.inside.stdio import same_output
+from services.reward.sandbox.inside.subject import FUNCTIONS, PROGRAM
+
+_MAX_JOB_BYTES = 256 << 20
+_MAX_VALUE_BYTES = 8 << 20
+_MAX_DETAIL_CHARACTERS = 300
+_OUTPUT_CHUNK_BYTES = 1 << 16
+# A script that has said everything gets this long to end.
+_LAST_BREATH_S = 0.5
+# Names that the tests take from the standard library itself when the program imports them: what the program makes
+# of its own copies is no matter of theirs.
+_OWN_MODULES = frozenset(
+    (
+        "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
+        "functools", "heapq", "itertools", "json", "math", "numbers", "operator", "random", "re", "statistics",
+        "string", "typing",
+    )
+)  # fmt: skip
+
+
+class _OutOfTime(BaseException):
+    """No `except Exception` of a test stops it."""
+
+
+class _Failed(Exception):
+    """The test is not passed; the message says why, for people."""
+
+
+class _CannotLoad(_Failed):
+    """Nor is any other."""
+
+
+def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
+    """Examines one program. `keeper` makes and ends processes for it to run in."""
+    job = Channel(jobs_fd, verdicts_fd, max_bytes=_MAX_JOB_BYTES).receive()
+    verdicts = Channel(jobs_fd, verdicts_fd, max_bytes=0)
+    seccomp.confine()
+    signal.signal(signal.SIGALRM, _run_out)
+    examine = _examine_functions if job["kind"] == FUNCTIONS else _examine_output
+    for index, test in enumerate(job["tests"]):
+        started = time.perf_counter()
+        keeper.send(f"test {job['timeout_s']}".encode())
+        passed, detail, rest_fails = False, "", False
+        try:
+            examine(job, test, _Keeper(keeper, job["timeout_s"]))
+            passed = True
+        except CannotCross as error:
+            verdicts.send({"event": "unfit", "index": index, "detail": _shown(error)})
+            return
+        except _Failed as error:
+            detail, rest_fails = str(error), isinstance(error, _CannotLoad)
+        except (TimeoutError, _OutOfTime):
+            detail = f"no result within {job['timeout_s']:g} s"
+        except (Closed, Unreadable) as error:
+            detail = f"the program ended or said nonsense: {error}"
+        except BaseException as error:
+            detail = f"{type(error).__name__}: {_shown(error)}"
+        verdicts.send(
+            {
+                "event": "test",
+                "index": index,
+                "passed": passed,
+                "detail": detail[:_MAX_DETAIL_CHARACTERS],
+                "seconds": time.perf_counter() - started,
+                "rest_fails": rest_fails,
+            }
+        )
+        if rest_fails:
+            return
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_DETAIL_CHARACTERS]
+    except BaseException:
+        return "(no text)"
+
+
+def _run_out(*_: Any) -> None:
+    raise _OutOfTime
+
+
+class _Keeper:
+    """Asks for a process to run the program in, and for its end."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._connection = connection
+        self.deadline = time.monotonic() + timeout_s
+
+    @contextlib.contextmanager
+    def process(self, kind: str) -> Iterator[list[int]]:
+        """File descriptors: of its channel and, for a script, of its input and output."""
+        self._connection.send(f"start {kind}".encode())
+        _, descriptors, _, _ = socket.recv_fds(self._connection, 16, 3)
+        try:
+            yield descriptors
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.end(0.0)
+
+    def end(self, patience_s: float) -> int | None:
+        """Its exit status once it is gone; None if it had to be killed or is gone already."""
+        self._connection.send(f"end {patience_s}".encode())
+        status = self._connection.recv(16).decode()
+        return int(status) if status != "none" else None
+
+
+def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
+    """Runs one test against a fresh process of the program. Raises unless it passes."""
+    tree = ast.parse(test)
+    with keeper.process(FUNCTIONS) as [descriptor]:
+        signal.setitimer(signal.ITIMER_REAL, max(keeper.deadline - time.monotonic(), 0.001))
+        subject = Subject(Channel(descriptor, descriptor, max_bytes=_MAX_VALUE_BYTES), keeper.deadline)
+        try:
+            subject.load(job["program"])
+        except CannotCross:
+            raise
+        except TimeoutError:
+            raise _CannotLoad(f"the program itself did not end within {job['timeout_s']:g} s") from None
+        except (Closed, Unreadable) as error:
+            raise _CannotLoad(f"the program ended its process or said nonsense: {error}") from None
+        except Exception as error:
+            raise _CannotLoad(f"the program raised {type(error).__name__}: {_shown(error)}") from None
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            raise _CannotLoad(f"the program raised {type(error).__name__}") from None
+        namespace: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
+        # It has been compiled in the other process, so it can be read here.
+        namespace |= _imports(job["program"])
+        namespace |= _names(tree, subject, set(namespace))
+        exec(compile(tree, "test", "exec", dont_inherit=True), namespace)
+
+
+def _names(tree: ast.AST, subject: Subject, known: set[str]) -> dict[str, Any]:
+    """What the test takes from the program.
+
+    A builtin stays one, or a program could bring its own `abs` or `all`; unless the test takes nothing else from the
+    program, for then that is what it tests.
+    """
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - known
+    shadowing = {name for name in used if hasattr(builtins, name)}
+    return subject.names(sorted(used - shadowing)) or subject.names(sorted(shadowing))
+
+
+def _imports(program: str) -> dict[str, Any]:
+    """The names that the program imports from modules that this process trusts, unless it binds them otherwise."""
+    found: dict[str, Any] = {}
+    statements = ast.parse(program).body
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                if alias.name.partition(".")[0] in _OWN_MODULES:
+                    module = importlib.import_module(alias.name if alias.asname else alias.name.partition(".")[0])
+                    found[alias.asname or alias.name.partition(".")[0]] = module
+        elif isinstance(statement, ast.ImportFrom) and statement.module in _OWN_MODULES and not statement.level:
+            content = vars(importlib.import_module(statement.module))
+            for alias in statement.names:
+                if alias.name == "*":
+                    public = content.get("__all__", [name for name in content if not name.startswith("_")])
+                    found |= {name: content[name] for name in public if not hasattr(builtins, name)}
+                elif alias.name in content:
+                    found[alias.asname or alias.name] = content[alias.name]
+    bound = {node.id for node in ast.walk(ast.Module(statements, [])) if _is_binding(node)}  # type: ignore[attr-defined]
+    bound |= {
+        node.name for node in statements if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    return {name: value for name, value in found.items() if name not in bound}
+
+
+def _is_binding(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _examine_output(job: Message, test: Message, keeper: _Keeper) -> None:
+    """Runs the program as a script on one input. Raises unless it writes the output and ends well."""
+    given = test["input"].encode("utf-8", "surrogatepass")
+    wanted = test["output"]
+    most = max(job["output_limit_bytes"], 2 * len(wanted.encode("utf-8", "surrogatepass")))
+    with keeper.process(PROGRAM) as [channel, to_program, from_program]:
+        Channel(channel, channel, max_bytes=0).send({"program": job["program"]}, deadline=keeper.deadline)
+        output = _converse(given, to_program, from_program, keeper.deadline, most)
+        status = keeper.end(min(_LAST_BREATH_S, max(keeper.deadline - time.monotonic(), 0.0)))
+    if status != 0:
+        raise _Failed("the program did not end" if status is None else f"the program ended with status {status}")
+    signal.setitimer(signal.ITIMER_REAL, max(keeper.deadline - time.monotonic(), 0.1))
+    try:
+        if not same_output(output.decode("utf-8", "replace"), wanted):
+            raise _Failed(f"wrong output: {output[:100].decode('utf-8', 'replace')!r}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _converse(given: bytes, to_program: int, from_program: int, deadline: float, most: int) -> bytes:
+    """Writes the input while it reads the output, until that ends. Closes nothing."""
+    os.set_blocking(to_program, False)
+    os.set_blocking(from_program, False)
+    rest, output = memoryview(given), bytearray()
+    poll = select.poll()
+    poll.register(from_program, select.POLLIN)
+    poll.register(to_program, select.POLLOUT)
+    is_writing = True
+    while True:
+        if is_writing and not rest:
+            poll.unregister(to_program)
+            # Closed for good, so that the program sees the end; the number stays taken.
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, to_program)
+            os.close(nothing)
+            is_writing = False
+        events = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if not events:
+            raise TimeoutError
+        if to_program in events and is_writing:
+            try:
+                rest = rest[os.write(to_program, rest[:_OUTPUT_CHUNK_BYTES]) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                # It reads no more, which is its right.
+                rest = memoryview(b"")
+        if from_program in events:
+            piece = os.read(from_program, _OUTPUT_CHUNK_BYTES)
+            if not piece:
+                return bytes(output)
+            output += piece
+            if len(output) > most:
+                raise _Failed(f"more than {most} bytes of output")

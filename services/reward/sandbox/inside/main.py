@@ -1,0 +1,188 @@
+"""The first process of the sandbox: `python main.py LIMITS`. It keeps the others, and reads neither program nor test.
+
+For each job it forks an examiner from the warm interpreter, and for that examiner the processes that the program
+runs in. As the first process of its namespace it cannot be killed from inside, and what it kills is everything.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+JOBS_FD, VERDICTS_FD = 0, 1
+_WRITABLE, _WRITABLE_MODE = "/tmp", 0o700
+_PR_SET_DUMPABLE = 4
+# The examiner keeps each test's deadline; this much later it is taken to hang itself.
+_GRACE_S = 1.0
+_WORTH_HAVING_LOADED = (
+    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing",
+)  # fmt: skip
+
+
+def main() -> None:
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    # Nobody may look into this process or those that are forked from it.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    sys.path.insert(0, settings["code"])
+    from services.reward.sandbox.inside import examiner, seccomp, subject
+
+    for name in _WORTH_HAVING_LOADED:
+        importlib.import_module(name)
+    sys.path.remove(settings["code"])
+    seccomp.prepare()
+    gc.freeze()
+    _say({"event": "ready"})
+    poll = select.poll()
+    poll.register(JOBS_FD, select.POLLIN)
+    while poll.poll()[0][1] & select.POLLIN and (pending := _Job(settings)):
+        pending.run(examiner.main, subject.main)
+
+
+class _Job:
+    """One program and its tests."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._subject_pid = 0
+        self._deadline = time.monotonic() + settings["start_timeout_s"]
+
+    def run(self, examine: Any, be_subject: Any) -> None:
+        connection, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        examiner_pid = os.fork()
+        if not examiner_pid:
+            connection.close()
+            _in_child(lambda: _be_examiner(examine, other_end, self._settings))
+        other_end.close()
+        ended = self._serve(connection, be_subject)
+        status = _reap(examiner_pid, 1.0) if ended else None
+        connection.close()
+        _kill_all()
+        why = "finished" if status == 0 else "hung" if not ended else "died"
+        _say({"event": "end", "why": why, "is_clean": _is_clean()})
+
+    def _serve(self, connection: socket.socket, be_subject: Any) -> bool:
+        """Does what the examiner asks until it ends; False when it hangs."""
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        while True:
+            if not poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000):
+                return False
+            try:
+                command, _, argument = connection.recv(64).decode().partition(" ")
+            except ConnectionError:
+                return True
+            if command == "test":
+                self._deadline = time.monotonic() + float(argument) + _GRACE_S
+            elif command == "start":
+                self._start(connection, argument, be_subject)
+            elif command == "end":
+                status = _reap(self._subject_pid, float(argument)) if self._subject_pid else None
+                self._subject_pid = 0
+                connection.send(b"none" if status is None else str(status).encode())
+            else:
+                return True
+
+    def _start(self, connection: socket.socket, kind: str, be_subject: Any) -> None:
+        """Forks a process for the program and hands the examiner its file descriptors."""
+        ours, theirs = socket.socketpair()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        give, take = [ours.fileno()], [nothing, nothing, nothing, theirs.fileno()]
+        if kind == "program":
+            stdin, to_program = os.pipe()
+            from_program, stdout = os.pipe()
+            give += [to_program, from_program]
+            take[:2] = [stdin, stdout]
+        self._subject_pid = os.fork()
+        if not self._subject_pid:
+            _in_child(lambda: _be_subject(be_subject, kind, take, self._settings["limits"]))
+        socket.send_fds(connection, [b"started"], give)
+        for descriptor in {*give, *take}:
+            os.close(descriptor)
+        ours.detach()
+        theirs.detach()
+
+
+def _be_examiner(examine: Any, keeper: socket.socket, settings: dict[str, Any]) -> int:
+    jobs, verdicts = os.dup(JOBS_FD), os.dup(VERDICTS_FD)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = settings["examiner_bytes"] if hard == resource.RLIM_INFINITY else min(settings["examiner_bytes"], hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    examine(jobs, verdicts, keeper)
+    return 0
+
+
+def _be_subject(be_subject: Any, kind: str, descriptors: list[int], limits: dict[str, int]) -> int:
+    # First out of the way of the numbers that they shall have.
+    high = [os.dup2(descriptor, 100 + place, inheritable=False) for place, descriptor in enumerate(descriptors)]
+    for place, descriptor in enumerate(high):
+        os.dup2(descriptor, place)
+    os.closerange(len(high), 100 + len(high))
+    status: int = be_subject(kind, limits)
+    return status
+
+
+def _in_child(work: Any) -> None:
+    """Runs `work` and ends the process with what it returns, whatever happens."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        status = work()
+    finally:
+        os._exit(status)
+
+
+def _reap(pid: int, patience_s: float) -> int | None:
+    """The exit status of a child that ends by itself in time; None for one that is killed."""
+    poll = select.poll()
+    watch = os.pidfd_open(pid)
+    poll.register(watch, select.POLLIN)
+    ended = bool(poll.poll(patience_s * 1000))
+    os.close(watch)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _kill_all() -> None:
+    """Ends every other process of the namespace and waits until none is left."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _is_clean() -> bool:
+    """Whether a program left the one writable folder as it found it."""
+    try:
+        return not os.listdir(_WRITABLE) and os.stat(_WRITABLE).st_mode & 0o7777 == _WRITABLE_MODE
+    except OSError:
+        return False
+
+
+def _say(message: dict[str, Any]) -> None:
+    """One message, short enough to be written at once."""
+    body = json.dumps(message).encode()
+    os.write(VERDICTS_FD, len(body).to_bytes(4, "little") + body)
+
+
+if __name__ == "__main__":
+    main()

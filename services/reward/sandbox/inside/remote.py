@@ -1,0 +1,290 @@
+"""The examiner's view of the program's objects.
+
+Tests run in the examiner; what they take from the program is called over a channel, and comes back as plain data.
+So comparing happens where the program cannot reach, and a test can be passed only by returning what it asks for.
+An object that is not plain data stays with the program and equals no plain data, whatever its own `__eq__` says.
+"""
+
+import builtins
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from services.reward.sandbox.inside.channel import Channel, Message, Unreadable
+from services.reward.sandbox.inside.values import decode, encode
+
+_NOTHING = object()
+
+
+class CannotCross(Exception):
+    """A test hands the program something that cannot be copied to another process."""
+
+
+class Subject:
+    """The process that runs the program."""
+
+    def __init__(self, channel: Channel, deadline: float) -> None:
+        """`deadline` is of time.monotonic()."""
+        self._channel, self._deadline = channel, deadline
+        self._callbacks: list[Callable[..., Any]] = []
+        self._exceptions: dict[str, type[BaseException]] = {}
+
+    def load(self, program: str) -> None:
+        """Runs the program's own statements. Raises what they raise."""
+        self._channel.send({"program": program}, deadline=self._deadline)
+        self._reply()
+
+    def names(self, wanted: list[str]) -> dict[str, Any]:
+        """Those of the names that the program has bound, with what they are bound to."""
+        self._channel.send({"names": wanted}, deadline=self._deadline)
+        found = self._reply().get("value")
+        if not isinstance(found, dict):
+            raise Unreadable("no names")
+        return {name: self.decode(found[name]) for name in wanted if name in found}
+
+    def do(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Has the program's process carry out an operation of its table.
+
+        Lists, dictionaries and sets among `args` are brought up to date with what the program made of them. Raises
+        what the program raises, `TimeoutError`, `Closed` or `Unreadable`.
+        """
+        request = {
+            "do": operation,
+            "args": [self.encode(item) for item in args],
+            "kwargs": {name: self.encode(item) for name, item in kwargs.items()},
+        }
+        self._channel.send(request, deadline=self._deadline)
+        reply = self._reply()
+        try:
+            for index, after in reply.get("changed", {}).items():
+                _update(args[int(index)], self.decode(after))
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise Unreadable(f"changed arguments: {error}") from None
+        return self.decode(reply.get("value"))
+
+    def encode(self, value: Any) -> Any:
+        return encode(value, self._refer)
+
+    def decode(self, data: Any) -> Any:
+        try:
+            return decode(data, self._dereference)
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+            raise Unreadable(f"no value: {error}") from None
+
+    def _reply(self) -> Message:
+        while True:
+            message = self._channel.receive(deadline=self._deadline)
+            if "callback" in message:
+                self._channel.send(self._called_back(message), deadline=self._deadline)
+            elif "raised" in message:
+                raise self._exception(message)
+            else:
+                return message
+
+    def _called_back(self, message: Message) -> Message:
+        """Lets the program call a function that the test gave it; it can do nothing else with the test's objects."""
+        try:
+            function = self._callbacks[message["callback"]]
+            args = [self.decode(item) for item in message["args"]]
+            kwargs = {str(name): self.decode(item) for name, item in message["kwargs"].items()}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise Unreadable(f"a malformed call: {error}") from None
+        try:
+            return {"value": self.encode(function(*args, **kwargs))}
+        except Exception as error:
+            return {"raised": [type(error).__name__], "text": str(error)}
+
+    def _exception(self, message: Message) -> BaseException:
+        kind = self._exception_class(message["raised"])
+        arguments = self.decode(message.get("arguments", []))
+        try:
+            return kind(*arguments)
+        except Exception:
+            return kind()
+
+    def _exception_class(self, lineage: Any) -> type[BaseException]:
+        """The class of its name; for one of the program's own, a stand-in with the same name and base."""
+        if not isinstance(lineage, list) or not lineage or not all(isinstance(name, str) for name in lineage):
+            raise Unreadable("a malformed exception")
+        for name in lineage:
+            known = getattr(builtins, name, None)
+            if isinstance(known, type) and issubclass(known, BaseException):
+                break
+        else:
+            known = Exception
+        name = lineage[0]
+        if name == known.__name__:
+            return known
+        # It takes any arguments, as the base class's constructor may not.
+        return self._exceptions.setdefault(name, type(name[:100], (known,), {"__init__": lambda self, *args: None}))
+
+    def _refer(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, Remote):
+            return {"object": object.__getattribute__(value, "_number")}
+        if isinstance(value, type) or getattr(value, "__module__", "") == "builtins":
+            name = getattr(value, "__name__", "")
+            if getattr(builtins, name, None) is value:
+                return {"builtin": name}
+        if callable(value):
+            self._callbacks.append(value)
+            return {"callback": len(self._callbacks) - 1}
+        if isinstance(value, Iterator):
+            self._callbacks.append(partial(next, value))
+            return {"iterator": len(self._callbacks) - 1}
+        raise CannotCross(f"an object of class {type(value).__name__} cannot be handed to the program")
+
+    def _dereference(self, data: dict[str, Any]) -> Any:
+        if "callback" in data:
+            return self._callbacks[data["callback"]]
+        if "exception" in data:
+            return self._exception_class(data["exception"])
+        number, kind = data["object"], data["kind"]
+        if not isinstance(number, int) or not isinstance(kind, str):
+            raise ValueError("a malformed reference")
+        remote = Remote(self, number, kind, self.decode(data["holds"]) if "holds" in data else _NOTHING)
+        return _awaitable(self, remote) if kind == "coroutine" else remote
+
+    @property
+    def remaining_s(self) -> float:
+        return self._deadline - time.monotonic()
+
+
+async def _awaitable(subject: Subject, remote: "Remote") -> Any:
+    return subject.do("await", remote)
+
+
+def _update(argument: Any, after: Any) -> None:
+    """Makes an argument what the program made of its copy."""
+    if isinstance(argument, list | bytearray):
+        argument[:] = after
+    elif isinstance(argument, dict | set):
+        argument.clear()
+        argument.update(after)
+
+
+def _forward(operation: str) -> Callable[..., Any]:
+    def method(self: "Remote", *args: Any) -> Any:
+        return self._subject.do(operation, self, *args)
+
+    return method
+
+
+def _forward_as(operation: str, kind: type) -> Callable[..., Any]:
+    def method(self: "Remote", *args: Any) -> Any:
+        value = self._subject.do(operation, self, *args)
+        if not isinstance(value, kind):
+            raise TypeError(f"{operation} of the program's {self._kind} is no {kind.__name__}")
+        return value
+
+    return method
+
+
+def _forward_reflected(operation: str) -> Callable[..., Any]:
+    def method(self: "Remote", other: Any) -> Any:
+        return self._subject.do(operation, other, self)
+
+    return method
+
+
+def _subtract(operation: str) -> Callable[..., Any]:
+    """Taking a number from one of the program's objects shows it the number that a test hopes for ("abs(f(x) - 1.5)
+    < 1e-6"), so the program does not get to say how large the difference is."""
+
+    def method(self: "Remote", other: Any) -> Any:
+        arguments = (self, other) if operation == "sub" else (other, self)
+        difference = self._subject.do("sub", *arguments)
+        if isinstance(other, int | float | complex):
+            if not isinstance(difference, Remote):
+                raise TypeError(f"the program's {self._kind} is no number")
+            object.__setattr__(difference, "_is_difference", True)
+        return difference
+
+    return method
+
+
+def _measure(operation: str) -> Callable[..., Any]:
+    def method(self: "Remote") -> Any:
+        if self._is_difference:
+            raise TypeError(f"the program's {self._kind} is no number")
+        return self._subject.do(operation, self)
+
+    return method
+
+
+def _compare(operation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Comparing two of the program's objects is theirs; comparing one with plain data is not."""
+
+    def method(self: "Remote", other: Any) -> Any:
+        if not isinstance(other, Remote):
+            return NotImplemented if self._holds is _NOTHING else compare(self._holds, other)
+        if self._holds is not _NOTHING and other._holds is not _NOTHING:
+            return compare(self._holds, other._holds)
+        return self._subject.do(operation, self, other)
+
+    return method
+
+
+class Remote:
+    """An object of the program."""
+
+    _subject: Subject
+    _number: int
+    _kind: str
+    _holds: Any
+    _is_difference = False
+
+    def __init__(self, subject: Subject, number: int, kind: str, holds: Any) -> None:
+        for name, value in (("_subject", subject), ("_number", number), ("_kind", kind), ("_holds", holds)):
+            object.__setattr__(self, name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._subject.do("call", self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._subject.do("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._subject.do("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._subject.do("delattr", self, name)
+
+    def __exit__(self, *exception: Any) -> Any:
+        return self._subject.do("exit", self)
+
+    def __hash__(self) -> int:
+        return hash(self._number) if self._holds is _NOTHING else hash(self._holds)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Remote) and bool(self._subject.do("isinstance", instance, self))
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return isinstance(kind, Remote) and bool(self._subject.do("issubclass", kind, self))
+
+    __eq__ = _compare("eq", lambda left, right: left == right)
+    __ne__ = _compare("ne", lambda left, right: left != right)
+    __lt__ = _compare("lt", lambda left, right: left < right)
+    __le__ = _compare("le", lambda left, right: left <= right)
+    __gt__ = _compare("gt", lambda left, right: left > right)
+    __ge__ = _compare("ge", lambda left, right: left >= right)
+    __enter__, __iter__, __next__ = _forward("enter"), _forward("iter"), _forward("next")
+    __len__, __bool__, __contains__ = _forward_as("len", int), _forward_as("bool", bool), _forward_as("contains", bool)
+    __str__, __repr__, __format__ = _forward_as("str", str), _forward_as("repr", str), _forward_as("format", str)
+    __int__, __float__ = _measure("int"), _measure("float")
+    __getitem__, __setitem__, __delitem__ = _forward("getitem"), _forward("setitem"), _forward("delitem")
+    __reversed__, __abs__ = _forward("reversed"), _measure("abs")
+    __neg__, __pos__, __invert__ = _forward("neg"), _forward("pos"), _forward("invert")
+    __add__, __radd__ = _forward("add"), _forward_reflected("add")
+    __sub__, __rsub__ = _subtract("sub"), _subtract("rsub")
+    __mul__, __rmul__ = _forward("mul"), _forward_reflected("mul")
+    __matmul__, __rmatmul__ = _forward("matmul"), _forward_reflected("matmul")
+    __truediv__, __rtruediv__ = _forward("truediv"), _forward_reflected("truediv")
+    __floordiv__, __rfloordiv__ = _forward("floordiv"), _forward_reflected("floordiv")
+    __mod__, __rmod__ = _forward("mod"), _forward_reflected("mod")
+    __pow__, __rpow__ = _forward("pow"), _forward_reflected("pow")
+    __and__, __rand__ = _forward("and_"), _forward_reflected("and_")
+    __or__, __ror__ = _forward("or_"), _forward_reflected("or_")
+    __xor__, __rxor__ = _forward("xor"), _forward_reflected("xor")
+    __lshift__, __rlshift__ = _forward("lshift"), _forward_reflected("lshift")
+    __rshift__, __rrshift__ = _forward("rshift"), _forward_reflected("rshift")

@@ -1,0 +1,142 @@
+"""Runs a program against tests, in a sandbox that is kept while that is safe."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from services.reward.sandbox.bubblewrap import Limits, Sandbox, SandboxLost, SandboxUnavailable
+from services.reward.sandbox.inside.subject import FUNCTIONS, PROGRAM
+
+__all__ = ["FUNCTIONS", "PROGRAM", "SandboxLost", "SandboxUnavailable", "TestResult", "Unfit", "check", "run_tests"]
+
+_HUNG = "no result, and the test itself could not be stopped"
+_MOST_LOSSES = 2
+_SELF_TEST = """
+import os, socket
+
+def attempt(what, *args):
+    try:
+        what(*args)
+    except OSError:
+        return "refused"
+    return "done"
+
+def escapes():
+    return [
+        attempt(os.fork), attempt(socket.socket), attempt(open, "/usr/x", "w"), attempt(open, "/x", "w"),
+        attempt(os.listdir, "/proc"), attempt(os.kill, 1, 9), os.getpid() < 100,
+    ]
+"""
+_SELF_TEST_RESULT = "assert escapes() == ['refused'] * 6 + [True]"
+
+
+class Unfit(Exception):
+    """A test cannot be carried out as it is written."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test of a program."""
+
+    __test__ = False
+
+    passed: bool
+    detail: str
+    """Why not; from the program in part, so for people only."""
+    seconds: float
+
+
+_kept: dict[Limits, Sandbox] = {}
+
+
+def run_tests(
+    program: str, tests: list[Any], *, kind: str, limits: Limits, total_timeout_s: float
+) -> tuple[TestResult, ...]:
+    """A result for each test, in their order. Each gets the program fresh.
+
+    `kind`: FUNCTIONS (a test is Python text that uses the program's names) or PROGRAM ({"input": text, "output": text}
+    of a script). Tests that `total_timeout_s` does not suffice for are not passed.
+
+    Raises `Unfit`, `SandboxUnavailable`, or `SandboxLost` when the sandbox ends twice under the same test.
+    """
+    deadline = time.monotonic() + total_timeout_s
+    results: list[TestResult] = []
+    num_losses = 0
+    while len(results) < len(tests):
+        job = {
+            "kind": kind,
+            "program": program,
+            "tests": tests[len(results) :],
+            "timeout_s": limits.timeout_s,
+            "output_limit_bytes": limits.output_limit_kib << 10,
+        }
+        num_before = len(results)
+        try:
+            _run(job, limits, deadline, results)
+        except TimeoutError:
+            late = TestResult(False, f"the tests take more than {total_timeout_s:g} s together", 0.0)
+            results += [late] * (len(tests) - len(results))
+        except SandboxLost:
+            num_losses = num_losses + 1 if len(results) == num_before else 1
+            if num_losses >= _MOST_LOSSES:
+                raise
+    return tuple(results)
+
+
+def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[TestResult]) -> None:
+    """Adds a result for each test; or for fewer, when one could be stopped only with the sandbox."""
+    # Taken out while it is in use: one that fails in any way is not kept.
+    sandbox = _kept.pop(limits, None) or Sandbox(limits)
+    is_reusable = False
+    try:
+        sandbox.send(job, deadline=deadline)
+        missing = len(job["tests"])
+        while (event := sandbox.receive(deadline=deadline))["event"] != "end":
+            if event["event"] == "unfit":
+                raise Unfit(event["detail"])
+            result = TestResult(event["passed"], event["detail"], event["seconds"])
+            results += [result] * (missing if event["rest_fails"] else 1)
+            missing -= missing if event["rest_fails"] else 1
+        if event["why"] == "hung":
+            results.append(TestResult(False, _HUNG, limits.timeout_s))
+        elif missing:
+            raise SandboxLost(f"the examiner {event['why']} before it had examined everything")
+        is_reusable = event["is_clean"] and event["why"] == "finished"
+    finally:
+        if is_reusable:
+            _keep(limits, sandbox)
+        else:
+            sandbox.close()
+
+
+def _keep(limits: Limits, sandbox: Sandbox) -> None:
+    """Keeps one sandbox, the latest."""
+    while _kept:
+        _kept.popitem()[1].close()
+    _kept[limits] = sandbox
+
+
+def warm_up(limits: Limits) -> None:
+    """Starts the sandbox that the next job will use. Raises `SandboxUnavailable`."""
+    if limits not in _kept:
+        _keep(limits, Sandbox(limits))
+
+
+def close() -> None:
+    """Ends the sandbox that is kept, if there is one."""
+    while _kept:
+        _kept.popitem()[1].close()
+
+
+def check() -> None:
+    """Starts a sandbox and tries to get out of it. Raises `SandboxUnavailable` unless all is as it should be."""
+    try:
+        [result] = run_tests(
+            _SELF_TEST, [_SELF_TEST_RESULT], kind=FUNCTIONS, limits=Limits(timeout_s=10.0), total_timeout_s=20.0
+        )
+    except SandboxLost as error:
+        raise SandboxUnavailable(f"the sandbox ended during its self-test: {error}") from None
+    finally:
+        close()
+    if not result.passed:
+        raise SandboxUnavailable(f"the sandbox does not hold or does not work here: {result.detail}")

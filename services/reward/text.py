@@ -1,0 +1,65 @@
+"""How several verifiers read and compare free text."""
+
+import json
+import re
+import string
+from collections import Counter
+from typing import Any
+
+from services.reward.verdict import Unscorable, acceptable_texts
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalized(text: str) -> str:
+    """Lower case, without ASCII punctuation and the words a, an, the, and with single spaces (arXiv:1606.05250)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def without_thinking(text: str) -> str:
+    """What follows the last </think>, without answer tags."""
+    answer = text.replace("<|assistant|>", "").strip().rpartition("</think>")[2]
+    return answer.replace("<answer>", "").replace("</answer>", "").strip()
+
+
+def last_between(text: str, start: str, end: str) -> str | None:
+    """The text between the last `end` that follows a `start`, and that `start`'s nearest one before it.
+
+    None without such a pair. Linear in the text.
+    """
+    close = text.rfind(end)
+    opened = text.rfind(start, 0, close) if close >= 0 else -1
+    return text[opened + len(start) : close] if opened >= 0 else None
+
+
+def token_f1(answer: str, wanted: str) -> float:
+    """Harmonic mean of precision and recall of normalized words, each counted as often as it occurs."""
+    got, want = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
+    num_common = (got & want).total()
+    return 2 * num_common / (got.total() + want.total()) if num_common else 0.0
+
+
+def listed_texts(label: Any) -> list[str]:
+    """As `acceptable_texts`; a label that is a JSON list, written as text, is that list."""
+    if isinstance(label, str) and label.lstrip().startswith("["):
+        try:
+            label = json.loads(label)
+        except (ValueError, RecursionError):
+            pass
+    return acceptable_texts(label)
+
+
+def label_number(label: Any, what: str) -> float:
+    """The label as a number. Raises `Unscorable` that says `what` it should be."""
+    if isinstance(label, list) and len(label) == 1:
+        label = label[0]
+    try:
+        if isinstance(label, bool):
+            raise ValueError
+        number = float(label)
+    except (TypeError, ValueError):
+        raise Unscorable(f"the label must be {what} (found: {label!r:.80})") from None
+    if not abs(number) < float("inf"):
+        raise Unscorable(f"the label must be {what} (found: {label!r:.80})")
+    return number

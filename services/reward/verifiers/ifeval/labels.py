@@ -1,0 +1,81 @@
+"""What the data says must be followed."""
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from services.reward.verdict import Unscorable
+from services.reward.verifiers.ifeval.arguments import Arguments
+from services.reward.verifiers.ifeval.catalogue import CONSTRAINTS, Constraint
+from services.reward.verifiers.ifeval.functions import FUNCTIONS
+
+Instruction = tuple[str, Constraint, Arguments]
+
+
+def read_instructions(label: Any, *, strict_wording: bool = False) -> list[Instruction]:
+    """The instructions of an `ifeval` label.
+
+    It is {"instruction_id": [...], "kwargs": [...]}, or a list of such, each as it is or as JSON or Python text. A
+    kwarg that is null is none.
+
+    Raises `Unscorable`, saying what is wrong, also for an id or a kwarg that nothing here knows.
+    """
+    found: list[Instruction] = []
+    parsed = _parsed(label)
+    for item in parsed if isinstance(parsed, list | tuple) else [parsed]:
+        ids, all_kwargs = _lists(_parsed(item))
+        for instruction, kwargs in zip(ids, all_kwargs, strict=True):
+            found.append(_instruction(instruction, _parsed(kwargs), CONSTRAINTS, strict_wording=strict_wording))
+    return found
+
+
+def read_function(label: Any, *, strict_wording: bool = False) -> Instruction:
+    """The instruction of an `ifeval_old` label: {"func_name": ..., and its arguments}, as it is or as JSON text.
+
+    Raises `Unscorable` as `read_instructions` does.
+    """
+    parsed = _parsed(label)
+    if not isinstance(parsed, Mapping) or "func_name" not in parsed:
+        raise Unscorable(f"the label is no object with func_name (found: {label!r:.80})")
+    kwargs = {name: value for name, value in parsed.items() if name != "func_name"}
+    return _instruction(parsed["func_name"], kwargs, FUNCTIONS, strict_wording=strict_wording)
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        raise Unscorable(f"the label is neither JSON nor a Python literal: {value!r:.80}") from None
+
+
+def _lists(item: Any) -> tuple[list[Any], list[Any]]:
+    if not isinstance(item, Mapping) or not isinstance(item.get("instruction_id"), list | tuple):
+        raise Unscorable(f"the label is no object with a list instruction_id (found: {item!r:.80})")
+    ids = list(item["instruction_id"])
+    kwargs = item.get("kwargs")
+    if kwargs is None:
+        kwargs = [None] * len(ids)
+    if not isinstance(kwargs, list | tuple) or len(kwargs) != len(ids):
+        raise Unscorable(f"kwargs must be a list as long as instruction_id, {len(ids)} (found: {kwargs!r:.80})")
+    return ids, list(kwargs)
+
+
+def _instruction(name: Any, kwargs: Any, known: Mapping[str, Constraint], *, strict_wording: bool) -> Instruction:
+    constraint = known.get(name) if isinstance(name, str) else None
+    if constraint is None:
+        raise Unscorable(f"there is no instruction {name!r:.80}; there are {', '.join(known)}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise Unscorable(f"{name}: kwargs must be an object or null (found: {kwargs!r:.80})")
+    given = {key: value for key, value in (kwargs or {}).items() if value is not None}
+    unknown = sorted(given.keys() - {*constraint.needs, *constraint.unused})
+    if unknown:
+        needs = ", ".join(constraint.needs) or "none"
+        raise Unscorable(f"{name}: unknown kwargs {', '.join(map(str, unknown))} (it takes: {needs})")
+    return str(name), constraint, Arguments(str(name), given, strict_wording=strict_wording)

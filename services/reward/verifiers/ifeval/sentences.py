@@ -1,0 +1,131 @@
+"""Sentences, in the two ways that instruction checkers split text.
+
+`punkt_sentences` decides each full stop by statistics of English (Punkt, Kiss and Strunk 2006, doi:10.1162/
+coli.2006.32.4.485), with the model that NLTK uses too; what IFEval counts sentences by. `ruled_sentences` goes by a
+fixed list of abbreviations and starters; what the constraints on single sentences go by.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import Any
+
+# A full stop that ends no sentence, and the end of one, while rules are applied: one character each, so that every
+# rule sees the text at its length. Noncharacters, which no text may contain.
+_POINT, _END = "\ufdd0", "\ufdd1"
+_STARTER = r"(?:Mr|Mrs|Ms|Dr|Prof|Capt|Cpt|Lt|Wherever|(?:He|She|It|They|Their|Our|We|But|However|That|This)\s)"
+# Quotes and brackets that end what they stand in, after a mark: curly quotes of either direction.
+_CLOSING = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULTILINE)
+# Whoever repeats a word a million times gets the decision about it from memory.
+_MAX_REMEMBERED = 64
+_COMPANY = r"(?:Inc|Ltd|Jr|Sr|Co)"
+_QUOTE_SWAPS = ((".”", "”."), ('."', '".'), ('!"', '"!'), ('?"', '"?'))
+
+
+def load() -> None:
+    """Reads the model; takes a tenth of a second."""
+    _punkt()
+
+
+def punkt_sentences(text: str) -> list[str]:
+    """The sentences, without the white space between them. Closing quotes and brackets belong to what they close."""
+    return list(_punkt_sentences(text))
+
+
+@lru_cache(maxsize=2)
+def _punkt_sentences(text: str) -> tuple[str, ...]:
+    """One answer is asked about by several constraints in a row."""
+    return tuple(text[start:end] for start, end in _realigned(text, list(_spans(text))))
+
+
+@cache
+def _punkt() -> tuple[Any, Any, Any]:
+    import punkt
+
+    return punkt.PunktBoundaryDetector(), punkt.PunktWordTokenizer(), punkt.load_model("english")
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for match, word_start in _candidates(text):
+        if _ends_sentence(text[word_start : match.end()] + match["after_tok"]):
+            yield start, match.end()
+            start = match.end() if match["next_tok"] is None else match.start("next_tok")
+    yield start, len(text.rstrip())
+
+
+def _candidates(text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Where a sentence may end, with the start of the word before. Of a run of marks only the last is a candidate."""
+    detector = _punkt()[0]
+    last: re.Match[str] | None = None
+    word_start = word_end = 0
+    for match in detector.match(text):
+        space = _last_space(text, word_end, match.start())
+        next_start = word_start if space is None else space + 1
+        if last is not None and word_end <= next_start:
+            yield last, word_start
+        last, word_start, word_end = match, next_start, match.start()
+    if last is not None:
+        yield last, word_start
+
+
+def _last_space(text: str, start: int, end: int) -> int | None:
+    """The last white space in between; one at the very start belongs to the mark before it."""
+    for position in range(end - 1, start, -1):
+        if text[position] in " \t\n\r\v\f":
+            return position
+    return None
+
+
+def _ends_sentence(context: str) -> bool:
+    return _ends_sentence_again(context) if len(context) <= _MAX_REMEMBERED else _decide(context)
+
+
+@lru_cache(maxsize=1 << 14)
+def _ends_sentence_again(context: str) -> bool:
+    return _decide(context)
+
+
+def _decide(context: str) -> bool:
+    import punkt
+
+    _, words, model = _punkt()
+    tokens = list(punkt.annotate_tokens(words.tokenize_annotated(context), model))
+    return any(token.sentbreak for token in tokens[:-1])
+
+
+def _realigned(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    skipped = 0
+    for (start, end), following in zip(spans, [*spans[1:], None], strict=True):
+        start += skipped
+        match = _CLOSING.match(text[slice(*following)]) if following else None
+        skipped = match.end() if match else 0
+        if following and match:
+            yield start, following[0] + len(match.group().rstrip())
+        elif start < end:
+            yield start, end
+
+
+def ruled_sentences(text: str) -> list[str]:
+    """The sentences by fixed rules: a mark ends one unless it stands in an abbreviation, a number or an address."""
+    text = f" {text}  ".replace("\n", " ")
+    text = re.sub(r"(?:Mr|St|Mrs|Ms|Dr)\.", _protect, text)
+    text = re.sub(r"\.(?=com|net|org|io|gov|edu|me)", _POINT, text)
+    text = re.sub(r"[0-9]\.[0-9]", _protect, text)
+    text = re.sub(r"\.{2,}", lambda match: _protect(match) + _END, text)
+    text = text.replace("Ph.D.", f"Ph{_POINT}D{_POINT}")
+    text = re.sub(r"\s[A-Za-z]\. ", lambda match: " " + _protect(match)[1:], text)
+    text = re.sub(rf"((?:[A-Z]\.){{2,3}}) (?={_STARTER})", rf"\1{_END} ", text)
+    text = re.sub(r"[A-Za-z]\.[A-Za-z]\.[A-Za-z]\.", _protect, text)
+    text = re.sub(r"[A-Za-z]\.[A-Za-z]\.", _protect, text)
+    text = re.sub(rf" ({_COMPANY})\. (?={_STARTER})", rf" \1{_END} ", text)
+    text = re.sub(rf" (?:{_COMPANY}|[A-Za-z])\.", _protect, text)
+    for quoted, unquoted in _QUOTE_SWAPS:
+        text = text.replace(quoted, unquoted)
+    text = re.sub(r"[.?!]", lambda match: match[0] + _END, text).replace(_POINT, ".")
+    sentences = [sentence.strip() for sentence in text.split(_END)]
+    return sentences if sentences[-1] else sentences[:-1]
+
+
+def _protect(match: re.Match[str]) -> str:
+    return match[0].replace(".", _POINT)

@@ -1,0 +1,76 @@
+"""JSON that a schema describes (json-schema.org)."""
+
+import importlib
+import json
+from functools import lru_cache
+from typing import Any
+
+from services.reward.deadline import deadline
+from services.reward.text import last_between
+from services.reward.verdict import Unscorable, Verdict
+
+_FENCE = "```"
+
+
+def load() -> None:
+    """Imports what judging needs."""
+    importlib.import_module("jsonschema")
+
+
+def verify(completion: str, label: Any, *, timeout_s: float = 2.0) -> Verdict:
+    """Validates the completion's JSON with the label's schema.
+
+    The JSON is all that follows the last </think>, or the last fenced block in it, or the last
+    <answer>...</answer>. Label: a JSON schema, as an object or as text; without "$schema" it is of draft 2020-12.
+    References to other documents are not followed. Value: 1 if the JSON is valid, else 0. JSON that is nested too
+    deeply, or takes longer than `timeout_s` to validate, makes the completion unscorable.
+    """
+    import jsonschema
+
+    validator = _validator(label if isinstance(label, str) else json.dumps(label))
+    text = _json_text(completion)
+    try:
+        document = json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        return Verdict(0.0, f"no JSON: {error}")
+    except RecursionError:
+        raise Unscorable("the completion's JSON is nested too deeply to be read") from None
+    try:
+        with deadline(timeout_s, "validating the JSON"):
+            wrong = next(validator.iter_errors(document), None)
+    except RecursionError:
+        raise Unscorable("the completion's JSON is nested too deeply to be judged") from None
+    except jsonschema.exceptions._WrappedReferencingError as error:
+        raise Unscorable(f"the label's schema refers to what is not in it: {error}") from None
+    return Verdict(float(wrong is None), "" if wrong is None else f"{wrong.json_path}: {wrong.message}")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _json_text(completion: str) -> str:
+    text = completion.rpartition("</think>")[2]
+    answer = last_between(text, "<answer>", "</answer>")
+    text = text if answer is None else answer
+    block = last_between(text, _FENCE, _FENCE)
+    if block is None:
+        return text.strip()
+    first_line, _, rest = block.partition("\n")
+    return (rest if first_line.strip().isalnum() else block).strip()
+
+
+@lru_cache(maxsize=64)
+def _validator(label: str) -> Any:
+    import jsonschema
+    import referencing
+
+    try:
+        schema = json.loads(label)
+        if not isinstance(schema, dict | bool):
+            raise ValueError("a schema is an object")
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        kind.check_schema(schema)
+    except (ValueError, RecursionError, jsonschema.exceptions.SchemaError) as error:
+        raise Unscorable(f"the label is no JSON schema: {error!s:.200}") from None
+    return kind(schema, registry=referencing.Registry())

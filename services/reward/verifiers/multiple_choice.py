@@ -1,0 +1,63 @@
+"""A letter among choices."""
+
+import re
+from typing import Any
+
+from services.reward.text import last_between
+from services.reward.verdict import Unscorable, Verdict, acceptable_texts
+
+# A small letter may be the article, unless something closes it.
+_LETTER = (
+    r"[(\[*_\s$]{0,9}(?:\\(?:text\w{0,9}|mathrm|mathbf)\{)?[(\[*_\s]{0,9}"
+    r"([A-Z](?![A-Za-z0-9'’])|[a-z](?=\s{0,9}(?:[)\].:,;*}$]|\n|\Z)))"
+)
+_FIRST = re.compile(_LETTER)
+_MARKED = re.compile(r"(?i:answer|choice|option)(?i:\s{1,9}is)?\s{0,9}:?" + _LETTER)
+_STANDING = re.compile(r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE)
+_BOX = "\\boxed{"
+
+
+def verify(completion: str, label: Any, *, strict: bool = False) -> Verdict:
+    """Compares the chosen letter with the label's.
+
+    The choice is the first that there is of: the letter in the last <answer>...</answer>, in the last box, after
+    the last "answer is", "answer:", "option" or "choice"; unless `strict`, the last letter that stands as choices
+    do, "(B)", "**B**", "B." or "B)" at the start of a line, or the only letter of the text. Thoughts up to the last
+    </think> do not count. Label: a letter with or without parentheses, or a list of those of which any will do.
+    Value: 1 if they are the same letter, in any case, else 0.
+    """
+    wanted = {_wanted(text) for text in acceptable_texts(label)}
+    letter = _choice(completion.rpartition("</think>")[2], strict)
+    return Verdict(float(letter in wanted), letter or "no choice")
+
+
+def _wanted(label: str) -> str:
+    letter = re.fullmatch(r"\s*(?:\\text\{)?[\(\[]?\s*([A-Za-z])\s*[\)\].:]?\}?\s*", label)
+    if not letter:
+        raise Unscorable(f"the label must be the letter of a choice (found: {label!r:.80})")
+    return letter[1].upper()
+
+
+def _choice(text: str, strict: bool) -> str:
+    """The letter chosen, in upper case, or nothing."""
+    tagged = last_between(text, "<answer>", "</answer>")
+    if tagged is None and _BOX in text:
+        tagged = text.rpartition(_BOX)[2]
+    if tagged is not None:
+        found = _FIRST.match(tagged) or (None if strict else _last(_MARKED, tagged))
+        return found[1].upper() if found else ""
+    if marked := _last(_MARKED, text):
+        return marked[1].upper()
+    if strict:
+        return ""
+    if standing := _last(_STANDING, text):
+        return next(letter for letter in standing.groups() if letter).upper()
+    alone = re.fullmatch(r"[^A-Za-z]*([A-Za-z])[^A-Za-z]*", text)
+    return alone[1].upper() if alone else ""
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = None
+    for last in pattern.finditer(text):  # noqa: B007
+        pass
+    return last

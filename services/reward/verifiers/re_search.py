@@ -1,0 +1,24 @@
+"""The first answer of a search agent (Search-R1, arXiv:2503.09516)."""
+
+import re
+from typing import Any
+
+from services.reward.text import listed_texts, normalized
+from services.reward.verdict import Verdict
+
+_START, _END = re.compile("<finish>", re.IGNORECASE), re.compile("</finish>", re.IGNORECASE)
+
+
+def verify(completion: str, label: Any) -> Verdict:
+    """Compares the first <finish>...</finish>, in any case, with the label.
+
+    Case, ASCII punctuation, articles and white space do not count. Label: a text or number, or a list of those,
+    also as JSON text, of which any will do. Value: 1 if they are equal, else 0; 0 without tags.
+    """
+    wanted = {normalized(text) for text in listed_texts(label)}
+    start = _START.search(completion)
+    end = _END.search(completion, start.end()) if start else None
+    if start is None or end is None:
+        return Verdict(0.0, "no <finish>...</finish>")
+    answer = completion[start.end() : end.start()].strip()
+    return Verdict(float(normalized(answer) in wanted), answer)

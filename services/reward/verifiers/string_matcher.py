@@ -1,0 +1,19 @@
+"""An answer in tags that is the label, after normalization."""
+
+from typing import Any
+
+from services.reward.text import last_between, normalized
+from services.reward.verdict import Verdict, acceptable_texts
+
+
+def verify(completion: str, label: Any) -> Verdict:
+    """Compares the last <answer>...</answer> with the label.
+
+    Case, ASCII punctuation, articles and white space do not count. Label: a text or number, or a list of those of
+    which any will do. Value: 1 if they are equal, else 0; 0 without both tags.
+    """
+    wanted = {normalized(text) for text in acceptable_texts(label)}
+    answer = last_between(completion, "<answer>", "</answer>")
+    if answer is None:
+        return Verdict(0.0, "no <answer>...</answer>")
+    return Verdict(float(normalized(answer) in wanted), answer.strip())

@@ -1,0 +1,16 @@
+"""A completion not longer than the label says."""
+
+from typing import Any
+
+from services.reward.text import label_number
+from services.reward.verdict import Verdict
+
+
+def verify(completion: str, label: Any, *, num_tokens: int, max_length_tokens: int = 32768) -> Verdict:
+    """Compares the number of tokens with the label.
+
+    Label: a number of tokens. Value: 1 up to that length, then 1 - (tokens - label) / `max_length_tokens`, which
+    falls below 0 without end.
+    """
+    excess = num_tokens - label_number(label, "a number of tokens")
+    return Verdict(1 - max(0.0, excess) / max_length_tokens, f"{num_tokens} tokens")

@@ -1,0 +1,35 @@
+"""The names of the verifiers, for those who check data and must not import what judges it.
+
+They are the labels of the data's verifier column, open-instruct's among them. `services/reward/registry.py` holds
+what is behind each name; a test compares the two.
+"""
+
+BUILT_IN_VERIFIERS = frozenset(
+    {
+        "code",
+        "code_stdio",
+        "exact_string",
+        "flan",
+        "gsm8k",
+        "ifeval",
+        "ifeval_old",
+        "json_schema",
+        "math",
+        "max_length",
+        "multiple_choice",
+        "passthrough",
+        "puzzle",
+        "r1_format",
+        "re_search",
+        "re_search_f1",
+        "reasoning_gym",
+        "regex",
+        "repetition_penalty",
+        "soft_overlong",
+        "strict_math",
+        "string_f1",
+        "string_matcher",
+        "think_format",
+        "up_to_max_length",
+    }
+)

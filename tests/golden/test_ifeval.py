@@ -1,0 +1,27 @@
+"""Instruction checkers give the verdicts of open-instruct's."""
+
+import pytest
+
+from services.reward.verifiers.ifeval import verify
+from services.reward.verifiers.ifeval.arguments import Arguments
+from services.reward.verifiers.ifeval.catalogue import CONSTRAINTS
+from services.reward.verifiers.ifeval.functions import FUNCTIONS
+from tests.golden import GoldenCase, golden_cases
+
+pytest.importorskip("punkt")
+pytest.importorskip("langdetect")
+
+
+@golden_cases("ifeval", but=("IFEvalVerifier",))
+def test_a_response_follows_an_instruction_as_the_checker_says(case: GoldenCase) -> None:
+    name = case.config["instruction_id"]
+    constraint = (CONSTRAINTS if case.config["set"] == "IFEvalG" else FUNCTIONS)[name]
+    got = constraint.follows(case.inputs["response"], Arguments(name, case.inputs["kwargs"]))
+    assert got is case.expected["follows"], f"{name} {case.inputs['kwargs']}: {case.inputs['response']!r}"
+
+
+@golden_cases("ifeval", only=("IFEvalVerifier",))
+def test_a_completion_scores_the_fraction_of_its_instructions(case: GoldenCase) -> None:
+    label = {"instruction_id": case.inputs["instruction_ids"], "kwargs": case.inputs["kwargs"]}
+    for form in (label, [label], str([label])):
+        case.check("score", verify.verify(case.inputs["response"], form).value)

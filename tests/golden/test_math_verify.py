@@ -1,0 +1,81 @@
+"""Scores of mathematical answers, as math-verify and open-instruct give them."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from services.reward import math_equality
+from services.reward.math_text import hendrycks_form, last_boxed, minerva_form
+from services.reward.registry import VERIFIERS
+from services.reward.verdict import Unscorable
+from tests.golden import GoldenCase, golden_cases
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def value(verifier: str, case: GoldenCase, **options: object) -> float:
+    VERIFIERS[verifier].load()
+    return VERIFIERS[verifier].judge(case.inputs["response"], case.inputs["gold"], (), options).value
+
+
+@golden_cases("math_verify", only=("math_verify_suite",))
+def test_math_agrees_with_math_verifys_own_suite(case: GoldenCase) -> None:
+    names = ("extraction", "boxed_match_priority", "float_rounding", "strict", "allow_set_relation_comparison")
+    assert value("math", case, **{name: case.config[name] for name in names}) == case.expected["score"], case.inputs
+
+
+@golden_cases("math_verify", only=("math_answer",))
+def test_math_says_what_both_systems_say_and_where_they_differ_that_it_is_right(case: GoldenCase) -> None:
+    agreed = case.expected["score"]
+    wanted = max(case.expected["scores"][name] for name in ("open_instruct_math", "math_verify"))
+    assert value("math", case) == (wanted if agreed is None else agreed), case.inputs
+
+
+@golden_cases("math_verify", only=("math_answer",))
+def test_strict_math_says_what_open_instruct_says_of_minervas_form(case: GoldenCase) -> None:
+    assert value("strict_math", case) == case.expected["scores"]["open_instruct_strict_math"], case.inputs
+
+
+@golden_cases("math_verify", only=("gsm8k_last_number",))
+def test_gsm8k_compared_as_text_says_what_open_instruct_says(case: GoldenCase) -> None:
+    assert value("gsm8k", case, equality="text") == case.expected["scores"]["open_instruct_gsm8k"], case.inputs
+
+
+@golden_cases("math_verify", only=("gsm8k_last_number",))
+def test_gsm8k_says_what_both_systems_say(case: GoldenCase) -> None:
+    agreed = case.expected["score"]
+    try:
+        got = value("gsm8k", case)
+    except Unscorable:
+        assert agreed is None, case.inputs
+        return
+    assert got == agreed if agreed is not None else got in case.expected["scores"].values(), case.inputs
+
+
+@golden_cases("math_verify", only=("hendrycks_strip_string",))
+def test_the_normal_form_of_maths_own_scorer(case: GoldenCase) -> None:
+    assert hendrycks_form(case.inputs["text"]) == case.expected["text"]
+
+
+@golden_cases("math_verify", only=("minerva_normalise",))
+def test_the_normal_form_of_minerva(case: GoldenCase) -> None:
+    assert minerva_form(case.inputs["text"]) == case.expected["text"]
+
+
+@golden_cases("math_verify", only=("last_boxed",))
+def test_the_last_box_is_found(case: GoldenCase) -> None:
+    assert last_boxed(case.inputs["text"]) == case.expected["text"]
+
+
+@golden_cases("math_verify", only=("equivalence",))
+def test_two_answers_are_equal_as_text_and_for_sympy_where_they_are_for_open_instruct(case: GoldenCase) -> None:
+    math_equality.load()
+    answer, gold = case.inputs["answer"], case.inputs["gold"]
+    assert math_equality.equal_as_text(answer, gold) == case.expected["hendrycks"], case.inputs
+    assert math_equality.equal_for_sympy(answer, gold) == case.expected["sympy"], case.inputs

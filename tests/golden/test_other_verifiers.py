@@ -1,0 +1,79 @@
+"""Scores of text, length and form, as open-instruct and TRL give them."""
+
+from typing import Any
+
+import pytest
+
+from services.reward.registry import VERIFIERS
+from services.reward.shaping import cosine_scaled_length
+from services.reward.text import normalized, without_thinking
+from tests.golden import GoldenCase, golden_cases
+
+_TEXT = ("string_matcher", "string_f1", "puzzle", "flan", "re_search")
+
+
+def value(verifier: str, completion: str, label: Any = "", token_ids: list[int] | None = None, **options: Any) -> float:
+    return VERIFIERS[verifier].judge(completion, label, token_ids or [], options).value
+
+
+@golden_cases("other_verifiers", only=_TEXT)
+def test_text_is_compared_as_open_instruct_compares_it(case: GoldenCase) -> None:
+    got = value(case.config["verifier"], case.inputs["response"], case.inputs["label"])
+    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+
+
+@golden_cases("other_verifiers", only=("max_length", "up_to_max_length"))
+def test_length_is_paid_as_open_instruct_pays_it_and_not_clamped(case: GoldenCase) -> None:
+    tokens = [0] * case.inputs["completion_tokens"]
+    options = {"max_length_tokens": case.config["max_length"]}
+    got = value(case.config["verifier"], "x" * len(tokens), case.inputs["label"], tokens, **options)
+    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+
+
+@golden_cases("other_verifiers", only=("r1_format",))
+def test_thoughts_and_answer_are_found_as_open_instruct_finds_them(case: GoldenCase) -> None:
+    assert value("r1_format", case.inputs["response"], reward=case.config["reward"]) == case.expected["score"]
+
+
+@golden_cases("other_verifiers", only=("think_format",))
+def test_thoughts_at_the_start_are_found_as_trl_finds_them(case: GoldenCase) -> None:
+    assert value("think_format", case.inputs["response"]) == case.expected["score"]
+
+
+@golden_cases("other_verifiers", only=("soft_overlong_punishment",))
+def test_overlong_completions_are_punished_as_by_trl(case: GoldenCase) -> None:
+    tokens = [0] * case.inputs["completion_tokens"]
+    config = case.config
+    options = {"max_length_tokens": config["max_completion_length"], "soft_cache_tokens": config["soft_cache"]}
+    got = value("soft_overlong", "x" * len(tokens), "", tokens, **options)
+    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+
+
+@golden_cases("other_verifiers", only=("repetition_penalty",))
+def test_repetition_is_punished_as_by_trl(case: GoldenCase) -> None:
+    tokens = case.inputs["token_ids"]
+    options = {name: case.config[name] for name in ("ngram_size", "max_penalty")}
+    got = value("repetition_penalty", "x" * len(tokens), "", tokens, **options)
+    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+
+
+@golden_cases("other_verifiers", only=("cosine_scaled_length",))
+def test_length_and_correctness_are_paid_as_by_trl(case: GoldenCase) -> None:
+    got = cosine_scaled_length(
+        case.inputs["correct"],
+        case.inputs["completion_tokens"],
+        max_length_tokens=case.config["max_length"],
+        correct_range=tuple(case.config["correct_range"]),
+        wrong_range=tuple(case.config["wrong_range"]),
+    )
+    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+
+
+@golden_cases("other_verifiers", only=("normalise_answer",))
+def test_answers_are_normalized_as_open_instruct_does(case: GoldenCase) -> None:
+    assert normalized(case.inputs["text"]) == case.expected["text"]
+
+
+@golden_cases("other_verifiers", only=("remove_thinking",))
+def test_thoughts_are_removed_as_open_instruct_does(case: GoldenCase) -> None:
+    assert without_thinking(case.inputs["text"]) == case.expected["text"]

@@ -1,0 +1,144 @@
+"""What verifiers of text, choices, patterns and structure give for a completion and a label."""
+
+import json
+from typing import Any
+
+import pytest
+
+from services.reward.registry import VERIFIERS
+from services.reward.verdict import Unscorable
+
+
+def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
+    return VERIFIERS[verifier].judge(completion, label, (), options).value
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("The answer is (B).", "B", 1.0),
+        ("The answer is B", "(B)", 1.0),
+        ("Answer: **C**", "c", 1.0),
+        ("answer: a lot of it", "A", 0.0),
+        (r"$\boxed{\text{(D)}}$", "D", 1.0),
+        (r"so \boxed{D} it is", "C", 0.0),
+        ("<answer>b) because</answer>", "B", 1.0),
+        ("<think>The answer is A.</think> The answer is B.", "A", 0.0),
+        ("The answer is A. No, the answer is B.", "B", 1.0),
+        ("B", "B", 1.0),
+        ("B.", "B", 1.0),
+        ("I take (C) over the others", "C", 1.0),
+        ("A good question", "A", 0.0),
+        ("", "A", 0.0),
+        ("The answer is Bob", "B", 0.0),
+        ("The answer is A or B", ["B", "A"], 1.0),
+    ],
+)
+def test_multiple_choice_takes_the_letter_that_is_chosen(completion: str, label: Any, expected: float) -> None:
+    assert value("multiple_choice", completion, label) == expected
+
+
+def test_strict_multiple_choice_wants_the_choice_marked() -> None:
+    assert value("multiple_choice", "(B)", "B", strict=True) == 0
+    assert value("multiple_choice", "The answer is (B)", "B", strict=True) == 1
+
+
+@pytest.mark.parametrize("label", ["Paris", "", None, [], "5", {"a": 1}])
+def test_multiple_choice_without_a_letter_to_compare_with_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("multiple_choice", "A", label)
+
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ('{"age": 3}', 1.0),
+        ('Here it is:\n```json\n{"age": 3}\n```\nDone.', 1.0),
+        ('<think>{"age": 3}</think><answer>{"age": 4}</answer>', 1.0),
+        ('<think>{"age": 3}</think>', 0.0),
+        ('{"age": 3.5}', 0.0),
+        ('{"age": 3} and more', 0.0),
+        ('{"name": "x"}', 0.0),
+        ('{"age": NaN}', 0.0),
+        ("not JSON", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_json_is_paid_when_the_schema_describes_it(completion: str, expected: float) -> None:
+    VERIFIERS["json_schema"].load()
+    assert value("json_schema", completion, SCHEMA) == expected
+    assert value("json_schema", completion, json.dumps(SCHEMA)) == expected
+
+
+@pytest.mark.parametrize(
+    "label", ["not JSON", "[]", {"type": "no such type"}, {"$ref": "http://127.0.0.1:1/schema.json"}, None, 5]
+)
+def test_a_label_that_is_no_schema_or_lies_elsewhere_is_unscorable(label: Any) -> None:
+    VERIFIERS["json_schema"].load()
+    with pytest.raises(Unscorable):
+        value("json_schema", "{}", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("flight AB123 leaves", r"[A-Z]{2}\d{3}", 1.0),
+        ("flight", r"[A-Z]{2}\d{3}", 0.0),
+        ("HELLO", "(?i)hello", 1.0),
+        ("say hello", r"\Ahello\Z", 0.0),
+        ("b", ["a", "b"], 1.0),
+    ],
+)
+def test_a_pattern_is_searched_for(completion: str, label: Any, expected: float) -> None:
+    assert value("regex", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["(", "*", "", None, "(?P<a>x)(?P<a"])
+def test_a_label_that_is_no_pattern_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("regex", "x", label)
+
+
+@pytest.mark.parametrize("name", ["string_matcher", "string_f1", "puzzle", "flan", "re_search", "re_search_f1"])
+@pytest.mark.parametrize("label", [None, [], {"a": 1}, "", True])
+def test_text_without_a_text_to_compare_with_is_unscorable(name: str, label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value(name, "<answer>x</answer><finish>x</finish>", label)
+
+
+def test_a_search_agents_empty_or_missing_answer_earns_nothing_for_trying() -> None:
+    assert value("re_search_f1", "<finish> </finish>", "paris") == 0
+    assert value("re_search_f1", "paris", "paris") == 0
+    assert value("re_search_f1", "<finish>rome</finish>", "paris") == 0.1
+
+
+@pytest.mark.parametrize("name", ["max_length", "up_to_max_length", "soft_overlong", "repetition_penalty"])
+def test_a_completion_without_its_tokens_cannot_be_measured(name: str) -> None:
+    with pytest.raises(Unscorable, match="token ids"):
+        VERIFIERS[name].judge("text", "5", (), {})
+    assert VERIFIERS[name].judge("", "0", (), {}).value in (0, 1)
+
+
+@pytest.mark.parametrize("label", ["long", None, [], True, "nan", "inf", {}])
+def test_a_length_that_is_no_number_is_unscorable(label: Any) -> None:
+    for name in ("max_length", "up_to_max_length"):
+        with pytest.raises(Unscorable):
+            VERIFIERS[name].judge("text", label, (1, 2), {})
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("Final Answer: The final answer is $\\frac{2}{4}$. I hope it is correct.", "\\frac{1}{2}", 1.0),
+        ("Final Answer: The final answer is 1,000 dollars. I hope it is correct.", "1000", 1.0),
+        ("Final Answer: The final answer is $3$. I hope it is correct.", "4", 0.0),
+        ("The answer is 4", "4", 0.0),
+        ("", "4", 0.0),
+    ],
+)
+def test_strict_math_wants_minervas_form(completion: str, label: str, expected: float) -> None:
+    VERIFIERS["strict_math"].load()
+    assert value("strict_math", completion, label) == expected
