@@ -40,31 +40,40 @@ def check_depth(text: str) -> None:
 
 
 def last_boxed(text: str) -> str | None:
-    """The last \\boxed{...} or \\fbox{...} with its command, to the brace that closes it.
+    """The last \\boxed{...}, or without one \\fbox{...}, with its command, to the brace that closes it.
 
-    Without a brace, "\\boxed 5", it goes to the next dollar sign. None when there is none or its brace stays open.
+    With a space after the command, "\\boxed 5", it goes to the next dollar sign. None when there is none or its brace
+    stays open.
     """
-    boxes = [match for match in _BOXES.finditer(text) if match.group() == "\\boxed"] or list(_BOXES.finditer(text))
+    boxes = list(_BOXES.finditer(text))
+    boxes = [box for box in boxes if box.group() == "\\boxed"] or boxes
     if not boxes:
         return None
     box = boxes[-1]
-    if text.startswith(" ", box.end()) and not text[box.end() :].lstrip().startswith("{"):
+    if text.startswith(" ", box.end()):
         return text[box.start() :].partition("$")[0]
-    depth = 0
-    for place in range(box.end(), len(text)):
-        if text[place] == "{":
-            depth += 1
-        elif text[place] == "}":
-            depth -= 1
-            if depth == 0:
-                return text[box.start() : place + 1]
-    return None
+    end = _end_of_braces(text, box.end())
+    return None if end is None else text[box.start() : end]
 
 
 def without_box(boxed: str) -> str:
     """What stands in a box that `last_boxed` found."""
     content = _BOXES.sub("", boxed, count=1).strip()
-    return content[1:-1] if content.startswith("{") and content.endswith("}") else content
+    end = _end_of_braces(content, 0) if content.startswith("{") else None
+    return content if end is None else content[1 : end - 1]
+
+
+def _end_of_braces(text: str, start: int) -> int | None:
+    """Where the first group of braces from `start` on is closed; None when it is not."""
+    depth = 0
+    for place in range(start, len(text)):
+        if text[place] == "{":
+            depth += 1
+        elif text[place] == "}":
+            depth -= 1
+            if depth <= 0:
+                return place + 1
+    return None
 
 
 def hendrycks_form(text: str) -> str:
@@ -79,7 +88,7 @@ def hendrycks_form(text: str) -> str:
         text = text.replace(nothing, "")
     if text.count("\\text{ ") == 1:
         text = text.partition("\\text{ ")[0]
-    text = text.replace("\\%", "").replace("%", "").replace(" .", " 0.").replace("{.", "{0.")
+    text = text.replace("\\%", "").replace(" .", " 0.").replace("{.", "{0.")
     if text.startswith("."):
         text = "0" + text
     name, equals, value = text.partition("=")

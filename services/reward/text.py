@@ -24,13 +24,13 @@ def without_thinking(text: str) -> str:
 
 
 def last_between(text: str, start: str, end: str) -> str | None:
-    """The text between the last `end` that follows a `start`, and that `start`'s nearest one before it.
+    """The text from the last `start` that an `end` follows, to the first such `end`.
 
     None without such a pair. Linear in the text.
     """
-    close = text.rfind(end)
-    opened = text.rfind(start, 0, close) if close >= 0 else -1
-    return text[opened + len(start) : close] if opened >= 0 else None
+    last_end = text.rfind(end)
+    opened = text.rfind(start, 0, last_end) if last_end >= 0 else -1
+    return text[opened + len(start) :].partition(end)[0] if opened >= 0 else None
 
 
 def token_f1(answer: str, wanted: str) -> float:

@@ -184,7 +184,10 @@ class VerifierInfo(_message.Message):
     name: _builtins.str
     """The registered name."""
     description: _builtins.str
-    """What it reads, what it returns, and in which range."""
+    """What it reads, what it returns, and in which range. Begins with
+    "UNAVAILABLE HERE: " and the reason where it cannot work: what it is
+    asked to judge is FAILED there.
+    """
     def __init__(
         self,
         *,

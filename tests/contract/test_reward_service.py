@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.reward.registry import VERIFIERS
 from services.reward.service import RewardService
+from services.reward.verifiers import code
 from shoal.config.load import config_struct, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome
@@ -304,6 +306,20 @@ async def test_every_verifier_is_listed_with_what_it_reads_and_returns(client: C
     assert {info.name for info in listed} == set(VERIFIERS)
     for info in listed:
         assert "Label:" in info.description and "Value:" in info.description, info
+
+
+async def test_without_a_sandbox_programs_are_failed_and_the_list_of_verifiers_says_why(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code._AVAILABLE.clear()
+    await client.configured(num_processes=1)
+    [score] = await client.score([GroundTruth("code", ["assert f() == 1"])], ["def f(): return 1"])
+    assert score.outcome is ScoreOutcome.FAILED
+    assert "bubblewrap is not installed" in score.verifier_scores[0].detail
+    listed = (await client.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=5)).verifiers
+    unavailable = {info.name for info in listed if info.description.startswith("UNAVAILABLE HERE: bubblewrap is not")}
+    assert unavailable == {"code", "code_stdio"}
 
 
 async def test_status_answers_while_the_pool_hangs(client: Client) -> None:

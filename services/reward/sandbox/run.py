@@ -110,20 +110,14 @@ def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[Tes
 
 
 def _keep(limits: Limits, sandbox: Sandbox) -> None:
-    """Keeps one sandbox, the latest."""
-    while _kept:
-        _kept.popitem()[1].close()
+    """Keeps the latest sandbox, and one more for the other verifier if its limits differ."""
+    while len(_kept) > 1:
+        _kept.pop(next(iter(_kept))).close()
     _kept[limits] = sandbox
 
 
-def warm_up(limits: Limits) -> None:
-    """Starts the sandbox that the next job will use. Raises `SandboxUnavailable`."""
-    if limits not in _kept:
-        _keep(limits, Sandbox(limits))
-
-
 def close() -> None:
-    """Ends the sandbox that is kept, if there is one."""
+    """Ends the sandboxes that are kept."""
     while _kept:
         _kept.popitem()[1].close()
 

@@ -74,7 +74,7 @@ def _tagged(completion: str) -> str:
 def _candidates(text: str) -> list[str]:
     """The whole text, and where it has several boxes the last of them."""
     box = last_boxed(text) if text.count("\\boxed") > 1 else None
-    return [text] if box is None else [text, f"${box}$"]
+    return [text] if box is None else [text, f"$\\boxed{{{without_box(box)}}}$"]
 
 
 def _equals_any(golds: list[list[Any]], answer: list[Any], float_rounding: int, strict: bool, sets: bool) -> bool:

@@ -1,7 +1,10 @@
 """What programs are paid, in the sandbox."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,12 @@ def test_speed_counts_where_it_is_asked_for() -> None:
         ("def sum(xs): return 42", "assert sum([1]) == 42"),
         ("async def f(x): return x", "import asyncio\nassert asyncio.run(f(3)) == 3"),
         ("def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1\ncheck(f)"),
+        ("def f():\n    yield 1", "import types, inspect\nassert isinstance(f(), types.GeneratorType)\n"
+         "assert inspect.isgenerator(f()) and inspect.isfunction(f) and not inspect.isfunction(3)"),
+        ("class C:\n    def __enter__(self): return 5\n    def __exit__(self, *a): pass", "with C() as c:\n"
+         "    assert c == 5"),
+        ("class V:\n    def __init__(self, x): self.x = x\n    def __truediv__(self, k): return V(self.x / k)\n"
+         "    def __abs__(self): return self.x", "assert abs(V(6) / 2) == 3"),
         ("TABLE = {'a': [1]}", "assert TABLE['a'] == [1]"),
         ("import re, sys\nsys.setrecursionlimit(5000)\ndef f(n): return n and 1 + f(n - 1)", "assert f(3000) == 3000"),
         ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(): return P(1)",
@@ -141,6 +150,10 @@ def test_an_honest_program_passes(program: str, test: str) -> None:
         "def f(x): return E(0)",
         "class E:\n    def __eq__(self, o): return True\n    def __sub__(self, o): return 0\n    __rsub__ = __sub__\n"
         "def f(x): return E()",
+        "class E:\n    def __sub__(self, o): return E()\n    __rsub__ = __truediv__ = __mod__ = __sub__\n"
+        "    def __abs__(self): return 0\n    def __float__(self): return 0.0\n    __len__ = __int__ = __abs__\n"
+        "def f(x): return E()",
+        "class E:\n    def __truediv__(self, o): return 1\n    def __mod__(self, o): return 0\ndef f(x): return E()",
         "import sys, gc\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
         "        if 'wanted' in str(frame.f_locals): return frame.f_locals['wanted']\n        frame = frame.f_back\n"
         "    return [o for o in gc.get_objects() if isinstance(o, dict) and 'wanted' in o][0]['wanted']",
@@ -171,6 +184,8 @@ def test_no_trick_passes_a_test(program: str) -> None:
         "assert abs(f(1) - 1234.5) < 1e-6",
         "import math\nassert math.isclose(f(1), 1234.5)",
         "assert not f(1) != 1234.5",
+        "assert abs(f(1) / 1234.5 - 1) < 1e-6",
+        "assert f(1) % 1234.5 == 0 and f(1) > 1",
         "assert all(y == 1234.5 for y in [f(1)])",
     ]
     label = {"outcome": "scored", "value": 0.0}
@@ -258,6 +273,30 @@ def test_without_a_sandbox_nothing_runs_and_the_outcome_is_failed(
     assert answer["outcome"] == "failed"
     assert "bubblewrap is not installed" in answer["detail"]
     assert not witness.exists()
+
+
+def test_a_program_that_did_not_get_the_processor_gets_more_time_once() -> None:
+    waits = "import time\ndef f():\n    time.sleep(1.0)\n    return 1"
+    loops = "def f():\n    while True: pass"
+    options = {"timeout_s": 0.6, "total_timeout_s": 20.0}
+    assert code.verify(waits, ["assert f() == 1"], **options).value == 1.0
+    assert code.verify(loops, ["assert f() == 1"], **options).value == 0.0
+
+
+def test_where_namespaces_are_used_up_the_outcome_is_failed_and_says_so() -> None:
+    script = (
+        "import json, services.reward.pool_worker as w\n"
+        "print(json.dumps(w.judge('code', 'def f(): return 1', ['assert f() == 1'])))"
+    )
+    limited = 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"'
+    asked = subprocess.run(
+        ["unshare", "-Ur", "sh", "-c", limited, "sh", sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    answer = json.loads(asked.stdout)
+    assert answer["outcome"] == "failed"
+    assert "Creating new namespace failed" in answer["detail"]
+    assert "docs/sandbox.md" in answer["detail"]
 
 
 def test_a_kernel_that_refuses_namespaces_is_named_with_what_it_said(

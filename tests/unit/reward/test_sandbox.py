@@ -18,7 +18,7 @@ from services.reward.verifiers import code
 from shoal.rollout import ScoreOutcome
 
 SECRET = "shoal-secret-3f29"
-TIMEOUT_S, TOTAL_S = 3.0, 9.0
+TIMEOUT_S, TOTAL_S = 2.0, 9.0
 OPTIONS = {
     "code": {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S},
     "code_stdio": {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S},
@@ -142,7 +142,7 @@ async def test_each_attack_ends_by_its_deadline_scores_zero_and_leaves_nothing(p
         score = await pool.judge("code", program, [test])
         took_s = time.monotonic() - started
         assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 0.0), f"{name}: {score}"
-        assert took_s < TIMEOUT_S + 4.0, f"{name} took {took_s:.1f} s: {score.detail}"
+        assert took_s < TOTAL_S + 2.0, f"{name} took {took_s:.1f} s: {score.detail}"
         left = await until_quiet(pool)
         assert len(left) <= 3, f"{name} left {left}"
         after = await pool.judge("code", "def f(): return 1", ["assert f() == 1"])
@@ -158,7 +158,7 @@ async def test_each_attack_of_a_script_ends_by_its_deadline_and_scores_zero(pool
         score = await pool.judge("code_stdio", program, [{"input": "", "output": "1"}])
         took_s = time.monotonic() - started
         assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 0.0), f"{name}: {score}"
-        assert took_s < TIMEOUT_S + 4.0, f"{name} took {took_s:.1f} s: {score.detail}"
+        assert took_s < TOTAL_S + 2.0, f"{name} took {took_s:.1f} s: {score.detail}"
         await until_quiet(pool)
     assert pool.num_restarts == 0
 
@@ -170,7 +170,21 @@ async def test_tests_that_all_hang_cost_no_more_than_the_time_for_all_of_them(po
     took_s = time.monotonic() - started
     assert score.outcome is ScoreOutcome.SCORED
     assert score.value == pytest.approx(1 / 101)
-    assert took_s < TOTAL_S + 4.0, f"took {took_s:.1f} s"
+    assert took_s < TOTAL_S + 2.0, f"took {took_s:.1f} s"
+
+
+async def test_while_one_process_is_held_up_the_other_goes_on() -> None:
+    if why := code.unavailable():
+        pytest.skip(f"no sandbox: {why}")
+    pool = VerifierPool(num_processes=2, timeout_s=60.0, options={"code": {"timeout_s": 8.0, "total_timeout_s": 9.0}})
+    await pool.start()
+    held_up = asyncio.create_task(pool.judge("code", "while True: pass", ["f()"]))
+    await asyncio.sleep(0)
+    scores = await asyncio.gather(*(pool.judge("code", "def f(): return 1", ["assert f() == 1"]) for _ in range(20)))
+    assert [score.value for score in scores] == [1.0] * 20
+    assert not held_up.done(), "twenty honest programs took longer than the one that hangs"
+    assert (await held_up).outcome is ScoreOutcome.SCORED
+    await pool.close()
 
 
 async def test_a_sandbox_that_is_killed_costs_a_retry_and_no_reward(pool: VerifierPool) -> None:

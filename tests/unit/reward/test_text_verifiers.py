@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from services.reward.math_text import hendrycks_form, last_boxed, without_box
 from services.reward.registry import VERIFIERS
 from services.reward.verdict import Unscorable
 
@@ -47,6 +48,48 @@ def test_strict_multiple_choice_wants_the_choice_marked() -> None:
 def test_multiple_choice_without_a_letter_to_compare_with_is_unscorable(label: Any) -> None:
     with pytest.raises(Unscorable):
         value("multiple_choice", "A", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<answer>Paris</answer> extra </answer>", 1.0),
+        ("<answer>London <answer>Paris</answer>", 1.0),
+        ("<answer>Paris</answer> and <answer>London", 1.0),
+        ("</answer>Paris<answer>", 0.0),
+        ("Paris", 0.0),
+    ],
+)
+def test_the_last_tagged_answer_counts_also_when_tags_are_left_open(completion: str, expected: float) -> None:
+    assert value("string_matcher", completion, "Paris") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed", "content"),
+    [
+        (r"a \boxed{5} b \boxed{\frac{1}{2}} c", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {5} and $x$", r"\boxed {5} and ", "5"),
+        (r"\boxed 5 $", r"\boxed 5 ", "5"),
+        (r"\fbox{3}", r"\fbox{3}", "3"),
+        (r"\boxed{1", None, ""),
+        (r"\boxed", None, ""),
+        (r"\boxedx{1}", None, ""),
+    ],
+)
+def test_the_last_box_and_what_stands_in_it(text: str, boxed: str | None, content: str) -> None:
+    found = last_boxed(text)
+    assert found == boxed
+    assert found is None or without_box(found) == content
+
+
+def test_a_percent_sign_without_a_backslash_stays_in_the_normal_form_of_maths_scorer() -> None:
+    assert [hendrycks_form(text) for text in (r"50\%", "50%", "1/2", "07/2", ".5")] == [
+        "50",
+        "50%",
+        r"\frac{1}{2}",
+        "07/2",
+        r"\frac{1}{2}",
+    ]
 
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}

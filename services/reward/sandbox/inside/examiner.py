@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from services.reward.sandbox.inside import seccomp
@@ -27,6 +27,9 @@ _MAX_DETAIL_CHARACTERS = 300
 _OUTPUT_CHUNK_BYTES = 1 << 16
 # A script that has said everything gets this long to end.
 _LAST_BREATH_S = 0.5
+# A program that got less than this share of its time from the processor was kept waiting, or waited itself: it is run
+# again, once, with so many times the time.
+_STARVED, _MORE_PATIENCE = 0.5, 3
 # Names that the tests take from the standard library itself when the program imports them: what the program makes
 # of its own copies is no matter of theirs.
 _OWN_MODULES = frozenset(
@@ -50,6 +53,10 @@ class _CannotLoad(_Failed):
     """Nor is any other."""
 
 
+class _LoadsTooLong(_CannotLoad):
+    """The program's own statements do not end."""
+
+
 def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
     """Examines one program. `keeper` makes and ends processes for it to run in."""
     job = Channel(jobs_fd, verdicts_fd, max_bytes=_MAX_JOB_BYTES).receive()
@@ -58,35 +65,42 @@ def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
     signal.signal(signal.SIGALRM, _run_out)
     examine = _examine_functions if job["kind"] == FUNCTIONS else _examine_output
     for index, test in enumerate(job["tests"]):
+        verdict = _examine(examine, job, test, keeper)
+        verdicts.send({"index": index, **verdict})
+        if verdict["event"] == "unfit" or verdict["rest_fails"]:
+            return
+
+
+def _examine(
+    examine: Callable[[Message, Any, "_Keeper"], None], job: Message, test: Any, keeper: socket.socket
+) -> Message:
+    """The verdict of one test. One that ran out of time without having been given the processor gets more time."""
+    for patience in (1, _MORE_PATIENCE):
         started = time.perf_counter()
-        keeper.send(f"test {job['timeout_s']}".encode())
-        passed, detail, rest_fails = False, "", False
+        keeping = _Keeper(keeper, job["timeout_s"] * patience)
+        passed, detail, rest_fails, is_late = False, "", False, False
         try:
-            examine(job, test, _Keeper(keeper, job["timeout_s"]))
+            examine(job, test, keeping)
             passed = True
         except CannotCross as error:
-            verdicts.send({"event": "unfit", "index": index, "detail": _shown(error)})
-            return
+            return {"event": "unfit", "detail": _shown(error)}
         except _Failed as error:
-            detail, rest_fails = str(error), isinstance(error, _CannotLoad)
+            detail, rest_fails, is_late = str(error), isinstance(error, _CannotLoad), isinstance(error, _LoadsTooLong)
         except (TimeoutError, _OutOfTime):
-            detail = f"no result within {job['timeout_s']:g} s"
+            detail, is_late = f"no result within {job['timeout_s'] * patience:g} s", True
         except (Closed, Unreadable) as error:
             detail = f"the program ended or said nonsense: {error}"
         except BaseException as error:
             detail = f"{type(error).__name__}: {_shown(error)}"
-        verdicts.send(
-            {
-                "event": "test",
-                "index": index,
-                "passed": passed,
-                "detail": detail[:_MAX_DETAIL_CHARACTERS],
-                "seconds": time.perf_counter() - started,
-                "rest_fails": rest_fails,
-            }
-        )
-        if rest_fails:
-            return
+        if not (is_late and keeping.cpu_s < _STARVED * job["timeout_s"]):
+            break
+    return {
+        "event": "test",
+        "passed": passed,
+        "detail": detail[:_MAX_DETAIL_CHARACTERS],
+        "seconds": time.perf_counter() - started,
+        "rest_fails": rest_fails,
+    }
 
 
 def _shown(error: BaseException) -> str:
@@ -106,6 +120,9 @@ class _Keeper:
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._connection = connection
         self.deadline = time.monotonic() + timeout_s
+        self.cpu_s = 0.0
+        """Processor time of the process, once it is gone."""
+        connection.send(f"test {timeout_s}".encode())
 
     @contextlib.contextmanager
     def process(self, kind: str) -> Iterator[list[int]]:
@@ -123,7 +140,8 @@ class _Keeper:
     def end(self, patience_s: float) -> int | None:
         """Its exit status once it is gone; None if it had to be killed or is gone already."""
         self._connection.send(f"end {patience_s}".encode())
-        status = self._connection.recv(16).decode()
+        status, cpu_s = self._connection.recv(64).decode().split()
+        self.cpu_s += float(cpu_s)
         return int(status) if status != "none" else None
 
 
@@ -138,7 +156,7 @@ def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
         except CannotCross:
             raise
         except TimeoutError:
-            raise _CannotLoad(f"the program itself did not end within {job['timeout_s']:g} s") from None
+            raise _LoadsTooLong("the program itself did not end in time") from None
         except (Closed, Unreadable) as error:
             raise _CannotLoad(f"the program ended its process or said nonsense: {error}") from None
         except Exception as error:

@@ -63,7 +63,7 @@ class _Job:
             _in_child(lambda: _be_examiner(examine, other_end, self._settings))
         other_end.close()
         ended = self._serve(connection, be_subject)
-        status = _reap(examiner_pid, 1.0) if ended else None
+        status = _reap(examiner_pid, 1.0)[0] if ended else None
         connection.close()
         _kill_all()
         why = "finished" if status == 0 else "hung" if not ended else "died"
@@ -85,14 +85,16 @@ class _Job:
             elif command == "start":
                 self._start(connection, argument, be_subject)
             elif command == "end":
-                status = _reap(self._subject_pid, float(argument)) if self._subject_pid else None
+                status, cpu_s = _reap(self._subject_pid, float(argument)) if self._subject_pid else (None, 0.0)
                 self._subject_pid = 0
-                connection.send(b"none" if status is None else str(status).encode())
+                connection.send(f"{'none' if status is None else status} {cpu_s}".encode())
             else:
                 return True
 
     def _start(self, connection: socket.socket, kind: str, be_subject: Any) -> None:
         """Forks a process for the program and hands the examiner its file descriptors."""
+        if self._subject_pid:
+            _reap(self._subject_pid, 0.0)
         ours, theirs = socket.socketpair()
         nothing = os.open(os.devnull, os.O_RDWR)
         give, take = [ours.fileno()], [nothing, nothing, nothing, theirs.fileno()]
@@ -144,8 +146,8 @@ def _in_child(work: Any) -> None:
         os._exit(status)
 
 
-def _reap(pid: int, patience_s: float) -> int | None:
-    """The exit status of a child that ends by itself in time; None for one that is killed."""
+def _reap(pid: int, patience_s: float) -> tuple[int | None, float]:
+    """The exit status of a child that ends by itself in time, None for one that is killed; its processor time in s."""
     poll = select.poll()
     watch = os.pidfd_open(pid)
     poll.register(watch, select.POLLIN)
@@ -153,8 +155,8 @@ def _reap(pid: int, patience_s: float) -> int | None:
     os.close(watch)
     if not ended:
         os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    _, status, used = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status) if ended else None, used.ru_utime + used.ru_stime
 
 
 def _kill_all() -> None:

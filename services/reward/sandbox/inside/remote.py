@@ -7,6 +7,7 @@ An object that is not plain data stays with the program and equals no plain data
 
 import builtins
 import time
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from services.reward.sandbox.inside.channel import Channel, Message, Unreadable
 from services.reward.sandbox.inside.values import decode, encode
 
 _NOTHING = object()
+_KINDS = {"function": types.FunctionType, "generator": types.GeneratorType}
 
 
 class CannotCross(Exception):
@@ -92,6 +94,8 @@ class Subject:
             raise Unreadable(f"a malformed call: {error}") from None
         try:
             return {"value": self.encode(function(*args, **kwargs))}
+        except CannotCross:
+            raise
         except Exception as error:
             return {"raised": [type(error).__name__], "text": str(error)}
 
@@ -187,18 +191,19 @@ def _forward_reflected(operation: str) -> Callable[..., Any]:
     return method
 
 
-def _subtract(operation: str) -> Callable[..., Any]:
-    """Taking a number from one of the program's objects shows it the number that a test hopes for ("abs(f(x) - 1.5)
-    < 1e-6"), so the program does not get to say how large the difference is."""
+def _hold_against(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
+    """An operation by which tests find out how far a result is from what they hope for: "abs(f(x) - 1.5) < 1e-6".
+
+    It shows one of the program's objects that number, so the program does not get to say how far it is.
+    """
 
     def method(self: "Remote", other: Any) -> Any:
-        arguments = (self, other) if operation == "sub" else (other, self)
-        difference = self._subject.do("sub", *arguments)
+        result = self._subject.do(operation, *((other, self) if reflected else (self, other)))
         if isinstance(other, int | float | complex):
-            if not isinstance(difference, Remote):
+            if not isinstance(result, Remote):
                 raise TypeError(f"the program's {self._kind} is no number")
-            object.__setattr__(difference, "_is_difference", True)
-        return difference
+            object.__setattr__(result, "_is_difference", operation == "sub")
+        return result
 
     return method
 
@@ -238,6 +243,11 @@ class Remote:
         for name, value in (("_subject", subject), ("_number", number), ("_kind", kind), ("_holds", holds)):
             object.__setattr__(self, name, value)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For tests that ask whether something is a generator."""
+        return _KINDS.get(object.__getattribute__(self, "_kind"), Remote)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._subject.do("call", self, *args, **kwargs)
 
@@ -276,12 +286,12 @@ class Remote:
     __reversed__, __abs__ = _forward("reversed"), _measure("abs")
     __neg__, __pos__, __invert__ = _forward("neg"), _forward("pos"), _forward("invert")
     __add__, __radd__ = _forward("add"), _forward_reflected("add")
-    __sub__, __rsub__ = _subtract("sub"), _subtract("rsub")
+    __sub__, __rsub__ = _hold_against("sub"), _hold_against("sub", reflected=True)
     __mul__, __rmul__ = _forward("mul"), _forward_reflected("mul")
     __matmul__, __rmatmul__ = _forward("matmul"), _forward_reflected("matmul")
-    __truediv__, __rtruediv__ = _forward("truediv"), _forward_reflected("truediv")
-    __floordiv__, __rfloordiv__ = _forward("floordiv"), _forward_reflected("floordiv")
-    __mod__, __rmod__ = _forward("mod"), _forward_reflected("mod")
+    __truediv__, __rtruediv__ = _hold_against("truediv"), _hold_against("truediv", reflected=True)
+    __floordiv__, __rfloordiv__ = _hold_against("floordiv"), _hold_against("floordiv", reflected=True)
+    __mod__, __rmod__ = _hold_against("mod"), _hold_against("mod", reflected=True)
     __pow__, __rpow__ = _forward("pow"), _forward_reflected("pow")
     __and__, __rand__ = _forward("and_"), _forward_reflected("and_")
     __or__, __ror__ = _forward("or_"), _forward_reflected("or_")
