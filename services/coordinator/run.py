@@ -90,6 +90,7 @@ class ActiveRun:
             tokenizer=inputs.tokenizer,
             stop_token_ids=inputs.stop_token_ids,
             policy_version=lambda: self._version.policy_version,
+            pause=self.pause,
             unpaused=self.controls.unpaused,
         )
         self.evaluations = Evaluations(
@@ -383,12 +384,12 @@ class ActiveRun:
         if self.controls.is_paused:
             await self._publisher.pause()
 
-    async def pause(self) -> None:
+    async def pause(self, why: str = "paused") -> None:
         """Holds the run: nothing is issued, sampling stops where it is, no step is begun."""
         if not self.controls.is_paused:
             self.controls.pause()
             self._sampler.run_was_paused()
-            self._report.state(RunState.PAUSED, "paused")
+            self._report.state(RunState.PAUSED, why)
             await self._publisher.pause()
 
     async def resume(self) -> None:

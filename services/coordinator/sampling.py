@@ -9,6 +9,7 @@ from typing import Any
 from services.coordinator.events import EventLog
 from services.coordinator.generators import GeneratorLost, Generators
 from services.coordinator.ledger import Ledger
+from services.coordinator.outage import OutageGuard
 from services.coordinator.rewards import GrowingGroup, Rewards
 from services.coordinator.tasks import first_error
 from services.coordinator.token_reward import TokenReward, token_rewards
@@ -59,6 +60,7 @@ class Sampler:
         tokenizer: Any,
         stop_token_ids: Sequence[int],
         policy_version: Callable[[], int],
+        pause: Callable[[str], Awaitable[None]],
         unpaused: Callable[[], Awaitable[None]],
     ) -> None:
         """`policy_version` gives the published version; `unpaused` returns when the run is not paused."""
@@ -71,6 +73,7 @@ class Sampler:
         self._events = events
         self._tokenizer = tokenizer
         self._policy_version = policy_version
+        self._outage = OutageGuard(config.reward, events, pause)
         self.unpaused = unpaused
         self.num_pauses = 0
         self.sampling = SamplingParams(
@@ -206,9 +209,13 @@ class Sampler:
 
     async def _score(self, settled: SettledGroup, group: GrowingGroup) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=settled.traceparent, group_id=settled.group_id):
-            return await self._rewards.score(
-                settled.group_id, settled.prompt, group, timeout_s=self._config.coordinator.sampling_timeout_s
-            )
+            timeout_s = self._config.coordinator.sampling_timeout_s
+            while True:
+                scores = await self._rewards.score(settled.group_id, settled.prompt, group, timeout_s=timeout_s)
+                if not await self._outage.holds(scores):
+                    return scores
+                await self.unpaused()
+                self._outage.close()
 
     async def with_text(self, completion: Completion) -> Completion:
         """The completion with its text, special tokens left out."""

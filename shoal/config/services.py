@@ -42,6 +42,11 @@ class RewardConfig(Section):
     """Longest time for one verifier on one completion; past it the process is killed and the outcome is FAILED."""
     max_queued: int = Field(default=4096, ge=1)
     """Completions that may wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_failed_share: float = Field(default=0.5, gt=0, le=1)
+    """The run is paused when more than this share of the latest completions FAILED: an outage is not trained on.
+    1 never pauses."""
+    outage_window: int = Field(default=64, ge=1)
+    """Completions that this share is taken of."""
     verifiers: VerifiersConfig = VerifiersConfig()
     """Options of verifiers, by their names."""
 

@@ -246,7 +246,7 @@ async def test_failed_verifiers_are_no_rewards_of_zero(house: House, model: Path
     reward = ScriptedReward()
     reward.failing = True
     await house.add_all(ScriptedGenerator(house.plane), rewards=(reward,))
-    await house.start(arithmetic_config(model))
+    await house.start(arithmetic_config(model, reward={"max_failed_share": 1.0}))
     run, events = await house.end()
     assert run.state == pb.RUN_STATE_FAILED and "max_skipped_steps" in run.message, run.message
     assert not house.learner.batches and kinds(events).count("step_skipped") == 3
@@ -436,3 +436,18 @@ async def test_a_question_without_an_answer_is_not_scored(house: House, model: P
     await house.start(arithmetic_config(model, evaluation=evaluation, coordinator={"sampling_timeout_s": 0.3}))
     events = await house.until(lambda event: event.kind == "evaluation")
     assert events[-1].kind == "evaluation" and events[-1].attributes["num_scored"] == 0, kinds(events)
+
+
+async def test_an_outage_of_rewards_pauses_the_run_and_what_failed_is_scored_again(house: House, model: Path) -> None:
+    reward = ScriptedReward()
+    reward.failing = True
+    await house.add_all(ScriptedGenerator(house.plane), rewards=(reward,))
+    await house.start(arithmetic_config(model, run={"num_steps": 3}, reward={"outage_window": 8}))
+    events = await house.until(lambda event: event.kind == "reward_outage")
+    assert "shoal run resume" in events[-1].message, events[-1].message
+    await house.until(lambda event: event.kind == "state" and event.attributes["state"] == "PAUSED")
+    reward.failing = False
+    await house.stub.ResumeRun(pb.ResumeRunRequest(), timeout=10)
+    run, events = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED and run.policy_version == 3, run.message
+    assert kinds(events).count("reward_outage") == 1, kinds(events)
