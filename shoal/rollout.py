@@ -153,6 +153,16 @@ class VerifierScore:
 
 
 @dataclass(frozen=True)
+class RewardPart:
+    """A share in the reward of one completion."""
+
+    name: str
+    """For example "verifiable" or "overlong"."""
+    value: float
+    """What it adds to the reward."""
+
+
+@dataclass(frozen=True)
 class Score:
     """The reward of one completion."""
 
@@ -160,8 +170,11 @@ class Score:
     outcome: ScoreOutcome
     """SCORED only if every verifier scored; else the worst of theirs."""
     reward: float
-    """Weighted sum of the verifiers' values. Meaningful only when SCORED."""
+    """What `reward` in the configuration makes of it all; by default the weighted sum of the verifiers' values.
+    Meaningful only when SCORED."""
     verifier_scores: tuple[VerifierScore, ...] = ()
+    parts: tuple[RewardPart, ...] = ()
+    """What the reward is made of; they sum up to it."""
 
 
 @dataclass(frozen=True)

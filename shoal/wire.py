@@ -18,6 +18,7 @@ from shoal.rollout import (
     GroundTruth,
     Int32Array,
     Prompt,
+    RewardPart,
     Rollout,
     SamplingParams,
     Score,
@@ -149,6 +150,14 @@ def finish_reason_to_wire(reason: FinishReason) -> rollout_pb2.FinishReason.Valu
     return _FINISH_TO_WIRE[reason]
 
 
+def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> FinishReason:
+    """Raises `InvalidArgument` when it is not set, or unknown."""
+    reason = _FINISH_FROM_WIRE.get(number)
+    if reason is None:
+        raise invalid("completion.finish_reason", f"must be set (given: {number})")
+    return reason
+
+
 def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rollout_pb2.Completion:
     mask = completion.loss_mask
     return rollout_pb2.Completion(
@@ -173,9 +182,6 @@ def completion_from_wire(message: rollout_pb2.Completion) -> Completion:
         raise invalid("completion.behavior_logprobs", f"{len(logprobs)} values for {len(token_ids)} tokens")
     if message.loss_mask and len(message.loss_mask) != len(token_ids):
         raise invalid("completion.loss_mask", f"{len(message.loss_mask)} values for {len(token_ids)} tokens")
-    reason = _FINISH_FROM_WIRE.get(message.finish_reason)
-    if reason is None:
-        raise invalid("completion.finish_reason", f"must be set (given: {message.finish_reason})")
     end = 0
     for span in message.version_spans:
         if span.start != end or span.end < span.start:
@@ -188,7 +194,7 @@ def completion_from_wire(message: rollout_pb2.Completion) -> Completion:
         token_ids=token_ids,
         behavior_logprobs=logprobs,
         loss_mask=np.frombuffer(message.loss_mask, dtype=np.uint8).astype(bool) if message.loss_mask else None,
-        finish_reason=reason,
+        finish_reason=finish_reason_from_wire(message.finish_reason),
         version_spans=tuple(
             VersionSpan(version_from_wire(span.version), span.start, span.end) for span in message.version_spans
         ),
@@ -215,6 +221,7 @@ def score_to_wire(score: Score) -> rollout_pb2.Score:
             )
             for part in score.verifier_scores
         ],
+        parts=[rollout_pb2.RewardPart(name=part.name, value=part.value) for part in score.parts],
     )
 
 
@@ -234,6 +241,7 @@ def score_from_wire(message: rollout_pb2.Score) -> Score:
             )
             for part in message.verifier_scores
         ),
+        parts=tuple(RewardPart(part.name, part.value) for part in message.parts),
     )
 
 

@@ -20,9 +20,14 @@ def correct_share(group: SettledGroup) -> float | None:
     return sum(map(is_correct, scored)) / len(scored) if scored else None
 
 
-def max_reward(group: SettledGroup) -> float:
-    """The reward of a completion that every verifier calls correct."""
-    return sum(truth.weight for truth in group.prompt.ground_truths) * CORRECT
+def max_reward(config: RunConfig, group: SettledGroup) -> float:
+    """The reward of a completion that every verifier calls correct and whose form is right, its length aside."""
+    reward = config.reward
+    paid = reward.verification_reward * sum(truth.weight for truth in group.prompt.ground_truths) * CORRECT
+    if not reward.apply_verifiable_reward:
+        paid = 0.0
+    is_added = reward.format.mode == "add" or not reward.apply_verifiable_reward
+    return paid + (reward.format.value if reward.format.kind != "none" and is_added else 0.0)
 
 
 def reward_group(config: RunConfig, group: SettledGroup) -> RewardGroup:

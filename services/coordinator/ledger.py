@@ -55,6 +55,7 @@ CREATE TABLE IF NOT EXISTS completions (
     outcome TEXT,
     reward REAL,
     verifier_scores TEXT,
+    reward_parts TEXT,
     advantage REAL,
     token_advantages BLOB,
     weight REAL,
@@ -229,6 +230,7 @@ class Ledger:
                         for part in score.verifier_scores
                     ]
                 ),
+                json.dumps([[part.name, part.value] for part in score.parts]),
                 order_number,
                 score.sample_index,
             )
@@ -237,7 +239,7 @@ class Ledger:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany(
-                "UPDATE completions SET outcome = ?, reward = ?, verifier_scores = ?"
+                "UPDATE completions SET outcome = ?, reward = ?, verifier_scores = ?, reward_parts = ?"
                 " WHERE order_number = ? AND sample_index = ?",
                 rows,
             )

@@ -51,6 +51,7 @@ def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BU
             model=config.model,
             data=config.data,
             seed=config.run.seed,
+            reward=config.reward,
             known_verifiers=known_verifiers,
             tokenizer=tokenizer,
         )

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.rollout import FinishReason, Score, ScoreOutcome, StepScore, VerifierScore, VersionSpan, WeightVersion
+from shoal.rollout import (
+    FinishReason,
+    RewardPart,
+    Score,
+    ScoreOutcome,
+    StepScore,
+    VerifierScore,
+    VersionSpan,
+    WeightVersion,
+)
 
 
 class GroupState(StrEnum):
@@ -57,7 +66,7 @@ def read_groups(connection: sqlite3.Connection, first: int, limit: int) -> Itera
     for row in rows:
         completions = connection.execute(
             "SELECT sample_index, text, num_tokens, finish_reason, version_spans, outcome, reward, verifier_scores,"
-            " advantage FROM completions WHERE order_number = ? ORDER BY sample_index",
+            " reward_parts, advantage FROM completions WHERE order_number = ? ORDER BY sample_index",
             (row[0],),
         )
         yield RecordedGroup(
@@ -83,6 +92,7 @@ def _read_completion(
     outcome: str | None,
     reward: float | None,
     verifier_scores: str | None,
+    reward_parts: str | None,
     advantage: float | None,
 ) -> RecordedCompletion:
     score = outcome and Score(
@@ -95,6 +105,7 @@ def _read_completion(
             )
             for name, part, value, detail, duration_s, steps in json.loads(verifier_scores or "[]")
         ),
+        parts=tuple(RewardPart(name, value) for name, value in json.loads(reward_parts or "[]")),
     )
     return RecordedCompletion(
         sample_index=sample_index,

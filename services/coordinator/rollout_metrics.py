@@ -1,5 +1,6 @@
 """What the completions of a step were like, by metric name; docs/metrics.md says what each means."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -44,8 +45,8 @@ def _signal(config: RunConfig, groups: Sequence[SettledGroup], plan: StepPlan) -
     for group in groups:
         rewards = [reward for reward in reward_group(config, group).rewards if reward is not None]
         if rewards:
-            kinds[zero_signal_kind(rewards, max_reward(group)) or "signal"] += 1
-            solved.append(solved_share(rewards, max_reward(group)))
+            kinds[zero_signal_kind(rewards, max_reward(config, group)) or "signal"] += 1
+            solved.append(solved_share(rewards, max_reward(config, group)))
     num_zero_signal = kinds.total() - kinds["signal"]
     metrics = {
         "batch/filtered_prompts": float(num_zero_signal),
@@ -97,6 +98,12 @@ def _scores(scores: Sequence[Score]) -> dict[str, float]:
         "objective/verifiable_correct_rate": _share(map(is_correct, scored)),
         "other/unsolved_batch_size_ratio": 1 - _share(map(is_correct, scored)),
     }
+    by_part: dict[str, list[float]] = {}
+    for score in scored:
+        for share in score.parts:
+            by_part.setdefault(share.name, []).append(share.value)
+    # A part that a completion lacks is 0 there.
+    metrics |= {f"reward/{name}": math.fsum(values) / len(scored) for name, values in sorted(by_part.items())}
     by_verifier: dict[str, list[float]] = {}
     for score in scored:
         for part in score.verifier_scores:

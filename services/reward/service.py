@@ -9,16 +9,17 @@ from typing import Any
 
 import grpc
 
-from services.reward.compose import compose_score
+from services.reward.compose import Composer, Output
 from services.reward.pool import VerifierPool
 from services.reward.registry import VERIFIERS, Verifier
 from shoal.config.load import config_digest, parse_config
+from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
 from shoal.rollout import Prompt, Score, ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
-from shoal.wire import int32_from_wire, invalid, prompt_from_wire, score_to_wire
+from shoal.wire import finish_reason_from_wire, int32_from_wire, invalid, prompt_from_wire, score_to_wire
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class RewardService(RewardServiceServicer):
     def __init__(self) -> None:
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_RewardServiceServicer_to_server
         self._config = RewardConfig()
+        self._composer = Composer(self._config, length_limit_tokens=1)
         self._pool: VerifierPool | None = None
         self._run_id = ""
         self._digest = ""
@@ -94,15 +96,17 @@ class RewardService(RewardServiceServicer):
                 )
             self._run_id, self._digest, self._config = request.run_id, digest, config.reward
             self._state, self._message = _LOADING, "starting verifier processes"
-            self._starting = asyncio.create_task(self._replace_pool(config.reward, self._starting))
+            self._starting = asyncio.create_task(self._replace_pool(config, self._starting))
         return reward_pb2.RewardServiceConfigureResponse(status=self.status())
 
-    async def _replace_pool(self, config: RewardConfig, replaced_before: asyncio.Task[None] | None) -> None:
+    async def _replace_pool(self, run: RunConfig, replaced_before: asyncio.Task[None] | None) -> None:
+        config = run.reward
         await _end(replaced_before)
         await self._nothing_open.wait()
         if self._pool is not None:
             await self._pool.close()
             self._num_restarts_before += self._pool.num_restarts
+        self._composer = Composer.of(run)
         self._pool = VerifierPool(
             num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
         )
@@ -126,7 +130,7 @@ class RewardService(RewardServiceServicer):
         _check_verifiers(prompt)
         pool = self._ready_pool()
         scores: asyncio.Queue[Score | None] = asyncio.Queue()
-        reader = asyncio.create_task(self._score_each(requests, prompt, pool, scores))
+        reader = asyncio.create_task(self._score_each(requests, prompt, (pool, self._composer), scores))
 
         def say_the_end(ended: asyncio.Task[None]) -> None:
             if not ended.cancelled():
@@ -145,7 +149,7 @@ class RewardService(RewardServiceServicer):
         self,
         requests: AsyncIterator[reward_pb2.ScoreGroupRequest],
         prompt: Prompt,
-        pool: VerifierPool,
+        judges: tuple[VerifierPool, Composer],
         scores: asyncio.Queue[Score | None],
     ) -> None:
         """Reads completions and has each scored beside the others; ends when all are."""
@@ -155,7 +159,7 @@ class RewardService(RewardServiceServicer):
                 if request.WhichOneof("part") != "completion":
                     raise invalid("completion", "every message after the first must hold a completion")
                 self._open_one()
-                task = asyncio.create_task(self._score(request.completion, prompt, pool, scores))
+                task = asyncio.create_task(self._score(request.completion, prompt, judges, scores))
                 task.add_done_callback(self._close_one)
                 scoring.add(task)
             await asyncio.gather(*scoring)
@@ -167,16 +171,22 @@ class RewardService(RewardServiceServicer):
         self,
         completion: rollout_pb2.Completion,
         prompt: Prompt,
-        pool: VerifierPool,
+        judges: tuple[VerifierPool, Composer],
         scores: asyncio.Queue[Score | None],
     ) -> None:
+        pool, composer = judges
         parts = await asyncio.gather(
             *(
                 pool.judge(truth.verifier, completion.text, truth.label, _tokens_for(truth.verifier, completion))
                 for truth in prompt.ground_truths
             )
         )
-        score = compose_score(completion.sample_index, prompt.ground_truths, parts)
+        output = Output(
+            completion.text,
+            finish_reason_from_wire(completion.finish_reason),
+            _token_ids(completion) if composer.reads_tokens else (),
+        )
+        score = composer.score(completion.sample_index, prompt.ground_truths, parts, output)
         self._num_scored[score.outcome.value] += 1
         self._mean_duration_s += _SMOOTHING * (sum(part.duration_s for part in parts) - self._mean_duration_s)
         scores.put_nowait(score)
@@ -244,8 +254,10 @@ async def _described(verifier: Verifier) -> str:
 
 def _tokens_for(verifier: str, completion: rollout_pb2.Completion) -> Sequence[int]:
     """The completion's tokens, for those verifiers alone that read them."""
-    if VERIFIERS[verifier].reads == "text":
-        return ()
+    return () if VERIFIERS[verifier].reads == "text" else _token_ids(completion)
+
+
+def _token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
     token_ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
     return token_ids
 

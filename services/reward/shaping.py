@@ -1,6 +1,46 @@
-"""Rewards that depend on the length of a completion whose correctness is known."""
+"""What length and repetition add to a reward, or take from it."""
 
 import math
+from collections.abc import Sequence
+
+from services.reward.verifiers.repetition_penalty import repetition_penalty
+from services.reward.verifiers.soft_overlong import soft_overlong_punishment
+from shoal.config.services import RewardConfig
+from shoal.rollout import RewardPart
+
+
+def shaping_parts(
+    config: RewardConfig, token_ids: Sequence[int], *, correct: bool, length_limit_tokens: int
+) -> list[RewardPart]:
+    """The parts that are switched on. `length_limit_tokens` is the limit of those that name none."""
+    parts = []
+    num_tokens = len(token_ids)
+    overlong, length, cosine, repetition = config.overlong, config.length, config.cosine, config.repetition
+    if overlong.factor:
+        limit = overlong.max_length_tokens or length_limit_tokens
+        punishment = soft_overlong_punishment(num_tokens, limit, overlong.buffer_tokens)
+        parts.append(RewardPart("overlong", overlong.factor * punishment))
+    if length.coef:
+        share = min(num_tokens / (length.max_length_tokens or length_limit_tokens), 1.0)
+        parts.append(RewardPart("length", -length.coef * share if correct or not length.only_correct else 0.0))
+    if cosine.factor:
+        value = cosine_scaled_length(
+            correct,
+            num_tokens,
+            max_length_tokens=cosine.max_length_tokens or length_limit_tokens,
+            correct_range=(cosine.correct_long, cosine.correct_short),
+            wrong_range=(cosine.wrong_short, cosine.wrong_long),
+        )
+        parts.append(RewardPart("cosine", cosine.factor * value))
+    if repetition.max_penalty:
+        penalty = repetition_penalty(token_ids, repetition.ngram_size, repetition.max_penalty)
+        parts.append(RewardPart("repetition", penalty))
+    return parts
+
+
+def reads_tokens(config: RewardConfig) -> bool:
+    """Whether any part is switched on that reads a completion's tokens."""
+    return any((config.overlong.factor, config.length.coef, config.cosine.factor, config.repetition.max_penalty))
 
 
 def cosine_scaled_length(

@@ -149,6 +149,16 @@ class RunConfig(Section):
                 'kl.reward_level "completion" takes the KL from the one reward of a completion, which '
                 'advantage.per_verifier does not have: use "token"'
             )
+        for name, is_on in (
+            ("advantage.per_verifier", self.advantage.per_verifier),
+            ("advantage.partial_rewards", self.advantage.partial_rewards),
+        ):
+            if is_on and self.reward.shapes:
+                raise ValueError(
+                    f"{name} takes the verifiers' values one by one, before [reward] makes one reward of them: leave "
+                    "reward.verification_reward, format, overlong, length, cosine, repetition and the others at their "
+                    "defaults, and name r1_format, soft_overlong or repetition_penalty among the data's verifiers"
+                )
         if self.correction.is_on and self.loss.baseline == "behavior":
             raise ValueError(
                 "loss.baseline: correction weighs the proximal policy against the behavior policy: set it to "

@@ -1,9 +1,16 @@
 """The tables of the four services."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from shoal.config.composition import (
+    CosineLengthConfig,
+    FormatRewardConfig,
+    LengthPenaltyConfig,
+    OverlongConfig,
+    RepetitionPenaltyConfig,
+)
 from shoal.config.section import Section
 from shoal.config.verifiers import VerifiersConfig
 
@@ -47,8 +54,48 @@ class RewardConfig(Section):
     1 never pauses."""
     outage_window: int = Field(default=64, ge=1)
     """Completions that this share is taken of."""
+    verification_reward: float = Field(default=1.0, ge=0)
+    """Factor of the weighted sum of the verifiers' values."""
+    apply_verifiable_reward: bool = True
+    """Pay what verifiers say. Otherwise they are asked and reported, and only the parts below pay."""
+    only_reward_good_outputs: bool = False
+    """Pay what verifiers say only of completions that ended by themselves and are not empty."""
+    non_stop_penalty: float | None = None
+    """The whole reward of a completion that did not end by itself, in place of all else."""
+    remap: dict[str, str] = Field(default_factory=dict)
+    """Names of the data's verifier column -> verifiers to use in their place (open-instruct's `remap_verifier`)."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Verifier -> factor of its values, beside the weight of the source; 1 for those not named."""
+    format: FormatRewardConfig = FormatRewardConfig()
+    """A form that is asked for."""
+    overlong: OverlongConfig = OverlongConfig()
+    """A penalty near the length limit."""
+    length: LengthPenaltyConfig = LengthPenaltyConfig()
+    """A penalty by length."""
+    cosine: CosineLengthConfig = CosineLengthConfig()
+    """A reward by length and correctness."""
+    repetition: RepetitionPenaltyConfig = RepetitionPenaltyConfig()
+    """A penalty for repetition."""
     verifiers: VerifiersConfig = VerifiersConfig()
     """Options of verifiers, by their names."""
+
+    @field_validator("remap", "weights")
+    @classmethod
+    def _names_are_in_lower_case(cls, given: dict[str, Any]) -> dict[str, Any]:
+        # As those of the data are read.
+        return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in given.items()}
+
+    @property
+    def shapes(self) -> bool:
+        """Whether a reward is more than its verifiers' values by their weights."""
+        return (
+            self.verification_reward != 1
+            or not self.apply_verifiable_reward
+            or self.only_reward_good_outputs
+            or self.non_stop_penalty is not None
+            or self.format.kind != "none"
+            or any((self.overlong.factor, self.length.coef, self.cosine.factor, self.repetition.max_penalty))
+        )
 
 
 class CoordinatorConfig(Section):

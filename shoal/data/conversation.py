@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shoal.config.data import SourceConfig
+from shoal.config.services import RewardConfig
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.rollout import GroundTruth
@@ -31,7 +32,9 @@ class Conversation:
         return "\n".join(f"{message['role']}: {message['content']}" for message in asked)
 
 
-def conversation_of(row: Row, source: SourceConfig, known_verifiers: Collection[str] | None) -> Conversation:
+def conversation_of(
+    row: Row, source: SourceConfig, known_verifiers: Collection[str] | None, reward: RewardConfig
+) -> Conversation:
     """Reads a row by the columns that the source names.
 
     A last message of the assistant is the reference answer and is dropped. A system prompt of the source takes
@@ -45,7 +48,7 @@ def conversation_of(row: Row, source: SourceConfig, known_verifiers: Collection[
     if source.system_prompt is not None:
         messages = messages[1:] if messages[0]["role"] == "system" else messages
         messages = [{"role": "system", "content": source.system_prompt}, *messages]
-    return Conversation(row.where, messages, _ground_truths(row, source, known_verifiers))
+    return Conversation(row.where, messages, _ground_truths(row, source, known_verifiers, reward))
 
 
 def _column(row: Row, name: str) -> Any:
@@ -89,7 +92,9 @@ def _unicode(row: Row, text: str, column: str) -> str:
     return text
 
 
-def _ground_truths(row: Row, source: SourceConfig, known_verifiers: Collection[str] | None) -> tuple[GroundTruth, ...]:
+def _ground_truths(
+    row: Row, source: SourceConfig, known_verifiers: Collection[str] | None, reward: RewardConfig
+) -> tuple[GroundTruth, ...]:
     label = _column(row, source.ground_truth_column)
     named = source.verifier if source.verifier is not None else _column(row, source.verifier_column)
     if isinstance(named, str):
@@ -102,19 +107,25 @@ def _ground_truths(row: Row, source: SourceConfig, known_verifiers: Collection[s
         )
     if len(names) != len(labels):
         raise InvalidArgument(f"{row.where}: {len(names)} verifiers for {len(labels)} labels; one label is needed each")
+    verifiers = [_verifier(row, name, known_verifiers, reward) for name in names]
     return tuple(
-        GroundTruth(_verifier(row, name, known_verifiers), _label(row, item, source.ground_truth_column), source.weight)
-        for name, item in zip(names, labels, strict=True)
+        GroundTruth(
+            verifier,
+            _label(row, item, source.ground_truth_column),
+            source.weight * reward.weights.get(verifier, 1.0),
+        )
+        for verifier, item in zip(verifiers, labels, strict=True)
     )
 
 
-def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None) -> str:
+def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None, reward: RewardConfig) -> str:
     name = name.lower()
+    name = reward.remap.get(name, name)
     if known_verifiers is not None and name not in known_verifiers:
         known = ", ".join(sorted(known_verifiers))
         raise InvalidArgument(
             f"{row.where}: no verifier is called {name!r}; known: {known}. Data set names that are no verifier are "
-            "mapped with the source's `verifier`"
+            "mapped with reward.remap, or with the source's `verifier`"
         )
     return name
 

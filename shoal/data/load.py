@@ -8,6 +8,7 @@ import numpy as np
 
 from shoal.config.data import DataConfig, SourceConfig
 from shoal.config.model import ModelConfig
+from shoal.config.services import RewardConfig
 from shoal.data.conversation import Conversation, conversation_of
 from shoal.data.files import read_file
 from shoal.data.hub import read_dataset
@@ -29,17 +30,20 @@ def load_prompts(
     model: ModelConfig,
     data: DataConfig,
     seed: int,
+    reward: RewardConfig,
     known_verifiers: Collection[str] | None,
     tokenizer: Any = None,
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
+    Of `reward` it applies what is said of verifiers' names and weights.
     `known_verifiers` are the names that rows may use, None that any will do. `tokenizer` saves loading the
     model's again.
 
     Raises `InvalidArgument` for an empty source, a malformed row (by file and line), an unknown verifier, a
     chat template that fails, and when every prompt is too long.
     """
+    _check_names(reward, known_verifiers)
     if tokenizer is None:
         tokenizer = load_tokenizer(model)
     prompts: list[Prompt] = []
@@ -49,7 +53,7 @@ def load_prompts(
         rows = _read(source)
         uses = Counter(select_rows(source, rows.name, len(rows.rows)))
         numbers = sorted(uses)
-        conversations = [conversation_of(rows.rows[number], source, known_verifiers) for number in numbers]
+        conversations = [conversation_of(rows.rows[number], source, known_verifiers, reward) for number in numbers]
         tokenized = _tokenize(conversations, tokenizer)
         kept: dict[int, tuple[Prompt, str]] = {}
         for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
@@ -80,6 +84,16 @@ def load_prompts(
         seed=seed,
         shuffle=data.shuffle,
     )
+
+
+def _check_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
+    """Refuses settings of verifiers that there are not: they would change nothing."""
+    for field, names in (("reward.weights", reward.weights), ("reward.remap", reward.remap.values())):
+        for name in names:
+            if known_verifiers is not None and name not in known_verifiers:
+                raise InvalidArgument(
+                    f"{field}: no verifier is called {name!r}; known: {', '.join(sorted(known_verifiers))}"
+                )
 
 
 def _read(source: SourceConfig) -> RowSource:

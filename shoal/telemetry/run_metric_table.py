@@ -58,6 +58,14 @@ REWARDS = MetricSection(
             "",
             MEASURED,
         ),
+        RunMetric(
+            "reward/<part>",
+            "reward",
+            "mean share of one part in the reward (docs/rewards.md): `verifiable`, `format`, ...; the parts sum up to "
+            "`objective/scores`",
+            "",
+            MEASURED,
+        ),
         RunMetric("val/unscored_rate", "share", "completions without a reward"),
         RunMetric(
             "batch/percent_solved_mean", "share", "mean over groups of their reward's share of the highest", "", SCORED

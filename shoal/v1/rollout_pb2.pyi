@@ -338,15 +338,22 @@ class Score(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     VERIFIER_SCORES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
     """Which completion of the group."""
     outcome: Global___ScoreOutcome.ValueType
     """SCORED only if every verifier scored; else the worst of theirs."""
     reward: _builtins.float
-    """Weighted sum of the verifiers' values. Meaningful only when SCORED."""
+    """What the configuration's `reward` section makes of it all; by default the
+    weighted sum of the verifiers' values. Meaningful only when SCORED.
+    """
     @_builtins.property
     def verifier_scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerifierScore]:
         """What each verifier said, in the order of the prompt's ground truths."""
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardPart]:
+        """What the reward is made of. Empty unless SCORED."""
 
     def __init__(
         self,
@@ -355,14 +362,41 @@ class Score(_message.Message):
         outcome: Global___ScoreOutcome.ValueType = ...,
         reward: _builtins.float = ...,
         verifier_scores: _abc.Iterable[Global___VerifierScore] | None = ...,
+        parts: _abc.Iterable[Global___RewardPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "reward", b"reward", "sample_index", b"sample_index", "verifier_scores", b"verifier_scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "parts", b"parts", "reward", b"reward", "sample_index", b"sample_index", "verifier_scores", b"verifier_scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Score: _TypeAlias = Score  # noqa: Y015
+
+@_typing.final
+class RewardPart(_message.Message):
+    """A share in the reward of one completion; the parts sum up to it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """For example "verifiable" or "overlong": docs/rewards.md lists them."""
+    value: _builtins.float
+    """What it adds to the reward."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewardPart: _TypeAlias = RewardPart  # noqa: Y015
 
 @_typing.final
 class VerifierScore(_message.Message):

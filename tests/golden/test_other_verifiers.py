@@ -1,12 +1,19 @@
 """Scores of text, length and form, as open-instruct and TRL give them."""
 
+import math
+from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 import pytest
 
+from services.reward.compose import Composer, Output
 from services.reward.registry import VERIFIERS
 from services.reward.shaping import cosine_scaled_length
 from services.reward.text import normalized, without_thinking
+from shoal.config.composition import FormatRewardConfig
+from shoal.config.services import RewardConfig
+from shoal.rollout import FinishReason, GroundTruth, ScoreOutcome, VerifierScore
 from tests.golden import GoldenCase, golden_cases
 
 _TEXT = ("string_matcher", "string_f1", "puzzle", "flan", "re_search")
@@ -77,3 +84,50 @@ def test_answers_are_normalized_as_open_instruct_does(case: GoldenCase) -> None:
 @golden_cases("other_verifiers", only=("remove_thinking",))
 def test_thoughts_are_removed_as_open_instruct_does(case: GoldenCase) -> None:
     assert without_thinking(case.inputs["text"]) == case.expected["text"]
+
+
+@golden_cases("other_verifiers", only=("reward_composition",))
+def test_rewards_are_composed_as_by_open_instruct(case: GoldenCase) -> None:
+    config, inputs = case.config, case.inputs
+    composer = Composer(_reward_config(config), 4096, turns=config["reward_aggregator"])
+    rewards, verifiable = [], []
+    for place, (response, labels) in enumerate(zip(inputs["responses"], inputs["labels"], strict=True)):
+        truths = [GroundTruth(item["verifier"], item["label"], item.get("weight", 1.0)) for item in labels]
+        parts = [
+            VerifierScore(truth.verifier, ScoreOutcome.SCORED, value(truth.verifier, response, truth.label))
+            for truth in truths
+        ]
+        output = Output(
+            response,
+            FinishReason.STOP if inputs["finish_reasons"][place] == "stop" else FinishReason.LENGTH,
+            turn_rewards=tuple(inputs["turn_rewards"][place]) if "turn_rewards" in inputs else (),
+            is_good="tools" in inputs and _went_well(inputs["tools"][place]),
+        )
+        score = composer.score(place, truths, parts, output)
+        rewards.append(score.reward)
+        verifiable.append(next((part.value for part in score.parts if part.name == "verifiable"), 0.0))
+        assert math.fsum(part.value for part in score.parts) == pytest.approx(score.reward, abs=1e-9), score.parts
+    case.check("scores", rewards)
+    if "verifiable_reward_mean" in case.expected:
+        case.check("verifiable_reward_mean", fmean(verifiable))
+        case.check("verifiable_correct_rate", fmean(paid > 0 for paid in verifiable))
+
+
+def _reward_config(config: Mapping[str, Any]) -> RewardConfig:
+    """open-instruct's flags as ours."""
+    form = {
+        "kind": "r1" if config["apply_r1_style_format_reward"] else "none",
+        "mode": "add" if config["additive_format_reward"] else "gate",
+        "value": config["r1_style_format_reward"],
+    }
+    return RewardConfig(
+        format=FormatRewardConfig.model_validate(form),
+        apply_verifiable_reward=config["apply_verifiable_reward"],
+        verification_reward=config["verification_reward"],
+        non_stop_penalty=config["non_stop_penalty_value"] if config["non_stop_penalty"] else None,
+        only_reward_good_outputs=config["only_reward_good_outputs"],
+    )
+
+
+def _went_well(tools: Mapping[str, Any]) -> bool:
+    return bool(tools["called"] and tools["output"] and not tools["error"] and not tools["timeout"])

@@ -10,6 +10,7 @@ from shoal.rollout import (
     Completion,
     FinishReason,
     Prompt,
+    RewardPart,
     Rollout,
     Score,
     ScoreOutcome,
@@ -37,7 +38,13 @@ async def bring_to_scored(ledger: Ledger, order_number: int) -> None:
     await ledger.issued(order_number, order_number + 3, f"g{order_number}", PROMPT, "ab" * 16, 2, "")
     await ledger.sampled(order_number, [completion(0), completion(1)], 2, "generator-0")
     scores = [
-        Score(0, ScoreOutcome.SCORED, 1.0, (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1),)),
+        Score(
+            0,
+            ScoreOutcome.SCORED,
+            1.0,
+            (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1),),
+            (RewardPart("verifiable", 1.0),),
+        ),
         Score(1, ScoreOutcome.FAILED, 0.0, (VerifierScore("gsm8k", ScoreOutcome.FAILED, 0.0, "timed out", 9.0),)),
     ]
     await ledger.scored(order_number, scores, 2)

@@ -11,6 +11,7 @@ import pytest
 
 from shoal.config.data import DataConfig, SourceConfig
 from shoal.config.model import ModelConfig
+from shoal.config.services import RewardConfig
 from shoal.data import PromptSet, load_prompts
 from shoal.errors import InvalidArgument
 from tests.tiny_model import make_tokenizer
@@ -24,13 +25,20 @@ def write_jsonl(path: Path, rows: Sequence[Any]) -> str:
     return str(path)
 
 
-def load(*sources: Mapping[str, Any], seed: int = 0, tokenizer: Any = None, **data: Any) -> PromptSet:
+def load(
+    *sources: Mapping[str, Any],
+    seed: int = 0,
+    tokenizer: Any = None,
+    reward: RewardConfig | None = None,
+    **data: Any,
+) -> PromptSet:
     config = DataConfig(sources=[SourceConfig(**source) for source in sources], **data)
     return load_prompts(
         config.sources,
         model=ModelConfig(path="unused"),
         data=config,
         seed=seed,
+        reward=reward or RewardConfig(),
         known_verifiers=VERIFIERS,
         tokenizer=tokenizer or make_tokenizer(),
     )
@@ -266,3 +274,18 @@ def test_a_task_that_cannot_be_made_is_refused_with_the_cure(source: dict[str, A
     pytest.importorskip("reasoning_gym")
     with pytest.raises(InvalidArgument, match=message):
         load(source)
+
+
+def test_labels_are_remapped_and_weighed_before_they_are_checked(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "MY_Sums"}])
+    reward = RewardConfig(remap={"My_Sums": "GSM8K"}, weights={"gsm8k": 0.5})
+    (truth,) = load({"path": path, "weight": 10.0}, reward=reward).prompts[0].ground_truths
+    assert (truth.verifier, truth.weight) == ("gsm8k", 5.0)
+
+
+@pytest.mark.parametrize("field", ["weights", "remap"])
+def test_settings_of_a_verifier_that_there_is_not_are_refused(tmp_path: Path, field: str) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}])
+    given: dict[str, Any] = {field: {"gsm9k": 1.0} if field == "weights" else {"sums": "gsm9k"}}
+    with pytest.raises(InvalidArgument, match=f"reward.{field}: no verifier is called 'gsm9k'; known: .*gsm8k"):
+        load({"path": path}, reward=RewardConfig(**given))
