@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.chat_templates import template_text
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
@@ -141,16 +142,30 @@ def load_tokenizer(model: ModelConfig) -> Any:
     if model.tokenizer is None:
         tokenizer = _load(folder, "model.path")
     else:
-        tokenizer = _load(_tokenizer_folder(model.tokenizer), "model.tokenizer")
+        tokenizer = _load(tokenizer_folder(model.tokenizer), "model.tokenizer")
         if _has_tokenizer(folder):
             _check_same_ids(tokenizer, _load(folder, "model.path"), model)
     check_tokenizer_fits(tokenizer, _describe(folder))
     if model.chat_template is not None:
-        tokenizer.chat_template = model.chat_template
+        tokenizer.chat_template = template_text(model.chat_template)
+        _check_syntax(tokenizer)
     return tokenizer
 
 
-def _tokenizer_folder(path: str) -> Path:
+def _check_syntax(tokenizer: Any) -> None:
+    """Raises `InvalidArgument` when the chat template is no Jinja; what it says of messages is told with the rows."""
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": ""}], add_generation_prompt=True, tokenize=False)
+    except TemplateSyntaxError as error:
+        raise InvalidArgument(f"model.chat_template: not valid Jinja: line {error.lineno}: {error.message}") from None
+    except Exception:  # A template is a program: it raises what it likes, and may well run with other messages.
+        return
+
+
+def tokenizer_folder(path: str) -> Path:
+    """Where the tokenizer that `model.tokenizer` names is. Raises `InvalidArgument` when it is nowhere."""
     folder = local_path(path, "model.tokenizer")
     if folder.is_dir():
         return folder

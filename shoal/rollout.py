@@ -79,13 +79,15 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a completion, none of them empty; what completes one stays a part of it."""
 
 
 class FinishReason(StrEnum):
     """Why a completion ended."""
 
     STOP = "stop"
-    """A stop token was sampled."""
+    """A stop token was sampled, or a stop string completed."""
     LENGTH = "length"
     """The completion or the context reached its limit."""
     ABORT = "abort"
@@ -98,7 +100,7 @@ class Completion:
 
     sample_index: int
     token_ids: Int32Array
-    """[T] with the stop token, if one was sampled."""
+    """[T] with the stop token, or the tokens of the stop string, if one was sampled."""
     behavior_logprobs: Float32Array
     """[T] log-probability of each token under the distribution it was drawn from; NaN where unknown."""
     finish_reason: FinishReason

@@ -121,6 +121,7 @@ def sampling_to_wire(sampling: SamplingParams) -> rollout_pb2.SamplingParams:
         min_p=sampling.min_p,
         max_completion_tokens=sampling.max_completion_tokens,
         stop_token_ids=sampling.stop_token_ids,
+        stop_strings=sampling.stop_strings,
     )
 
 
@@ -136,6 +137,8 @@ def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
         raise invalid("sampling.min_p", f"must be from 0 to 1 (given: {message.min_p})")
     if message.max_completion_tokens < 1:
         raise invalid("sampling.max_completion_tokens", f"must be at least 1 (given: {message.max_completion_tokens})")
+    if "" in message.stop_strings:
+        raise invalid("sampling.stop_strings", "must not be empty: every completion would end with its first token")
     return SamplingParams(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -143,6 +146,7 @@ def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
         min_p=message.min_p,
         max_completion_tokens=message.max_completion_tokens,
         stop_token_ids=tuple(message.stop_token_ids),
+        stop_strings=tuple(message.stop_strings),
     )
 
 

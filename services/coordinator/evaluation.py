@@ -259,7 +259,7 @@ class _Questions:
 
 
 def evaluation_sampling(config: RunConfig, training: SamplingParams) -> SamplingParams:
-    """How held-out questions are answered: the evaluation's settings, with training's stop tokens."""
+    """How held-out questions are answered: the evaluation's settings, with training's stop tokens and strings."""
     own = config.evaluation
     return replace(
         training,

@@ -8,7 +8,7 @@ import numpy as np
 from services.coordinator.judgement import drop_reason
 from services.coordinator.learner import Learner
 from services.coordinator.sampling import SettledGroup
-from services.coordinator.step import RewardKl
+from services.coordinator.step import RewardKl, counting_tokens
 from shoal.config import RunConfig
 from shoal.grpo.kl import adapted_coef, kl_sums, reward_kl
 from shoal.rollout import Float32Array
@@ -48,17 +48,21 @@ class Reference:
         # The prompt's own log-probabilities come first.
         reference = [own[len(own) - c.num_tokens :] for (_, c), own in zip(chosen, logprobs, strict=True)]
         pairs = [(c.behavior_logprobs, own) for (_, c), own in zip(chosen, reference, strict=True)]
+        masks = [counting_tokens(completion) for _, completion in chosen]
+        estimates = [reward_kl(self._config.kl, *pair) * mask for pair, mask in zip(pairs, masks, strict=True)]
         places = [(group.order_number, completion.sample_index) for group, completion in chosen]
-        kl_T = {place: reward_kl(self._config.kl, *pair) for place, pair in zip(places, pairs, strict=True)}
-        return RewardKl(self.coef, kl_T, _figures(pairs))
+        means = [float(kl_T.sum()) / max(1, int(mask.sum())) for kl_T, mask in zip(estimates, masks, strict=True)]
+        counting = [(behavior[mask], own[mask]) for (behavior, own), mask in zip(pairs, masks, strict=True)]
+        return RewardKl(
+            self.coef, dict(zip(places, estimates, strict=True)), statistics.fmean(means or [0.0]), _figures(counting)
+        )
 
     def adapt(self, kl: RewardKl) -> dict[str, float]:
         """Moves the coefficient towards `kl.target`; returns the step's figures."""
         if not kl.kl_T:
             return {}
         mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())
-        mean_of_tokens = statistics.fmean(float(kl_T.mean()) if len(kl_T) else 0.0 for kl_T in kl.kl_T.values())
-        self.coef = adapted_coef(self._config.kl, kl.coef, mean_of_tokens, len(kl.kl_T))
+        self.coef = adapted_coef(self._config.kl, kl.coef, kl.mean, len(kl.kl_T))
         return {**kl.figures, "objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}
 
 

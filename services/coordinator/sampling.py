@@ -83,6 +83,7 @@ class Sampler:
             top_p=config.sampling.top_p,
             top_k=config.sampling.top_k,
             min_p=config.sampling.min_p,
+            stop_strings=tuple(config.sampling.stop_strings),
         )
 
     def run_was_paused(self) -> None:

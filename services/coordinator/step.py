@@ -26,14 +26,17 @@ class RewardKl:
 
     coef: float = 0.0
     kl_T: Mapping[tuple[int, int], Float64Array] = field(default_factory=dict)
-    """[T] an estimate for each token, by the group's order number and the sample's index."""
+    """[T] an estimate for each token, by the group's order number and the sample's index; 0 where the token does not
+    count."""
+    mean: float = 0.0
+    """Over the completions, of the mean of their tokens that count."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What is reported of it."""
 
     def penalty(self, order_number: int, completion: Completion) -> Float64Array:
-        """[T] what each token's reward loses; 0 where the token does not count."""
+        """[T] what each token's reward loses."""
         kl_T = self.kl_T.get((order_number, completion.sample_index))
-        return np.zeros(completion.num_tokens) if kl_T is None else self.coef * kl_T * _mask(completion)
+        return np.zeros(completion.num_tokens) if kl_T is None else self.coef * kl_T
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _rollouts(
     token_rewards_T = _token_rewards(config, groups, places, kl)
     advantages_T: Sequence[Float64Array | None] = [None] * len(places)
     if token_rewards_T or config.advantage.discount < 1:
-        masks_T = [_mask(completion) for completion in completions]
+        masks_T = [counting_tokens(completion) for completion in completions]
         advantages_T = token_advantages(config.advantage, advantages, masks_T, token_rewards_T)
     else:
         num_tokens = [_num_counting(completion) for completion in completions]
@@ -153,7 +156,7 @@ def _rollouts(
 
 def _with_tokens(rollout: Rollout, advantages_T: Float64Array) -> Rollout:
     """With an advantage for each token if they differ; their mean stands for the whole."""
-    counting = advantages_T[_mask(rollout.completion)]
+    counting = advantages_T[counting_tokens(rollout.completion)]
     if not len(counting) or np.all(counting == counting[0]):
         return replace(rollout, advantage=float(counting[0]) if len(counting) else 0.0)
     return replace(rollout, advantage=float(counting.mean()), token_advantages=advantages_T.astype(np.float32))
@@ -173,7 +176,7 @@ def _token_rewards(
     for group, place in places:
         completion = group.completions[place]
         values_T = np.zeros(completion.num_tokens)
-        counting = np.flatnonzero(_mask(completion))
+        counting = np.flatnonzero(counting_tokens(completion))
         for token, advantage in by_step.get((group.order_number, place), ()):
             # A step that ends with what is not the policy's own ends for it with its last token before.
             before = counting[counting <= token]
@@ -219,6 +222,6 @@ def _num_counting(completion: Completion) -> int:
     return completion.num_tokens if completion.loss_mask is None else int(completion.loss_mask.sum())
 
 
-def _mask(completion: Completion) -> npt.NDArray[np.bool_]:
+def counting_tokens(completion: Completion) -> npt.NDArray[np.bool_]:
     """[T] True where a token counts in the loss."""
     return np.ones(completion.num_tokens, dtype=bool) if completion.loss_mask is None else completion.loss_mask

@@ -14,7 +14,7 @@ class Sample:
     """One sampled answer."""
 
     token_ids: Int32Array
-    """[T] with the stop token, if one was sampled."""
+    """[T] with the stop token, or the tokens of the stop string, if one was sampled."""
     logprobs: Float32Array
     """[T] log-probability of each token under the distribution it was drawn from."""
     finish_reason: FinishReason

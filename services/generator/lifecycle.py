@@ -59,8 +59,8 @@ class Lifecycle:
             return
         if has_engine and self._config is not None and _engine_part(config) != _engine_part(self._config):
             raise FailedPrecondition(
-                f"the generator holds the engine of run {self._run_id}, whose [model] or [generator] settings differ: "
-                "restart the process to change them",
+                f"the generator holds the engine of run {self._run_id}, whose [model], [generator] or "
+                "sampling.stop_strings settings differ: restart the process to change them",
                 reason="OTHER_CONFIGURATION",
             )
         earlier = self._run_id
@@ -176,4 +176,4 @@ class Lifecycle:
 
 def _engine_part(config: RunConfig) -> tuple[object, ...]:
     """What of a configuration the engine is made from."""
-    return config.model, config.generator, config.max_model_len
+    return config.model, config.generator, config.max_model_len, bool(config.sampling.stop_strings)

@@ -69,6 +69,10 @@ class VllmEngine:
         return int(self._llm.vllm_config.parallel_config.world_size)
 
     @property
+    def _knows_text(self) -> bool:
+        return not self._llm.model_config.skip_tokenizer_init
+
+    @property
     def max_model_len(self) -> int:
         return self._max_model_len
 
@@ -80,6 +84,12 @@ class VllmEngine:
         from vllm import SamplingParams as VllmSamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        stops_at_text = bool(sampling.stop_strings)
+        if stops_at_text and not self._knows_text:
+            raise InvalidArgument(
+                "sampling.stop_strings: this engine was started without a tokenizer, so it cannot find texts: give "
+                "sampling.stop_strings in the configuration of the run"
+            )
         output = await self._generate(
             prompt_token_ids,
             lambda: VllmSamplingParams(
@@ -94,7 +104,13 @@ class VllmEngine:
                 seed=seed,
                 logprobs=0,
                 flat_logprobs=True,
-                detokenize=False,
+                stop=list(sampling.stop_strings),
+                include_stop_str_in_output=True,
+                # Decoding costs time, and only stop strings need it.
+                detokenize=stops_at_text,
+                # A stop string may be, or hold, a special token.
+                skip_special_tokens=False,
+                spaces_between_special_tokens=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             ),
         )

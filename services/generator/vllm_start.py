@@ -16,6 +16,7 @@ from services.generator.model_check import CheckedModel, checked_model, expected
 from services.generator.plugin import BACKEND, ENGINE_MARK
 from shoal.config.run import RunConfig
 from shoal.errors import Internal, InvalidArgument
+from shoal.models import tokenizer_folder
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -141,7 +142,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
     }
     return AsyncEngineArgs(
         model=str(model.folder),
-        skip_tokenizer_init=True,
+        **_tokenizer_arguments(config, model),
         dtype=model.dtype,
         max_model_len=max_model_len,
         tensor_parallel_size=generator.tensor_parallel_size,
@@ -154,6 +155,14 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
         disable_log_stats=True,
         **(cpu if on_cpu else gpu),
     )
+
+
+def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, Any]:
+    """Tokens go in and tokens come out; only to find stop strings does vLLM need to know what they say."""
+    if not config.sampling.stop_strings:
+        return {"skip_tokenizer_init": True}
+    own = config.model.tokenizer
+    return {"tokenizer": str(model.folder if own is None else tokenizer_folder(own))}
 
 
 def _check_head_size(folder: Path) -> None:

@@ -97,6 +97,8 @@ def filter_statistic(
             values_C = binary_kl(behavior_logprobs_C, proximal_logprobs_C)
         case "probability_difference":
             values_C = torch.exp(proximal_logprobs_C) - torch.exp(behavior_logprobs_C)
+        case "probability_distance":
+            values_C = (torch.exp(proximal_logprobs_C) - torch.exp(behavior_logprobs_C)).abs()
     return _over(test.level, values_C, completions)
 
 

@@ -59,4 +59,5 @@ def _estimate(distance_C: Tensor, log_ratio_C: Tensor, config: KlConfig) -> Tens
 
 
 def _with_gradient_of(other_C: Tensor, value_C: Tensor) -> Tensor:
-    return value_C.detach() + other_C - other_C.detach()
+    # The difference first: it is exactly 0, where a large other would round the value away.
+    return value_C.detach() + (other_C - other_C.detach())

@@ -124,7 +124,9 @@ def row_loss(
         is_dropped_C = is_dropped_C | is_off_policy(
             held_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions, config.loss.off_policy_mask
         )
-    policy_loss_C = torch.where(is_dropped_C, 0.0, policy.loss_C * correction.weights_C)
+    # The weight too: unbounded, that of a long completion may be infinite, and 0 times that is no gradient.
+    weights_C = torch.where(is_dropped_C, 0.0, correction.weights_C)
+    policy_loss_C = torch.where(is_dropped_C, 0.0, policy.loss_C * weights_C)
     loss_C, kl_C, reference_C = policy_loss_C, None, None
     if reference_logprobs_C is not None:
         reference_C = reference_logprobs_C[tokens.where_C]
@@ -132,7 +134,7 @@ def row_loss(
         loss_C = policy_loss_C + kl_coef * kl_C if kl_coef else loss_C
     loss = (loss_C * tokens.factors_C).sum()
     if config.loss.entropy_coef:
-        loss = loss - config.loss.entropy_coef * entropy_C.sum() / num_counted
+        loss = loss - config.loss.entropy_coef * entropy_C.sum() / max(1, num_counted)
     return RowLoss(
         loss=loss,
         tokens=tokens,

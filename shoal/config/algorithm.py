@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shoal.config.section import Section
 
@@ -76,3 +76,13 @@ class SamplingConfig(Section):
     """As `top_p`: only 0 (all tokens) is accepted for training."""
     min_p: Literal[0] = 0
     """As `top_p`: only 0 (all tokens) is accepted for training."""
+    stop_strings: list[str] = Field(default_factory=list)
+    """Texts that end a completion, in training and evaluation alike, for example `</answer>`. What completes one is
+    kept and trained on. Generators then decode each token as it is sampled, which costs them a little."""
+
+    @field_validator("stop_strings")
+    @classmethod
+    def _are_not_empty(cls, stop_strings: list[str]) -> list[str]:
+        if "" in stop_strings:
+            raise ValueError("a stop string must not be empty: every completion would end with its first token")
+        return stop_strings

@@ -12,9 +12,11 @@ Level = Literal["token", "sequence_sum", "sequence_mean", "sequence_max"]
 class FilterConfig(Section):
     """One test that tokens have to pass. d = proximal - behavior log-probability, of a token or over its sequence."""
 
-    statistic: Literal["ratio", "k2", "k3", "tv", "binary_kl", "probability_difference"] = "ratio"
+    statistic: Literal["ratio", "k2", "k3", "tv", "binary_kl", "probability_difference", "probability_distance"] = (
+        "ratio"
+    )
     """exp(d); d^2/2; exp(d) - d - 1; |exp(d) - 1|; the KL divergence of the token against all others (p log(p/q) +
-    (1-p) log((1-p)/(1-q)), p behavior and q proximal); exp(proximal) - exp(behavior)."""
+    (1-p) log((1-p)/(1-q)), p behavior and q proximal); exp(proximal) - exp(behavior); its absolute value."""
     level: Level = "token"
     """Of each token; or one value for a whole completion: from the sum, the mean, or the largest over its tokens. The
     ratio is exponentiated last: exp(sum d) is the completion's ratio, exp(mean d) its geometric mean."""

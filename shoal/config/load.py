@@ -16,6 +16,7 @@ from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from shoal.chat_templates import is_file_name, template_text
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
@@ -35,7 +36,16 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise InvalidArgument(f"{path} cannot be read as TOML: {error}") from None
     for override in overrides:
         apply_override(values, override)
+    _inline_chat_template(values)
     return parse_config(values)
+
+
+def _inline_chat_template(values: dict[str, Any]) -> None:
+    """Puts a template's text into the place of its path: other machines, and a resume, may not have the file."""
+    model = values.get("model")
+    given = model.get("chat_template") if isinstance(model, dict) else None
+    if isinstance(given, str) and is_file_name(given):
+        values["model"]["chat_template"] = template_text(given)
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:

@@ -14,4 +14,6 @@ class ModelConfig(Section):
     tokenizer: str | None = None
     """Where the tokenizer comes from, as `path`; unset takes the model's own."""
     chat_template: str | None = None
-    """A Jinja chat template that replaces the tokenizer's own."""
+    """Replaces the tokenizer's own chat template, for training and evaluation prompts alike, and is exported with the
+    model: Jinja text, the path of a file of it, or a name: chatml, tulu, tulu_thinker, simple, simple_space, r1_zero. A
+    path in a configuration file is read when the file is, where the command runs."""

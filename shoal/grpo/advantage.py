@@ -79,19 +79,23 @@ def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
     """Whether training on the group would change anything, as far as the group alone can tell.
 
     Where the baseline comes from the group: rewards differ (with "second_best": one is above all others; with
-    `per_verifier`: some verifier's values differ). "greedy": one differs from the greedy completion's. "none": one is
-    not 0. "batch_mean": there is a reward at all.
+    `per_verifier`: the values of some verifier that has a weight differ). "greedy": one differs from the greedy
+    completion's. "none": one is not 0. "batch_mean": there is a reward at all.
     """
     clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
     rewards = sorted(reward for reward in clipped if reward is not None)
-    if config.per_verifier:
-        return any(len({value for value in column if value is not None}) > 1 for column in _columns(group))
+    if config.per_verifier and config.baseline in WITHIN_GROUP:
+        return any(
+            weight and len({value for value in column if value is not None}) > 1
+            for column, weight in zip(_columns(group), group.part_weights, strict=True)
+        )
     if config.baseline == "second_best":
         return len(rewards) > 1 and rewards[-1] != rewards[-2]
     if config.baseline == "greedy":
-        return group.greedy_reward is not None and any(reward != group.greedy_reward for reward in rewards)
+        greedy = _clip(group.greedy_reward, config.reward_min, config.reward_max)
+        return greedy is not None and any(reward != greedy for reward in rewards)
     if config.baseline == "none":
-        return any(rewards)
+        return any(rewards) or any(any(column) for column in _columns(group))
     if config.baseline == "batch_mean":
         return bool(rewards)
     return len(set(rewards)) > 1

@@ -46,8 +46,10 @@ def kl_sums(logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Flo
 def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions: int) -> float:
     """The next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`, where kl is the mean
     over n completions of their tokens' mean (arXiv:1909.08593; the mean of tokens as ROLL and verl have it, so that
-    the target does not depend on length). `coef` itself without a target."""
+    the target does not depend on length). `coef` itself without a target.
+
+    More completions than the horizon count as the horizon: else one large step could turn the coefficient's sign."""
     if config.target is None:
         return coef
     error = min(max(mean_kl / config.target - 1, -_MAX_CHANGE), _MAX_CHANGE)
-    return coef * (1 + error * num_completions / config.horizon)
+    return coef * (1 + error * min(1.0, num_completions / config.horizon))

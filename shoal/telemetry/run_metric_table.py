@@ -94,12 +94,14 @@ COMPLETIONS = MetricSection(
             MEASURED,
         ),
         RunMetric(
-            "val/num_stop_token_ids", "tokens", "stop tokens that were sampled; a completion ends with its first"
+            "val/num_stop_token_ids",
+            "tokens",
+            "stop tokens and stop strings that were sampled; a completion ends with its first",
         ),
         RunMetric(
             "val/stop_token_rate",
             "share",
-            "completions that ended with a stop token",
+            "completions that ended with a stop token or a stop string",
             "`val/num_stop_token_ids` / completions",
             SAMPLED,
         ),
@@ -201,7 +203,9 @@ EVALUATION = MetricSection(
         RunMetric("eval/sequence_lengths", "tokens", "mean length of an answer", "", SAMPLED),
         RunMetric("eval/sequence_lengths_min", "tokens", "shortest", "", SAMPLED),
         RunMetric("eval/sequence_lengths_max", "tokens", "longest", "", SAMPLED),
-        RunMetric("eval/stop_token_rate", "share", "answers that ended with a stop token", "", SAMPLED),
+        RunMetric(
+            "eval/stop_token_rate", "share", "answers that ended with a stop token or a stop string", "", SAMPLED
+        ),
         RunMetric("eval/truncated_rate", "share", "answers that reached the evaluation's limit", "", SAMPLED),
         RunMetric("eval/actor_tokens_per_second", "tokens/s", "answer tokens over `time/evaluating`", "", SAMPLED),
         RunMetric(

@@ -29,7 +29,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Not set. An error."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """A stop token was sampled."""
+    """A stop token was sampled, or a stop string completed."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """The completion or the model's context reached its limit."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
@@ -41,7 +41,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Not set. An error."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""A stop token was sampled."""
+"""A stop token was sampled, or a stop string completed."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """The completion or the model's context reached its limit."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
@@ -173,6 +173,7 @@ class SamplingParams(_message.Message):
     MIN_P_FIELD_NUMBER: _builtins.int
     MAX_COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    STOP_STRINGS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits: from 0.01 to 2, or 0 for greedy."""
     top_p: _builtins.float
@@ -187,6 +188,13 @@ class SamplingParams(_message.Message):
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a completion. The one that was sampled is kept."""
 
+    @_builtins.property
+    def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts that end a completion, none of them empty. The tokens up to the one
+        that completes the text are kept; that token may reach beyond it. The
+        generator has to be configured with `sampling.stop_strings`.
+        """
+
     def __init__(
         self,
         *,
@@ -196,10 +204,11 @@ class SamplingParams(_message.Message):
         min_p: _builtins.float = ...,
         max_completion_tokens: _builtins.int = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        stop_strings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_completion_tokens", b"max_completion_tokens", "min_p", b"min_p", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_completion_tokens", b"max_completion_tokens", "min_p", b"min_p", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -222,8 +231,8 @@ class Completion(_message.Message):
     sample_index: _builtins.int
     """Place in the group, from 0."""
     token_ids: _builtins.bytes
-    """Sampled tokens: without the prompt, with the stop token if one was
-    sampled. int32, little-endian; 4 * T bytes.
+    """Sampled tokens: without the prompt, with the stop token, or the tokens of
+    the stop string, if one was sampled. int32, little-endian; 4 * T bytes.
     """
     behavior_logprobs: _builtins.bytes
     """Natural-log probability of each sampled token under the distribution it

@@ -55,6 +55,17 @@ async def test_evaluations_happen_when_the_configuration_says(
     assert steps_of_evaluations(events) == expected
 
 
+async def test_training_and_evaluation_stop_at_the_same_texts(house: House, model: Path) -> None:
+    generator = ScriptedGenerator(house.plane)
+    await house.add_all(generator)
+    await house.start(config(model, {}, sampling={"stop_strings": ["</answer>", "!"]}))
+    run, _ = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    asked = asked_to_evaluate(generator)
+    assert 0 < len(asked) < len(generator.requests)
+    assert {tuple(request.sampling.stop_strings) for request in generator.requests} == {("</answer>", "!")}
+
+
 async def test_all_answers_are_of_the_version_that_the_result_names(house: House, model: Path) -> None:
     generators = [ScriptedGenerator(house.plane, delay_s=0.1), ScriptedGenerator(house.plane, delay_s=0.02)]
     await house.add_all(*generators)

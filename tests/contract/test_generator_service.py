@@ -51,6 +51,7 @@ class ScriptedEngine:
         self.unpaused = asyncio.Event()
         self.unpaused.set()
         self.num_sampled = 0
+        self.asked: list[SamplingParams] = []
         self.aborted_samples = 0
         self.sample_gate: asyncio.Event | None = None
         self.sample_error: ShoalError | None = None
@@ -66,6 +67,7 @@ class ScriptedEngine:
 
     async def sample(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> Sample:
         self.num_sampled += 1
+        self.asked.append(sampling)
         try:
             if self.sample_gate is not None:
                 await self.sample_gate.wait()
@@ -375,12 +377,32 @@ async def test_a_request_id_that_was_used_for_another_group_is_refused(ready: Ge
         ({"seeds": [2**53]}, "seeds"),
         ({"sampling": sampling_to_wire(SamplingParams(1.0, 14, ()))}, "sampling.max_completion_tokens"),
         ({"sampling": rollout_pb2.SamplingParams()}, "sampling.top_p"),
+        ({"sampling": sampling_to_wire(SamplingParams(1.0, 4, (), stop_strings=("",)))}, "sampling.stop_strings"),
     ],
 )
 async def test_a_bad_request_names_its_field(ready: Generator, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as error:
         await ready.sample(**changes)
     assert error.value.violations[0].field == field
+
+
+async def test_stop_strings_reach_the_engine_and_make_another_request(ready: Generator) -> None:
+    stopping = SamplingParams(1.0, 4, (), stop_strings=("</answer>",))
+    await ready.sample(sampling=sampling_to_wire(stopping))
+    assert ready.engine.asked == [stopping] * 2
+    with pytest.raises(InvalidArgument, match="was used for another"):
+        await ready.sample()
+
+
+async def test_an_engine_that_was_started_without_stop_strings_is_not_taken_over_by_a_run_with_some(
+    ready: Generator,
+) -> None:
+    values = config()
+    values.update({"sampling": {"stop_strings": ["</answer>"]}})
+    with pytest.raises(FailedPrecondition, match=r"sampling\.stop_strings"):
+        await ready.stub.Configure(
+            pb.GeneratorServiceConfigureRequest(run_id="other", config=values), timeout=TIMEOUT_S
+        )
 
 
 async def test_what_the_engine_refuses_is_an_invalid_argument(ready: Generator) -> None:

@@ -63,6 +63,11 @@ class Matrices:
         return _grad(self.entropies)
 
 
+def share(is_it: Tensor) -> float:
+    """Of tokens, those where it is so; 0 without tokens."""
+    return float(is_it.double().mean()) if len(is_it) else 0.0
+
+
 def _grad(values: Tensor) -> Any:
     return np.zeros(values.shape) if values.grad is None else values.grad.numpy()
 

@@ -84,7 +84,10 @@ def _config(words: Mapping[str, Any]) -> AdvantageConfig:
             if step.startswith("whiten"):
                 options |= _spread(step, ("whiten_ddof", "whiten_eps"), {})
         options["whiten_ddof"] = words.get("variance_ddof", options.get("whiten_ddof", 1))
-        options["whiten_eps"] = words.get("variance_floor", words.get("eps", options.get("whiten_eps", 1e-8)))
+        options["whiten_eps"] = words.get("eps", options.get("whiten_eps", 1e-8))
+        # A floor of the variance is nothing above it.
+        if "variance_floor" in words:
+            options["whiten_eps"] = 0.0
     if "whiten_advantages" in words:
         options["whiten"] = words["whiten_advantages"]
         options["clip"] = words["advantage_clip"]

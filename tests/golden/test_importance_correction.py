@@ -11,7 +11,7 @@ from services.learner.mismatch import mismatch_metrics
 from services.learner.objectives.tokens import known_baseline
 from shoal.config import RunConfig
 from tests.golden import GoldenCase, golden_cases
-from tests.golden.losses import Matrices, aggregation_of, lose, matrix_of, run_with
+from tests.golden.losses import Matrices, aggregation_of, lose, matrix_of, run_with, share
 
 UNBOUNDED = 0.0
 KEPT_WHEN_EMPTY = 1.0
@@ -25,9 +25,9 @@ def between(low: float | None, high: float | None, **fields: Any) -> dict[str, A
 
 def correction_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The `[correction]` table of a case, from its mode and bounds."""
-    mode = settings["mode"]
+    mode = settings["mode"].replace("_", " ")
     cap_low, cap_high = settings.get("cap_low"), settings.get("cap_high")
-    clamp_high = settings.get("clamp_high")
+    weight_high, clamp_high = (UNBOUNDED if most is None else most for most in (cap_high, settings.get("clamp_high")))
     unit = {"token": "token", "sequence": "sequence_sum", "geometric": "sequence_mean"}
     if mode == "rejection sampling":
         return {"filters": [rejection(*pair) for pair in zip(settings["options"], settings["thresholds"], strict=True)]}
@@ -41,8 +41,8 @@ def correction_of(settings: Mapping[str, Any]) -> dict[str, Any]:
         ratio = between(settings["ratio_low"], settings["ratio_high"], level=level)
         low, high = settings["probability_difference_low"], settings["probability_difference_high"]
         difference = between(low, high, statistic="probability_difference", level=level)
-        return {"weight": "token", "weight_high": cap_high, "filters": [ratio, difference]}
-    kind = mode.removesuffix(" mask (IcePop)").replace("_", " ").split()[0].split("-")[0]
+        return {"weight": "token", "weight_high": weight_high, "filters": [ratio, difference]}
+    kind = mode.split()[0].split("-")[0]
     weight = "token" if "token weights" in mode else kind
     if "mask_low" in settings:
         test = between(settings["mask_low"], settings["mask_high"], level=unit[kind])
@@ -50,16 +50,17 @@ def correction_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "mask" in mode:
         return {"weight": weight, "weight_high": UNBOUNDED, "filters": [between(cap_low, cap_high, level=unit[kind])]}
     normalize = True if "divided by the mean" in mode else None
-    return {"weight": weight, "weight_low": cap_low, "weight_high": cap_high, "normalize": normalize}
+    return {"weight": weight, "weight_low": cap_low, "weight_high": weight_high, "normalize": normalize}
 
 
 def rejection(option: str, thresholds: str) -> dict[str, Any]:
     """One of verl's options. Its k1 is the logarithm of the inverse ratio, between the logarithms of its bounds."""
     level, statistic = option.rsplit("_", 1)
-    bounds = [float(number) for number in thresholds.split("_")]
+    bounds = [float(number) for number in str(thresholds).split("_")]
     level = LEVEL.get(level, level)
     if statistic == "k1":
-        low, high = bounds
+        # A single number bounds both sides.
+        low, high = bounds if len(bounds) == 2 else (1 / bounds[0], bounds[0])
         return between(1 / high, 1 / low, level=level, reject=True)
     return between(None, bounds[-1], statistic=statistic, level=level, reject=True)
 
@@ -69,7 +70,7 @@ def gate(settings: Mapping[str, Any]) -> dict[str, Any]:
     level = "token" if settings["level"] == "token" else "sequence_mean"
     most = settings["threshold"]
     if settings["statistic"].startswith("|"):
-        return between(-most, most, statistic="probability_difference", level=level)
+        return between(None, most, statistic="probability_distance", level=level)
     return between(None, most, statistic="binary_kl", level=level)
 
 
@@ -164,21 +165,20 @@ class Outcome:
             case "sequence_tv":
                 return self.of_sequences(self.statistic(), 0.0)
             case "statistic":
-                statistic = self.statistic()
-                return self.matrix(statistic.abs() if self.case.config["statistic"].startswith("|") else statistic)
+                return self.matrix(self.statistic())
             case "mean_kl":
                 return off_policy_divergence(self.step.result.logprobs_C, self.tokens.behavior_logprobs_N, completions)
             case "entropy_threshold":
                 entropies = matrix_of(self.case, "entropies")[self.step.mask]
                 return entropy_threshold(entropies, self.run.loss.top_entropy_share)
             case "clipped_fraction":
-                return correction.is_truncated_C.double().mean()
+                return share(correction.is_truncated_C)
             case "dropped_fraction" | "rejected_token_fraction":
-                return correction.is_dropped_C.double().mean()
+                return share(correction.is_dropped_C)
             case "dropped_low_fraction":
-                return correction.is_dropped_low_C.double().mean()
+                return share(correction.is_dropped_low_C)
             case "dropped_high_fraction":
-                return (correction.is_dropped_C & ~correction.is_dropped_low_C).double().mean()
+                return share(correction.is_dropped_C & ~correction.is_dropped_low_C)
         raise AssertionError(f"{self.case.name}: nothing of ours is called {key}")
 
     def metrics(self) -> dict[str, float]:
@@ -189,7 +189,7 @@ class Outcome:
             self.applied_weights,
             count_empty=True,
         )
-        return measured | {"out_of_range_fraction": float(self.correction.is_dropped_C.double().mean())}
+        return measured | {"out_of_range_fraction": share(self.correction.is_dropped_C)}
 
 
 METRIC = {

@@ -27,8 +27,8 @@ def kl_config(settings: Mapping[str, Any]) -> KlConfig:
     for word, form in {"+": "straight_through", "x ratio": "bias_corrected", "off-policy": "off_policy"}.items():
         if word in name:
             gradient = form
-    bound = re.search(r"input \+-(\d+)|clamp\([^,]+, -(\d+)", clamps)
-    most = re.search(r"output \+-(\d+)", clamps)
+    bound = re.search(r"input \+-([\d.]+)|clamp\([^,]+, -([\d.]+)", clamps)
+    most = re.search(r"output \+-([\d.]+)", clamps)
     return KlConfig.model_validate(
         {
             "coef": 1.0,

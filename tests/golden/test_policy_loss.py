@@ -5,7 +5,7 @@ from typing import Any
 
 from shoal.config import RunConfig
 from tests.golden import GoldenCase, golden_cases
-from tests.golden.losses import Matrices, aggregation_of, lose, run_with
+from tests.golden.losses import Matrices, aggregation_of, lose, run_with, share
 
 OBJECTIVE = {"policy_gradient_truncated_is": "truncated_is"}
 KL_GRADIENT = {"none": "plain", "multiply k3 by the live ratio new/old": "bias_corrected"}
@@ -80,8 +80,8 @@ def test_the_loss_of_an_objective_and_its_gradient(case: GoldenCase) -> None:
         "grad_entropies": lambda: outcome.entropy_gradient,
         "per_token_loss": lambda: unweighted_loss(outcome, run),
         "per_sequence_loss": lambda: outcome.mini_batch.tokens.completions.mean(outcome.result.policy_loss_C),
-        "clip_fraction": lambda: is_clipped.double().mean(),
-        "clip_fraction_lower": lambda: policy.is_dual_clipped_C.double().mean(),
+        "clip_fraction": lambda: share(is_clipped),
+        "clip_fraction_lower": lambda: share(policy.is_dual_clipped_C),
         "approx_kl_old_new": lambda: (outcome.result.baseline_logprobs_C - outcome.result.logprobs_C).mean(),
     }
     for key in case.expected:

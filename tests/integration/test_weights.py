@@ -4,11 +4,12 @@ import asyncio
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from shoal.wire import (
     version_to_wire,
 )
 from tests.serving import GENERATOR
+from tests.tiny_model import SPECIAL_TOKENS, make_tiny_model, make_tokenizer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -51,14 +53,14 @@ TIMEOUT_S = 60.0
 class Generator:
     """`python -m services.generator`, without a coordinator."""
 
-    def __init__(self, folder: Path, model: Path, **generator: Any) -> None:
+    def __init__(self, folder: Path, model: Path, *, stop_strings: Sequence[str] = (), **generator: Any) -> None:
         self.log_file = folder / "generator.log"
         self.config = config_struct(
             parse_config(
                 {
                     "model": {"path": str(model)},
                     "data": {"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
-                    "sampling": {"max_completion_tokens": 448},
+                    "sampling": {"max_completion_tokens": 448, "stop_strings": list(stop_strings)},
                     "generator": {"cpu_kv_cache_gib": 0.25, "max_num_seqs": 16} | generator,
                 }
             )
@@ -115,11 +117,13 @@ class Client:
         status = await self.until(lambda status: status.state != worker_pb2.WORKER_STATE_LOADING)
         assert status.state != worker_pb2.WORKER_STATE_FAILED, status.message
 
-    async def sample(self, *seeds: int, max_tokens: int = 16, request_id: str = "") -> list[Completion]:
+    async def sample(
+        self, *seeds: int, max_tokens: int = 16, request_id: str = "", stop_strings: Sequence[str] = ()
+    ) -> list[Completion]:
         request = pb.GenerateGroupRequest(
             request_id=request_id or f"request-{time.monotonic_ns()}",
             prompt_token_ids=int32_to_wire(PROMPT),
-            sampling=sampling_to_wire(SamplingParams(1.0, max_tokens, ())),
+            sampling=sampling_to_wire(SamplingParams(1.0, max_tokens, (), stop_strings=tuple(stop_strings))),
             seeds=seeds,
         )
         stream = self.stub.GenerateGroup(request, timeout=TIMEOUT_S)
@@ -258,6 +262,11 @@ async def test_a_publish_gives_the_engine_the_senders_weights(client: Client, se
     assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
     status = await client.status()
     assert status.status.state == worker_pb2.WORKER_STATE_READY and status.version.policy_version == 3
+
+
+async def test_an_engine_that_was_started_without_a_tokenizer_refuses_stop_strings(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match=r"sampling\.stop_strings.*in the configuration of the run"):
+        await client.sample(1, stop_strings=["</answer>"])
 
 
 async def test_behavior_logprobs_are_the_models(client: Client, setting: Setting) -> None:
@@ -449,3 +458,39 @@ async def test_weights_are_cast_to_the_engines_type_and_a_killed_generator_leave
     generator.process.wait()
     _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive, f"left behind: {alive}"
+
+
+def _end_of(text: str, token_ids: Any) -> int:
+    """Tokens up to the one that completes a text, which may say more than the rest of it."""
+    tokenizer = make_tokenizer()
+    return next(n for n in range(1, len(token_ids) + 1) if text in tokenizer.decode(token_ids[:n]))
+
+
+async def test_a_completion_ends_with_the_token_that_completes_a_stop_string(tmp_path: Path) -> None:
+    from transformers import LlamaForCausalLM
+
+    folder = make_tiny_model(tmp_path / "model")
+    generator = Generator(tmp_path, folder, stop_strings=["</answer>"])
+    try:
+        async with connect(generator.address, GENERATOR) as channel:
+            client = Client(GeneratorServiceStub(channel), generator)
+            await client.configure()
+            await client.publish(LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), 1)
+            (whole,) = await client.sample(5, max_tokens=448)
+            assert whole.finish_reason is FinishReason.LENGTH and whole.num_tokens == 448
+            text = make_tokenizer().decode(whole.token_ids)
+            # Bytes at random: somewhere two of them are letters, and somewhere is a special token.
+            letters = re.search(r"[ -~]{2}", text[8:])
+            special = next(token for token in SPECIAL_TOKENS if token in text)
+            assert letters is not None
+            for stop in (letters[0], special):
+                (stopped,) = await client.sample(5, max_tokens=448, stop_strings=["never said", stop])
+                end = _end_of(stop, whole.token_ids)
+                assert stopped.finish_reason is FinishReason.STOP, f"{stop!r} ended nothing"
+                assert stopped.token_ids.tolist() == whole.token_ids[:end].tolist()
+                assert gap(stopped.behavior_logprobs, whole.behavior_logprobs[:end]) < 1e-4
+                assert stopped.version_spans[-1].end == end
+            (missed,) = await client.sample(5, max_tokens=4, stop_strings=["never said"])
+            assert missed.finish_reason is FinishReason.LENGTH
+    finally:
+        generator.end()

@@ -5,11 +5,10 @@ each token carries its own part (the paper's GSPO-token), so that advantages, we
 to token. Where they do not, the gradient is that of s. Averaged over completions, of their token means.
 """
 
-import torch
 from torch import Tensor
 
 from services.learner.objectives.ppo_clip import clipped_surrogate
-from services.learner.objectives.tokens import PolicyLoss, PolicyTokens
+from services.learner.objectives.tokens import PolicyLoss, PolicyTokens, live_exp
 from shoal.config.loss import LossConfig
 
 
@@ -21,4 +20,4 @@ def gspo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
 def sequence_ratio(tokens: PolicyTokens) -> Tensor:
     """[C] the geometric mean of the completion's ratios, with the token's own part of its gradient."""
     mean_C = tokens.completions.spread(tokens.completions.mean(tokens.held_log_ratio_C))
-    return torch.exp(mean_C + tokens.logprobs_C - tokens.held_logprobs_C)
+    return live_exp(mean_C + tokens.logprobs_C - tokens.held_logprobs_C)

@@ -8,18 +8,20 @@ ratio cannot blow the step up (arXiv:1912.09729).
 import torch
 from torch import Tensor
 
-from services.learner.objectives.tokens import PolicyLoss, PolicyTokens
+from services.learner.objectives.tokens import PolicyLoss, PolicyTokens, live_exp
 from shoal.config.loss import LossConfig
 
 
 def ppo_clip(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
     """The surrogate on each token's own ratio."""
-    return clipped_surrogate(torch.exp(tokens.log_ratio_C), tokens.advantages_C, config)
+    return clipped_surrogate(live_exp(tokens.log_ratio_C), tokens.advantages_C, config)
 
 
 def clipped_surrogate(ratio_C: Tensor, advantages_C: Tensor, config: LossConfig) -> PolicyLoss:
     """The surrogate on [C] ratios, with gradient. Clipped means: the clip changed the objective."""
     low, high = 1 - config.clip_low, 1 + config.clip_high
+    # An advantage of 0 makes nothing of an infinite ratio too.
+    ratio_C = torch.where(advantages_C == 0, 1.0, ratio_C)
     loss_C = torch.maximum(-ratio_C * advantages_C, -torch.clamp(ratio_C, low, high) * advantages_C)
     is_dual_clipped_C = torch.zeros_like(loss_C, dtype=torch.bool)
     if config.dual_clip is not None:

@@ -6,12 +6,12 @@ gradient is that of the plain surrogate; away from there it fades out instead of
 
 import torch
 
-from services.learner.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss
+from services.learner.objectives.tokens import PolicyLoss, PolicyTokens, live_exp, policy_loss
 from shoal.config.loss import LossConfig
 
 
 def sapo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
     """Nothing is ever clipped."""
     tau_C = tokens.by_sign(config.sapo_tau_positive, config.sapo_tau_negative)
-    gate_C = torch.sigmoid(tau_C * (torch.exp(tokens.log_ratio_C) - 1))
+    gate_C = torch.sigmoid(tau_C * (live_exp(tokens.log_ratio_C) - 1))
     return policy_loss(-tokens.advantages_C * gate_C * 4 / tau_C)

@@ -1,5 +1,6 @@
 """What an objective is given, and what it returns."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,6 +52,16 @@ class PolicyLoss:
     """bool: where a bound from above did."""
     is_dual_clipped_C: Tensor
     """bool: where the dual clip did."""
+
+
+def live_exp(log_C: Tensor) -> Tensor:
+    """[C] exp, with gradient 0 where it is too large for its type.
+
+    There it is infinite: what a clip bounds stays bounded, and what nothing bounds has an infinite loss, which is
+    refused. Left to itself, the gradient of what was clipped away would be 0 times infinity.
+    """
+    most = math.log(torch.finfo(log_C.dtype).max) - 1
+    return torch.where(log_C > most, torch.inf, torch.exp(log_C.clamp(max=most)))
 
 
 def known_baseline(baseline_logprobs_C: Tensor, held_logprobs_C: Tensor) -> Tensor:

@@ -170,6 +170,14 @@ _ITEMS: dict[str, Kind] = {"texts": "text", "integers": "integer", "numbers": "n
 _READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "number": _number, "flag": _flag}
 
 
+def text_list(value: Any) -> list[str]:
+    """A conversion of one text, several or none to a list of them; unlike "texts" it cuts none of them at spaces."""
+    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise Unfit("texts are expected")
+    return list(texts)
+
+
 def choice(options: dict[Any, Any]) -> Callable[[Any], Any]:
     """A conversion by a table of values."""
 

@@ -7,13 +7,5 @@ NOT_YET = {
     ),
     "judges": "judging by a language model or a reward model comes with the reward service's judges",
     "code execution": "verifying code by running it comes with the reward service's sandbox",
-    "stop strings": (
-        "ending a completion at a text comes with the generator's stop strings; until then it ends at a stop token or "
-        "at sampling.max_completion_tokens"
-    ),
-    "named chat templates": (
-        "another system's chat templates by their names come with the reward work's prompts; until then give the "
-        "template's own text with --set model.chat_template=..., or leave it to the tokenizer"
-    ),
 }
 """Feature -> what is said to whoever asks for it."""

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.config.translate.draft import Draft, Origin, Source
-from shoal.config.translate.fields import Field, choice, composed, ignored, mapped, not_yet, refused
+from shoal.config.translate.fields import (
+    Field,
+    accepted,
+    choice,
+    composed,
+    ignored,
+    mapped,
+    not_yet,
+    refused,
+    text_list,
+)
 from shoal.config.translate.open_instruct.compose import run_name
 from shoal.config.translate.system import System
 from shoal.config.translate.trackers import set_trackers
@@ -164,7 +174,14 @@ _TABLE: list[Field] = [
     composed("actor_train.data_args.file_name", "texts", None, "data.sources"),
     composed("actor_train.data_args.messages", "text", "messages", "data.sources"),
     composed("actor_train.data_args.dataset_dir", "text", None, "data.sources"),
-    not_yet("actor_train.data_args.template", "text", None, "named chat templates"),
+    mapped(
+        "actor_train.data_args.template",
+        "text",
+        None,
+        "model.chat_template",
+        choice({None: None, "native": None, "qwen2_5": None, "qwen3": None, "chatml": "chatml"}),
+        why="all but chatml are the tokenizer's own; others are given with --set model.chat_template=...",
+    ),
     refused(
         "actor_train.data_args.domain_interleave_probs", "any", None, "mix by data.sources' fraction or count instead"
     ),
@@ -178,6 +195,14 @@ _TABLE: list[Field] = [
     ignored("actor_train.use_dynamic_batching_in_train", "rows are always packed to learner.pack_tokens"),
     ignored("actor_train.use_sequence_packing", "rows are always packed to learner.pack_tokens"),
     ignored("actor_infer.model_args.*", "the engine's type is generator.dtype"),
+    mapped("actor_infer.generating_args.stop_strings", "any", None, "sampling.stop_strings", text_list),
+    accepted(
+        "actor_infer.generating_args.include_stop_str_in_output",
+        "flag",
+        None,
+        [True, False, None],
+        "the tokens of a stop string are kept, and trained on, with either value",
+    ),
     mapped("actor_infer.generating_args.temperature", "number", 1.0, "sampling.temperature"),
     refused("actor_infer.generating_args.top_p", "number", 1.0, _FULL, accepts=[1.0]),
     refused("actor_infer.generating_args.top_k", "integer", 0, _FULL, accepts=[0, -1, None]),

@@ -58,6 +58,7 @@ _TABLE: list[Field] = [
     composed("algorithm.rollout_correction.rollout_rs_threshold", "text", None, "correction.filters"),
     composed("algorithm.rollout_correction.bypass_mode", "flag", False, "loss.baseline"),
     composed(f"{_M}.path", "text", None, "model.path"),
+    mapped(f"{_M}.custom_chat_template", "text", None, "model.chat_template"),
     ignored(f"{_M}.use_remove_padding", _BATCHES),
     mapped(f"{_M}.enable_gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
     ignored(f"{_M}.enable_activation_offload", "activations are recomputed, not moved"),

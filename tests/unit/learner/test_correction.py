@@ -10,7 +10,7 @@ from torch import Tensor
 from services.learner.aggregation import token_factors
 from services.learner.completions import Completions
 from services.learner.correction import Correction, correct, entropy_threshold, is_off_policy
-from services.learner.loss import pick_tokens
+from services.learner.loss import pick_tokens, row_loss
 from services.learner.loss_tokens import LossTokens
 from services.learner.mini_batch import needs_survey, weigh_mini_batch
 from services.learner.mismatch import mismatch_metrics
@@ -69,6 +69,10 @@ def test_weights_are_those_of_the_formula(options: dict[str, Any], weights: list
         ({"statistic": "tv", "high": 0.6, "level": "sequence_mean"}, []),
         ({"statistic": "k2", "high": 0.5}, [1]),
         ({"statistic": "probability_difference", "low": -0.05, "high": 0.12}, [0, 1]),
+        # Differences of e^-2 = 0.135 and -0.101: their mean is 0.011, that of their sizes 0.079.
+        ({"statistic": "probability_difference", "high": 0.05, "level": "sequence_mean"}, []),
+        ({"statistic": "probability_distance", "high": 0.05, "level": "sequence_mean"}, [0, 0, 0]),
+        ({"statistic": "probability_distance", "high": 0.12}, [0]),
     ],
 )
 def test_a_filter_drops_what_is_out_of_its_bounds(test: dict[str, Any], dropped: list[int]) -> None:
@@ -119,6 +123,29 @@ def test_a_dropped_token_keeps_its_place_in_the_divisor_and_a_rejected_one_does_
     assert factors(by_sequence, all_of_one) == pytest.approx([third, third, third, 0])
     counting = run_with(loss={"aggregation": "seq-mean-token-mean", "empty_sequences": "count"})
     assert factors(counting, all_of_one) == pytest.approx([1 / 6, 1 / 6, 1 / 6, 0])
+
+
+def test_a_dropped_completion_of_infinite_weight_leaves_the_gradient_of_others_alone() -> None:
+    """The product of 5000 ratios of e^0.02 is more than float32 holds: what a filter drops for that must be gone."""
+    num = 5000
+    completions = Completions(torch.arange(2).repeat_interleave(num), 2)
+    behavior = torch.full((2 * num,), -2.0)
+    logprobs = behavior + torch.tensor([0.02, 0.0]).repeat_interleave(num)
+    filters = [{"level": "sequence_sum", "high": 3.0}]
+    run = run_with(
+        loss={"baseline": "proximal"}, correction={"weight": "sequence", "weight_high": 0.0, "filters": filters}
+    )
+    ones = torch.ones(2 * num)
+    tokens = LossTokens(behavior, ones, ones, ones, completions)
+    mini_batch = weigh_mini_batch((), tokens, run, is_kept_N=ones.bool(), proximal_logprobs_N=None, correction=None)
+    live = logprobs.clone().requires_grad_()
+    picked = pick_tokens(mini_batch, torch.arange(2 * num))
+    result = row_loss(picked, live, torch.zeros(2 * num), None, run, kl_coef=0.0, num_counted=2 * num)
+    result.loss.backward()
+    assert torch.isinf(result.correction.weights_C[0]) and bool(result.is_dropped_C[:num].all())
+    assert live.grad is not None
+    assert live.grad[:num].tolist() == [0.0] * num
+    torch.testing.assert_close(live.grad[num:], torch.full((num,), -1 / (2 * num)))
 
 
 def test_the_divisor_of_dr_grpo_is_completions_times_the_longest_allowed() -> None:

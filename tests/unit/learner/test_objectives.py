@@ -188,3 +188,40 @@ def test_a_kl_may_have_the_value_of_one_estimator_and_the_gradient_of_another(gr
     kl.sum().backward()
     torch.testing.assert_close(kl.detach(), tensor([0.5]))
     torch.testing.assert_close(logprobs.grad, tensor([0.5 * weight]))
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "advantage"),
+    [
+        ("ppo_clip", {}, 1.0),
+        ("ppo_clip", {"dual_clip": 3.0}, -1.0),
+        ("ppo_clip", {}, 0.0),
+        ("gspo", {}, 1.0),
+        ("gspo", {}, 0.0),
+        ("sapo", {}, 1.0),
+        ("sapo", {}, -1.0),
+    ],
+)
+def test_what_bounds_a_ratio_bounds_one_that_float32_cannot_hold(
+    objective: Objective, options: dict[str, Any], advantage: float
+) -> None:
+    """e^100 is infinite in float32; of what was clipped away the gradient is 0."""
+    logprobs = torch.tensor([-0.5]).requires_grad_()
+    loss = lose(objective, tokens_of(logprobs, torch.tensor([-100.5]), torch.tensor([advantage])), **options).loss_C
+    loss.sum().backward()
+    assert math.isfinite(loss.item()) and logprobs.grad is not None and logprobs.grad.tolist() == [0.0], (
+        f"loss {loss.item()}, gradient {logprobs.grad}"
+    )
+
+
+def test_what_nothing_bounds_has_an_infinite_loss_which_is_refused() -> None:
+    tokens = tokens_of(torch.tensor([-0.5]), torch.tensor([-100.5]), torch.tensor([-1.0]))
+    assert math.isinf(lose("ppo_clip", tokens).loss_C.item())
+
+
+def test_a_borrowed_gradient_does_not_round_the_estimate_away() -> None:
+    """In float32, beside a distance of 5000."""
+    logprobs = torch.tensor([-0.3]).requires_grad_()
+    config = KlConfig(coef=1.0, estimator="k1", gradient="straight_through", output_clamp=0.1)
+    kl = token_kl(tokens_of(logprobs, torch.zeros(1), torch.zeros(1)), torch.tensor([-5000.0]), config)
+    assert kl.item() == torch.tensor(0.1).item(), kl.item()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from shoal.chat_templates import template_text
 from shoal.config.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from shoal.models import check_tokenizer_fits, load_tokenizer, model_config, resolve_model, stop_token_ids
@@ -227,3 +228,19 @@ def test_a_chat_template_of_the_configuration_replaces_the_tokenizers_own(tmp_pa
     path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
     tokenizer = load_tokenizer(ModelConfig(path=path, chat_template="{{ messages[0].content }}!"))
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi!"
+
+
+def test_a_chat_template_that_is_no_jinja_is_told_by_its_line(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
+    with pytest.raises(InvalidArgument, match=r"model\.chat_template: not valid Jinja: line 2"):
+        load_tokenizer(ModelConfig(path=path, chat_template="{{ messages[0].content }}\n{% if %}"))
+
+
+def test_a_named_chat_template_is_exported_with_the_tokenizer(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
+    load_tokenizer(ModelConfig(path=path, chat_template="tulu")).save_pretrained(tmp_path / "exported")
+    assert (tmp_path / "exported" / "chat_template.jinja").read_text(encoding="utf-8") == template_text("tulu")
+    question = [{"role": "user", "content": "hi"}]
+    exported = load_tokenizer(ModelConfig(path=path, tokenizer=str(tmp_path / "exported")))
+    text = exported.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    assert text == "<|user|>\nhi\n<|assistant|>\n"

@@ -62,6 +62,13 @@ def test_a_temperature_that_the_engine_would_replace_or_refuse_is_refused(temper
     sampling_from_wire(sampling_to_wire(SamplingParams(0.0, 4, ())))
 
 
+def test_stop_strings_travel_with_the_sampling_and_an_empty_one_is_refused() -> None:
+    sampling = SamplingParams(1.0, 4, (2,), stop_strings=("</answer>", "\n\n"))
+    assert sampling_from_wire(sampling_to_wire(sampling)) == sampling
+    with pytest.raises(InvalidArgument, match=r"sampling\.stop_strings: must not be empty"):
+        sampling_from_wire(sampling_to_wire(SamplingParams(1.0, 4, (), stop_strings=("</answer>", ""))))
+
+
 @pytest.mark.parametrize("temperature", [math.nan, math.inf, -1.0])
 def test_a_temperature_is_a_finite_number(temperature: float) -> None:
     with pytest.raises(InvalidArgument, match=r"sampling\.temperature"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.open_instruct.chat_template import set_chat_template
 
 _REFILLS = 100
 _MOST_LOG_RATIO = 10.0
@@ -15,6 +16,7 @@ _MOST_LOG_RATIO = 10.0
 def compose(source: Source, draft: Draft) -> None:
     """Sets what no flag decides alone."""
     _run(source, draft)
+    set_chat_template(source, draft)
     _tracking(source, draft)
     _schedule(source, draft)
     _ranks(source, draft)

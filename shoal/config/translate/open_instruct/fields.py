@@ -10,6 +10,7 @@ from shoal.config.translate.fields import (
     not_yet,
     outside,
     refused,
+    text_list,
 )
 
 _DEAD = "open-instruct parses it and never reads it"
@@ -193,7 +194,7 @@ DATA = [
     ),
     composed("system_prompt_override_file", "text", None, "data.sources", why="the file's text"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
-    not_yet("stop_strings", "texts", [], "stop strings", aliases=["stop_token"]),
+    mapped("stop_strings", "any", [], "sampling.stop_strings", text_list, aliases=["stop_token"]),
     accepted(
         "inflight_updates",
         "flag",
@@ -308,8 +309,8 @@ ENGINE_AND_MODEL = [
     refused("trust_remote_code", "flag", False, "code from a model's folder is not run"),
     accepted("use_fast", "flag", True, [True], "tokenizers are the fast ones"),
     ignored("use_slow_tokenizer", _DEAD),
-    not_yet("chat_template_name", "text", None, "named chat templates"),
-    not_yet("add_bos", "flag", False, "named chat templates"),
+    composed("chat_template_name", "text", None, "model.chat_template", why="by its name here, where it has one"),
+    composed("add_bos", "flag", False, "model.chat_template", why="the template's text, behind {{ bos_token }}"),
     accepted(
         "get_tokenizer_fn",
         "text",

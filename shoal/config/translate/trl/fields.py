@@ -1,6 +1,19 @@
 """TRL's GRPOConfig, one row a field: what GRPO adds, then what it inherits from transformers' TrainingArguments."""
 
-from shoal.config.translate.fields import Field, accepted, composed, ignored, mapped, not_yet, outside, refused
+from typing import Any
+
+from shoal.config.translate.fields import (
+    Field,
+    Unfit,
+    accepted,
+    composed,
+    ignored,
+    mapped,
+    not_yet,
+    outside,
+    refused,
+    text_list,
+)
 
 _LOGS = "every run writes metrics.jsonl, and the ledger keeps prompts and completions"
 _SERVER = "the coordinator knows its generators by their registration"
@@ -13,6 +26,17 @@ _FULL = (
 )
 _EVALUATION = "held-out questions are given in evaluation.sources, and how often in evaluation.every_steps"
 _HOW = "how the process computes or prints is its own"
+
+
+def _stop_strings(kwargs: Any) -> list[str]:
+    """What `generation_kwargs` has vLLM stop at; whether it leaves the text out changes no token."""
+    if not isinstance(kwargs, dict | None):
+        raise Unfit("a table of settings is expected")
+    others = sorted(set(kwargs or {}) - {"stop", "include_stop_str_in_output"})
+    if others:
+        raise Unfit(f"only `stop` has a counterpart; the others have fields of their own ({', '.join(others)})")
+    return text_list((kwargs or {}).get("stop"))
+
 
 GRPO: list[Field] = [
     refused("model_init_kwargs", "any", None, "the model is loaded as its files have it", accepts=[None, {}]),
@@ -35,7 +59,14 @@ GRPO: list[Field] = [
     refused("top_k", "integer", 0, _FULL, accepts=[0, -1, None]),
     refused("min_p", "number", None, _FULL, accepts=[0.0, None]),
     refused("repetition_penalty", "number", 1.0, _FULL, accepts=[1.0]),
-    refused("generation_kwargs", "any", None, "its settings have fields of their own", accepts=[None, {}]),
+    mapped(
+        "generation_kwargs",
+        "any",
+        None,
+        "sampling.stop_strings",
+        _stop_strings,
+        why="its `stop`; its other settings have fields of their own",
+    ),
     refused("chat_template_kwargs", "any", None, "templates take no variables: write them into model.chat_template"),
     *(
         ignored(name, _TRANSFORMERS)

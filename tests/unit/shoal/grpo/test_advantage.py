@@ -172,3 +172,24 @@ def test_what_all_of_a_group_earn_besides_changes_nothing(
     first, second = advantages(rewards, baseline=baseline), advantages(shifted, baseline=baseline)
     for a, b in zip(first, second, strict=True):
         assert (a is None) is (b is None) and (a or 0.0) == pytest.approx(b or 0.0), f"{first} became {second}"
+
+
+def test_a_greedy_reward_is_held_within_the_same_bounds_before_a_group_is_told_from_it() -> None:
+    config = AdvantageConfig(baseline="greedy", scale="none", reward_max=1.0)
+    group = RewardGroup((2.0, 1.5), greedy_reward=3.0)
+    assert completion_advantages(config, [group]) == [[0.0, 0.0]]
+    assert not has_signal(config, group)
+
+
+def test_a_verifier_without_weight_gives_no_signal() -> None:
+    config = AdvantageConfig(per_verifier=True)
+    parts = ((1.0, 1.0), (1.0, 0.0))
+    assert not has_signal(config, RewardGroup((1.0, 1.0), parts, part_weights=(1.0, 0.0)))
+    assert has_signal(config, RewardGroup((1.0, 1.0), parts, part_weights=(1.0, 0.5)))
+
+
+def test_equal_verdicts_of_a_group_may_differ_from_the_batchs_mean() -> None:
+    config = AdvantageConfig(per_verifier=True, baseline="batch_mean", scale="none")
+    group, other = (RewardGroup((value,) * 2, ((value,),) * 2, part_weights=(1.0,)) for value in (1.0, 0.0))
+    assert completion_advantages(config, [group, other]) == [[0.5, 0.5], [-0.5, -0.5]]
+    assert has_signal(config, group)

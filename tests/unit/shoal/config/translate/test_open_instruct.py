@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
 from shoal.config.translate import Translation, translate_arguments
 from shoal.errors import InvalidArgument
@@ -117,9 +118,46 @@ def test_what_does_not_change_the_training_does_not_stand_in_the_way() -> None:
 
 
 def test_what_is_skipped_is_named_at_the_head_of_the_file() -> None:
-    translation = _translate("--stop_strings", "</answer>", skip=("stop_strings",))
-    assert "Not the whole of it" in translation.toml and "stop_strings = </answer>" in translation.toml
-    assert not _translate("--stop_strings", "</answer>").toml
+    translation = _translate("--code_api_url", "http://x", skip=("code_api_url",))
+    assert "Not the whole of it" in translation.toml and "code_api_url = http://x" in translation.toml
+    assert not _translate("--code_api_url", "http://x").toml
+
+
+def test_stop_strings_keep_their_spaces_and_brackets() -> None:
+    assert _config("--stop_strings", "</answer>").sampling.stop_strings == ["</answer>"]
+    assert _config("--stop_strings", "[the end]", "a, b").sampling.stop_strings == ["[the end]", "a, b"]
+    assert _config().sampling.stop_strings == []
+    assert "texts are expected" in _refusals("--stop_strings")["stop_strings"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("tulu", "tulu"),
+        ("tulu_thinker", "tulu_thinker"),
+        ("simple_concat_with_new_line", "simple"),
+        ("simple_concat_with_space", "simple_space"),
+        ("r1_simple_chat_postpend_think", "r1_zero"),
+    ],
+)
+def test_a_chat_template_is_taken_by_its_name(theirs: str, ours: str) -> None:
+    assert _config("--chat_template_name", theirs).model.chat_template == ours
+    with_bos = _config("--chat_template_name", theirs, "--add_bos").model.chat_template
+    assert with_bos == "{{ bos_token }}" + template_text(ours)
+
+
+def test_an_instruction_in_other_words_is_noted() -> None:
+    notes = _translate("--chat_template_name", "r1_simple_chat_postpend_think").notes
+    assert any("in Shoal's own words" in note for note in notes), notes
+    assert not any("own words" in note for note in _translate("--chat_template_name", "tulu").notes)
+
+
+def test_a_chat_template_without_a_counterpart_is_refused_until_one_is_given() -> None:
+    assert "Shoal has no template" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
+    assert "silently takes the tokenizer's" in _refusals("--chat_template_name", "olmo123")["chat_template_name"]
+    assert "is not known here" in _refusals("--add_bos")["add_bos"]
+    given = ("model.chat_template={{ messages[0].content }}",)
+    assert not _translate("--chat_template_name", "olmo_thinker", overrides=given).blocking
 
 
 def test_every_line_says_where_it_comes_from() -> None:

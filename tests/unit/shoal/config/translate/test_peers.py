@@ -249,3 +249,18 @@ def test_verls_k1_bounds_the_inverse_of_the_ratio() -> None:
     (test,) = _config("verl", VERL | values).correction.filters
     assert (test.statistic, test.level, test.reject) == ("ratio", "sequence_mean", True)
     assert (test.low, test.high) == (pytest.approx(1 / 1.6), pytest.approx(1 / 0.8))
+
+
+def test_stop_strings_and_chat_templates_of_the_peers_are_taken() -> None:
+    roll = {"actor_infer.generating_args.stop_strings": ["</answer>"], "actor_train.data_args.template": "chatml"}
+    config = _config("roll", ROLL_GUIDE | roll)
+    assert (config.sampling.stop_strings, config.model.chat_template) == (["</answer>"], "chatml")
+    assert _config("roll", ROLL_GUIDE | {"actor_train.data_args.template": "native"}).model.chat_template is None
+    assert "known here" in str(_translate("roll", ROLL_GUIDE | {"actor_train.data_args.template": "x"}).blocking[0])
+    trl = {"generation_kwargs": {"stop": "</answer>"}}
+    assert _config("trl", trl, "run.num_steps=10").sampling.stop_strings == ["</answer>"]
+    refused = _translate("trl", {"generation_kwargs": {"seed": 1}}, "run.num_steps=10").blocking
+    assert "only `stop` has a counterpart" in str(refused[0])
+    verl = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo"}
+    verl |= {"actor_rollout_ref.model.custom_chat_template": "{{ messages }}"}
+    assert _config("verl", verl, "run.num_steps=10").model.chat_template == "{{ messages }}"

@@ -1,0 +1,54 @@
+"""What `model.chat_template` may name: Jinja text, a file of it, or one of the templates beside this module.
+
+chatml         <|im_start|>role, the message, <|im_end|>: what most models are taught
+tulu           <|user|> and <|assistant|> on lines of their own before each message, as Tulu's models have it
+tulu_thinker   the same; the answer begins with <think>
+simple         the messages alone, one a line
+simple_space   the messages alone, parted by spaces
+r1_zero        asks for <think>...</think> <answer>...</answer>; the answer begins with "Assistant: <think>"
+"""
+
+from pathlib import Path
+
+from shoal.errors import InvalidArgument
+from shoal.paths import local_path
+
+FIELD = "model.chat_template"
+_FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
+"""Templates that come with Shoal."""
+
+
+def template_text(given: str) -> str:
+    """The Jinja text that `model.chat_template` stands for.
+
+    Raises `InvalidArgument` for what is neither Jinja text, nor a name, nor a readable file of it on this machine.
+    """
+    if is_file_name(given):
+        text = _read(local_path(given, FIELD), given)
+        if not _is_text(text):
+            raise InvalidArgument(f"{FIELD}: {given} is no chat template: it has neither {{{{ nor {{% in it")
+        return text
+    return _read(_FOLDER / f"{given}.jinja", given) if given in NAMES else given
+
+
+def is_file_name(given: str) -> bool:
+    """Whether it can only be the path of a file: it holds no Jinja and is no name."""
+    return not _is_text(given) and given not in NAMES
+
+
+def _is_text(given: str) -> bool:
+    return "{{" in given or "{%" in given
+
+
+def _read(path: Path, given: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        why = "there is no such file on this machine"
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"the file cannot be read: {error}"
+    raise InvalidArgument(
+        f"{FIELD}: {given!r:.100} is neither Jinja text, which has {{{{ or {{% in it, nor the name of a template "
+        f"({', '.join(NAMES)}), and as a path: {why}"
+    )
