@@ -32,6 +32,11 @@ _SCHEDULERS = {"constant": "constant", "linear": "linear", "cosine": "cosine", "
 _SCHEDULERS |= {"constant_with_warmup": "constant_with_warmup", "cosine_with_restarts": "cosine_with_restarts"}
 _STAGES = {f"deepspeed_zero{stage}": stage for stage in ("", "1", "2", "3")}
 
+_WORKERS = (
+    "ROLL gives each domain a reward worker by the rows' tag; here a row's verifier judges it: give data.sources "
+    'verifier_column = "tag", and reward.remap from each tag to a verifier'
+)
+
 _TABLE: list[Field] = [
     composed("track_with", "texts", ["stdout"], "tracking.wandb tracking.tensorboard"),
     composed("exp_name", "text", "rlvr", "run.name"),
@@ -228,8 +233,8 @@ _TABLE: list[Field] = [
     ignored("validation.data_args.*", "held-out questions are given in evaluation.sources"),
     ignored("validation.generating_args.*", "evaluation's own settings are in [evaluation]"),
     ignored("validation.*", "held-out questions are given in evaluation.sources"),
-    not_yet("rewards", "any", None, "reward composition"),
-    not_yet("rewards.*", "any", None, "reward composition"),
+    refused("rewards", "any", None, _WORKERS),
+    refused("rewards.*", "any", None, _WORKERS),
     not_yet("reward.*", "any", None, "judges"),
     ignored("num_eval_prompts", "held-out questions are given in evaluation.sources"),
 ]

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
-from shoal.config.translate.fields import Field, accepted, choice, composed, ignored, mapped, not_yet, refused
+from shoal.config.translate.fields import Field, Kind, accepted, choice, composed, ignored, mapped, not_yet, refused
 from shoal.config.translate.open_instruct.compose import run_name
 from shoal.config.translate.system import System
 from shoal.config.translate.trackers import set_trackers
@@ -18,6 +18,18 @@ _FULL = (
 _LORA = "LoRA and quantized training are put off: all weights are trained"
 _SHARDS = "learners are DeepSpeed's; how they share is in [learner]"
 _ENGINE = "the engine's own matter"
+
+_FUNCTION = (
+    "a row is judged by the verifier that it names: map verl's data sources to verifiers with reward.remap, for "
+    "example --set reward.remap.openai/gsm8k=gsm8k"
+)
+_OVERLONG: tuple[tuple[str, Kind, Any, list[str]], ...] = (
+    ("overlong_buffer_cfg.enable", "flag", False, ["reward_model.overlong_buffer.enable"]),
+    ("overlong_buffer_cfg.len", "integer", 0, ["reward_model.overlong_buffer.len"]),
+    ("overlong_buffer_cfg.penalty_factor", "number", 0.0, ["reward_model.overlong_buffer.penalty_factor"]),
+    ("max_resp_len", "integer", None, []),
+)
+"""Name, kind, default and other names of what DAPO's reward manager is given."""
 
 _TABLE: list[Field] = [
     composed("data.train_files", "texts", None, "data.sources"),
@@ -199,11 +211,23 @@ _TABLE: list[Field] = [
     ignored("ray_init.*", "there is no Ray"),
     ignored("hydra.*", "settings are one file here"),
     not_yet("reward_model.enable", "flag", False, "judges"),
-    not_yet("reward_model.reward_manager", "text", "naive", "reward composition"),
-    not_yet("reward_model.*", "any", None, "reward composition"),
-    not_yet("reward.*", "any", None, "reward composition"),
-    not_yet("custom_reward_function.path", "text", None, "reward composition"),
-    not_yet("custom_reward_function.name", "text", "compute_score", "reward composition"),
+    composed("reward_model.reward_manager", "text", "naive", "reward.overlong", aliases=["reward.reward_manager.name"]),
+    *(
+        composed(
+            f"reward_model.reward_kwargs.{name}",
+            kind,
+            default,
+            "reward.overlong",
+            aliases=[f"reward.reward_kwargs.{name}", *aliases],
+        )
+        for name, kind, default, aliases in _OVERLONG
+    ),
+    ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "reward/overlong is always among the metrics"),
+    ignored("reward_model.overlong_buffer.log", "reward/overlong is always among the metrics"),
+    not_yet("reward_model.*", "any", None, "judges"),
+    not_yet("reward.*", "any", None, "judges"),
+    refused("custom_reward_function.path", "text", None, _FUNCTION),
+    refused("custom_reward_function.name", "text", "compute_score", _FUNCTION),
 ]
 
 _ADVANTAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -237,6 +261,7 @@ def _compose(source: Source, draft: Draft) -> None:
     set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
     draft.set("tracking.wandb_project", source["trainer.project_name"], source.origin("trainer.project_name"))
     _data(source, draft)
+    _overlong(source, draft)
     _batches(source, draft)
     _schedule(source, draft)
     _advantage(source, draft)
@@ -270,6 +295,24 @@ def _data(source: Source, draft: Draft) -> None:
         if sampled:
             draft.set("evaluation.top_p", top_p, source.origin(f"{_R}.val_kwargs.top_p"))
             draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{_R}.val_kwargs.top_k"))
+
+
+def _overlong(source: Source, draft: Draft) -> None:
+    manager, prefix = source["reward_model.reward_manager"], "reward_model.reward_kwargs."
+    if manager not in ("naive", "dapo", "batch", "prime", None):
+        draft.refuse("reward_model.reward_manager", manager, "known: naive, dapo, batch, prime", cure="reward.overlong")
+    names = [f"{prefix}{name}" for name, *_ in _OVERLONG]
+    is_on, tokens, factor, limit = (source[name] for name in names)
+    if manager == "dapo" and is_on:
+        if tokens < 0 or factor < 0 or (limit is not None and limit < 1):
+            draft.refuse(names[1], tokens, "length, factor and limit of the overlong buffer must be positive")
+            return
+        overlong = {"factor": factor, "buffer_tokens": tokens} | ({"max_length_tokens": limit} if limit else {})
+        draft.set("reward.overlong", overlong, source.origin(*names))
+        return
+    for name in names:
+        if source.is_given(name) and source[name]:
+            draft.notes.append(f"{name} = {source[name]}: only the reward manager dapo with an enabled buffer uses it")
 
 
 def _batches(source: Source, draft: Draft) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.open_instruct.chat_template import set_chat_template
+from shoal.config.translate.open_instruct.reward import compose_reward
 
 _REFILLS = 100
 _MOST_LOG_RATIO = 10.0
@@ -25,6 +26,7 @@ def compose(source: Source, draft: Draft) -> None:
     _correction(source, draft)
     _advantage(source, draft)
     _data(source, draft)
+    compose_reward(source, draft)
     _evaluation(source, draft)
     _checkpoints(source, draft)
 

@@ -19,7 +19,6 @@ _OLMO_CORE = "the OLMo-core and FSDP trainer is put off; learners are DeepSpeed'
 _TOOLS = "tools and multi-turn environments are put off"
 _LORA = "LoRA and quantized training are put off: all weights are trained"
 _HUB = "the trained model stays in the run's folder; upload it from there"
-_REWARD = "reward composition"
 _ONE_ROW = "gradients do not depend on how rows are cut into micro-batches; one row is taken at a time"
 _RUNTIME = "computed, not given: `shoal config show` says it"
 
@@ -214,17 +213,17 @@ DATA = [
 ]
 
 REWARD = [
-    not_yet("apply_r1_style_format_reward", "flag", False, _REWARD, aliases=["add_r1_style_format_reward"]),
-    not_yet("r1_style_format_reward", "number", 1.0, _REWARD),
-    not_yet("additive_format_reward", "flag", False, _REWARD),
-    not_yet("apply_verifiable_reward", "flag", True, _REWARD, accepts=[True]),
+    composed("apply_r1_style_format_reward", "flag", False, "reward.format", aliases=["add_r1_style_format_reward"]),
+    composed("r1_style_format_reward", "number", 1.0, "reward.format"),
+    composed("additive_format_reward", "flag", False, "reward.format"),
+    mapped("apply_verifiable_reward", "flag", True, "reward.apply_verifiable_reward"),
     composed("verification_reward", "number", 10.0, "data.sources", why="every source's weight"),
-    not_yet("remap_verifier", "text", None, _REWARD),
-    not_yet("non_stop_penalty", "flag", False, _REWARD),
-    not_yet("non_stop_penalty_value", "number", 0.0, _REWARD, aliases=["penalty_reward_value"]),
+    composed("remap_verifier", "text", None, "reward.remap"),
+    composed("non_stop_penalty", "flag", False, "reward.non_stop_penalty"),
+    composed("non_stop_penalty_value", "number", 0.0, "reward.non_stop_penalty", aliases=["penalty_reward_value"]),
     refused("reward_aggregator", "text", "last", _TOOLS),
     refused("only_reward_good_outputs", "flag", False, _TOOLS),
-    not_yet("max_length_verifier_max_length", "integer", 32768, _REWARD),
+    composed("max_length_verifier_max_length", "integer", 32768, "reward.verifiers"),
     not_yet("llm_judge_model", "text", "azure/gpt-4o-mini-standard", "judges"),
     not_yet("llm_judge_max_tokens", "integer", 2048, "judges"),
     not_yet("llm_judge_max_context_length", "integer", 8192, "judges"),

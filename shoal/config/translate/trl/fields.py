@@ -9,7 +9,6 @@ from shoal.config.translate.fields import (
     composed,
     ignored,
     mapped,
-    not_yet,
     outside,
     refused,
     text_list,
@@ -119,7 +118,13 @@ GRPO: list[Field] = [
     composed("vespo_lambda_neg", "number", 2.0, "loss.vespo_lambda_negative"),
     mapped("off_policy_mask_threshold", "number", None, "loss.off_policy_mask"),
     composed("use_bias_correction_kl", "flag", True, "kl.gradient"),
-    not_yet("reward_weights", "any", None, "reward composition"),
+    refused(
+        "reward_weights",
+        "any",
+        None,
+        "reward functions are Python objects, and weights are theirs by place; here they are the verifiers' by name: "
+        "--set reward.weights.math=0.5",
+    ),
     composed("multi_objective_aggregation", "text", "sum_then_normalize", "advantage.per_verifier"),
     composed("scale_rewards", "any", "group", "advantage.scale"),
     composed("sync_ref_model", "flag", False, "kl.reference_update_steps"),

@@ -212,3 +212,26 @@ def test_the_example_of_the_experiment_config_is_read_as_python(tmp_path: Path) 
     steps = 50_000 // 64
     assert (config.run.num_steps, config.learner.warmup_steps) == (steps, int(steps * 2 * 0.03))
     assert config.launch.num_learner_ranks == 8 and config.loss.clip_high == 0.28
+
+
+def test_the_form_gates_unless_it_is_added() -> None:
+    form = _config("--apply_r1_style_format_reward", "true").reward.format
+    assert (form.kind, form.mode, form.value) == ("r1", "gate", 1.0)
+    flags = ("--apply_r1_style_format_reward", "--additive_format_reward", "true", "--r1_style_format_reward", "0.5")
+    form = _config(*flags).reward.format
+    assert (form.kind, form.mode, form.value) == ("r1", "add", 0.5)
+    assert _config("--additive_format_reward", "true").reward.format.kind == "none"
+
+
+def test_a_penalty_for_no_end_needs_its_flag() -> None:
+    assert _config("--non_stop_penalty", "--non_stop_penalty_value", "-1").reward.non_stop_penalty == -1
+    assert _config("--non_stop_penalty", "true").reward.non_stop_penalty == 0
+    assert _config("--non_stop_penalty_value", "-1").reward.non_stop_penalty is None
+
+
+def test_verifiers_are_remapped_and_measured_as_told() -> None:
+    reward = _config("--remap_verifier", "Math=strict_math", "--max_length_verifier_max_length", "512").reward
+    assert reward.remap == {"math": "strict_math"}
+    assert reward.verifiers.max_length.max_length_tokens == reward.verifiers.up_to_max_length.max_length_tokens == 512
+    assert "old=new" in _refusals("--remap_verifier", "math")["remap_verifier"]
+    assert not _config("--apply_verifiable_reward", "false").reward.apply_verifiable_reward

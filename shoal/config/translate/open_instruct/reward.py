@@ -1,0 +1,45 @@
+"""What open-instruct's flags say of rewards."""
+
+from shoal.config.translate.draft import Draft, Source
+
+
+def compose_reward(source: Source, draft: Draft) -> None:
+    """Form, end, names of verifiers, and what `max_length` and `up_to_max_length` measure against."""
+    _format(source, draft)
+    penalty = source["non_stop_penalty_value"]
+    if source["non_stop_penalty"]:
+        draft.set("reward.non_stop_penalty", penalty, source.origin("non_stop_penalty", "non_stop_penalty_value"))
+    elif source.is_given("non_stop_penalty_value"):
+        draft.notes.append(f"non_stop_penalty_value = {penalty}: changes nothing without non_stop_penalty")
+    if remap := source["remap_verifier"]:
+        old, equals, new = (part.strip() for part in remap.partition("="))
+        if old and equals and new:
+            draft.set("reward.remap", {old.lower(): new.lower()}, source.origin("remap_verifier"))
+        else:
+            draft.refuse("remap_verifier", remap, 'must be "old=new", two names of verifiers')
+    longest = source["max_length_verifier_max_length"]
+    if longest < 1:
+        draft.refuse("max_length_verifier_max_length", longest, "must be at least 1")
+    elif source.is_given("max_length_verifier_max_length"):
+        options = {"max_length_tokens": longest}
+        draft.set(
+            "reward.verifiers",
+            {"max_length": options, "up_to_max_length": options},
+            source.origin("max_length_verifier_max_length"),
+        )
+
+
+def _format(source: Source, draft: Draft) -> None:
+    value, adds = source["r1_style_format_reward"], source["additive_format_reward"]
+    if not source["apply_r1_style_format_reward"]:
+        for name in ("r1_style_format_reward", "additive_format_reward"):
+            if source.is_given(name):
+                draft.notes.append(f"{name} = {source[name]}: changes nothing without apply_r1_style_format_reward")
+        return
+    form = {"kind": "r1", "mode": "add" if adds else "gate", "value": value}
+    names = ("apply_r1_style_format_reward", "additive_format_reward", "r1_style_format_reward")
+    draft.set("reward.format", form, source.origin(*names))
+    if not adds and value != 1 and source["apply_verifiable_reward"]:
+        draft.notes.append(
+            f"r1_style_format_reward = {value}: gates by the form; open-instruct compares it with 1 and pays nothing"
+        )
