@@ -4,7 +4,23 @@ They are the labels of the data's verifier column, open-instruct's among them. `
 what is behind each name; a test compares the two.
 """
 
-BUILT_IN_VERIFIERS = frozenset(
+JUDGE_VERIFIERS = frozenset(
+    {
+        "general-creative_writing",
+        "general-factuality",
+        "general-quality",
+        "general-quality_ref",
+        "general-quality_rubric",
+        "general-refusal",
+        "general-safety",
+        "general-web_instruct_general_verifier",
+        "llm_judge",
+        "rubric",
+    }
+)
+"""Those that ask a language model, so they need `reward.judge`; `services/reward/judge/labels.py` has them."""
+
+BUILT_IN_VERIFIERS = JUDGE_VERIFIERS | frozenset(
     {
         "code",
         "code_stdio",

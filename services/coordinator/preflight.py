@@ -12,7 +12,7 @@ from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
-from shoal.verifiers import BUILT_IN_VERIFIERS
+from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
@@ -38,7 +38,8 @@ def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BU
     do: a name that no reward service has is refused here, where the data is read, and not scored.
 
     Raises `InvalidArgument` that names the field at fault: a model that is not there, a tokenizer of another
-    model, no prompt, no prompt that is short enough, no evaluation question that is not trained on; and
+    model, no prompt, no prompt that is short enough, no evaluation question that is not trained on, a label
+    that needs a judge where none is configured; and
     `FailedPrecondition` for a tracker whose package is not installed here.
     """
     check_extras(tracking_extras(config))
@@ -61,12 +62,28 @@ def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BU
     if config.evaluation.sources:
         candidates = load(config.evaluation.sources)
         evaluation_prompts = tuple(held_out_prompts(candidates, prompts, config.evaluation.num_prompts))
+    if known_verifiers is not None:
+        _check_judge(config, (*prompts.prompts, *evaluation_prompts))
     return PreparedInputs(
         tokenizer=tokenizer,
         prompts=prompts,
         evaluation_prompts=evaluation_prompts,
         stop_token_ids=stop_token_ids(config.model, tokenizer),
     )
+
+
+def _check_judge(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """Refuses data that need a judge where none is configured."""
+    if config.reward.judge.base_url:
+        return
+    for prompt in prompts:
+        for truth in prompt.ground_truths:
+            if truth.verifier in JUDGE_VERIFIERS:
+                raise InvalidArgument(
+                    f"reward.judge.base_url: is unset, and {prompt.prompt_id} has the label {truth.verifier!r}, which "
+                    "a language model judges; set it to an OpenAI-compatible endpoint, as in "
+                    '"http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
+                )
 
 
 def check_weights(config: RunConfig) -> Path:

@@ -10,15 +10,19 @@ from typing import Any
 import grpc
 
 from services.reward.compose import Composer, Output
+from services.reward.judge.judge import MISSING, Judge
+from services.reward.judge.labels import JUDGED_LABELS
+from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
 from services.reward.pool import VerifierPool
 from services.reward.registry import VERIFIERS, Verifier
 from shoal.config.load import config_digest, parse_config
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
-from shoal.rollout import Prompt, Score, ScoreOutcome
+from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
+from shoal.verifiers import JUDGE_VERIFIERS
 from shoal.wire import finish_reason_from_wire, int32_from_wire, invalid, prompt_from_wire, score_to_wire
 
 _log = logging.getLogger(__name__)
@@ -46,6 +50,7 @@ class RewardService(RewardServiceServicer):
         self._config = RewardConfig()
         self._composer = Composer(self._config, length_limit_tokens=1)
         self._pool: VerifierPool | None = None
+        self._judge: Judge | None = None
         self._run_id = ""
         self._digest = ""
         self._state: worker_pb2.WorkerState.ValueType = _IDLE
@@ -78,6 +83,8 @@ class RewardService(RewardServiceServicer):
         await _end(self._starting)
         if self._pool is not None:
             await self._pool.close()
+        if self._judge is not None:
+            await self._judge.close()
 
     async def Configure(
         self, request: reward_pb2.RewardServiceConfigureRequest, context: Any
@@ -111,6 +118,9 @@ class RewardService(RewardServiceServicer):
             num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
         )
         try:
+            if self._judge is not None:
+                await self._judge.close()
+            self._judge = Judge(config.judge) if config.judge.base_url else None
             await self._pool.start()
         except ShoalError as error:
             self._state, self._message = _FAILED, error.message
@@ -127,7 +137,7 @@ class RewardService(RewardServiceServicer):
         if first is None or first.WhichOneof("part") != "prompt":
             raise invalid("prompt", "the first message of the stream must hold the prompt")
         prompt = prompt_from_wire(first.prompt)
-        _check_verifiers(prompt)
+        _check_verifiers(prompt, has_judge=bool(self._config.judge.base_url))
         pool = self._ready_pool()
         scores: asyncio.Queue[Score | None] = asyncio.Queue()
         reader = asyncio.create_task(self._score_each(requests, prompt, (pool, self._composer), scores))
@@ -176,10 +186,7 @@ class RewardService(RewardServiceServicer):
     ) -> None:
         pool, composer = judges
         parts = await asyncio.gather(
-            *(
-                pool.judge(truth.verifier, completion.text, truth.label, _tokens_for(truth.verifier, completion))
-                for truth in prompt.ground_truths
-            )
+            *(self._verified(truth, completion, prompt, pool) for truth in prompt.ground_truths)
         )
         output = Output(
             completion.text,
@@ -190,6 +197,17 @@ class RewardService(RewardServiceServicer):
         self._num_scored[score.outcome.value] += 1
         self._mean_duration_s += _SMOOTHING * (sum(part.duration_s for part in parts) - self._mean_duration_s)
         scores.put_nowait(score)
+
+    async def _verified(
+        self, truth: GroundTruth, completion: rollout_pb2.Completion, prompt: Prompt, pool: VerifierPool
+    ) -> VerifierScore:
+        """One verifier's score: the judge's, which waits for its network here, or that of the pool."""
+        if truth.verifier in JUDGE_VERIFIERS:
+            if self._judge is None:
+                return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
+            return await self._judge.judge(truth.verifier, prompt.text, completion.text, truth.label)
+        tokens = _tokens_for(truth.verifier, completion)
+        return await pool.judge(truth.verifier, completion.text, truth.label, tokens)
 
     def _open_one(self) -> None:
         """Takes a completion in, unless too many wait."""
@@ -226,7 +244,15 @@ class RewardService(RewardServiceServicer):
                 reward_pb2.VerifierInfo(name=name, description=await _described(verifier))
                 for name, verifier in VERIFIERS.items()
             ]
+            + [
+                reward_pb2.VerifierInfo(name=name, description=self._described_judge(name))
+                for name in sorted(JUDGE_VERIFIERS)
+            ]
         )
+
+    def _described_judge(self, name: str) -> str:
+        described = RUBRIC_DESCRIPTION if name == "rubric" else JUDGED_LABELS[name].description
+        return described if self._config.judge.base_url else f"UNAVAILABLE HERE: {MISSING}\n\n{described}"
 
     async def GetStatus(
         self, request: reward_pb2.RewardServiceGetStatusRequest, context: Any
@@ -262,14 +288,16 @@ def _token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
     return token_ids
 
 
-def _check_verifiers(prompt: Prompt) -> None:
+def _check_verifiers(prompt: Prompt, *, has_judge: bool) -> None:
     if not prompt.ground_truths:
         raise invalid("prompt.ground_truths", "the prompt names no verifier; at least one is needed")
     for position, truth in enumerate(prompt.ground_truths):
-        if truth.verifier not in VERIFIERS:
+        if truth.verifier in JUDGE_VERIFIERS and not has_judge:
+            raise invalid(f"prompt.ground_truths[{position}].verifier", f"{truth.verifier!r} needs a judge; {MISSING}")
+        if truth.verifier not in VERIFIERS and truth.verifier not in JUDGE_VERIFIERS:
             raise invalid(
                 f"prompt.ground_truths[{position}].verifier",
-                f"no verifier is called {truth.verifier!r}; known: {', '.join(VERIFIERS)}",
+                f"no verifier is called {truth.verifier!r}; known: {', '.join([*VERIFIERS, *JUDGE_VERIFIERS])}",
             )
         if not math.isfinite(truth.weight):
             raise invalid(f"prompt.ground_truths[{position}].weight", f"must be finite (given: {truth.weight})")

@@ -20,6 +20,8 @@ from shoal.chat_templates import is_file_name, template_text
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
+_MAY_HOLD_KEYS = (["judge", "api_key_env"], ["judge", "base_url"])
+"""Where a key may stand by mistake: messages do not repeat it."""
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 
 
@@ -143,7 +145,7 @@ def _violation(details: ErrorDetails) -> FieldViolation:
         description = f"unknown key; {hint}"
     elif details["type"] == "missing":
         description = "is required"
-    elif isinstance(details["input"], Mapping):
+    elif isinstance(details["input"], Mapping) or location[-2:] in _MAY_HOLD_KEYS:
         description = message
     else:
         description = f"{message[:1].lower()}{message[1:]} (given: {details['input']!r})"

@@ -11,6 +11,7 @@ from shoal.config.composition import (
     OverlongConfig,
     RepetitionPenaltyConfig,
 )
+from shoal.config.judge import JudgeConfig
 from shoal.config.section import Section
 from shoal.config.verifiers import VerifiersConfig
 
@@ -78,6 +79,8 @@ class RewardConfig(Section):
     """A penalty for repetition."""
     verifiers: VerifiersConfig = VerifiersConfig()
     """Options of verifiers, by their names."""
+    judge: JudgeConfig = JudgeConfig()
+    """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
 
     @field_validator("remap", "weights")
     @classmethod

@@ -66,6 +66,8 @@ POLICY_VERSION = AttributeName("shoal.policy_version", "Train steps that the wei
 WORKER_ID = AttributeName("shoal.worker_id", "Names the worker process.")
 STATE = AttributeName("shoal.state", "Where a group ended: `TRAINED` or `DROPPED`.")
 FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `stop` or `length`.")
+SOURCE = AttributeName("shoal.source", "Where a verdict came from: `endpoint`, or `cache`, for an identical question.")
+DIRECTION = AttributeName("shoal.direction", "Of tokens: `input` or `output`.")
 
 RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")
 RPC_SERVICE = AttributeName("rpc.service", "Full name of the service, for example `shoal.v1.RewardService`.")
@@ -106,6 +108,16 @@ WEIGHTS_RECEIVE = MetricName(
 )
 WEIGHTS_LOAD = MetricName(
     "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that the engine spent loading.", _SECONDS
+)
+
+JUDGE_QUESTIONS = MetricName(
+    "shoal.judge.questions", Instrument.COUNTER, "{question}", "Verdicts wanted of the judge, by source."
+)
+JUDGE_TOKENS = MetricName(
+    "shoal.judge.tokens", Instrument.COUNTER, "{token}", "Tokens that the judge read and wrote, by direction."
+)
+JUDGE_COST = MetricName(
+    "shoal.judge.cost", Instrument.COUNTER, "1", "What the judge cost, by the prices of `reward.judge`."
 )
 
 

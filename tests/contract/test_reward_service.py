@@ -26,7 +26,9 @@ from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
+from shoal.verifiers import JUDGE_VERIFIERS
 from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
+from tests.unit.reward.judge_server import judge_server
 
 # Working this out takes longer than anybody waits.
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
@@ -303,7 +305,7 @@ async def test_too_much_waiting_is_resource_exhausted_with_a_delay(client: Clien
 
 async def test_every_verifier_is_listed_with_what_it_reads_and_returns(client: Client) -> None:
     listed = (await client.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=5)).verifiers
-    assert {info.name for info in listed} == set(VERIFIERS)
+    assert {info.name for info in listed} == set(VERIFIERS) | JUDGE_VERIFIERS
     for info in listed:
         assert "Label:" in info.description and "Value:" in info.description, info
 
@@ -358,3 +360,46 @@ async def test_the_process_serves_ends_on_sigterm_and_takes_its_pool_with_it_eve
         assert exit_code == expected
         _, alive = await asyncio.to_thread(psutil.wait_procs, pool, 10)
         assert not alive, f"pool processes outlive the service that got signal {number}: {alive}"
+
+
+async def test_a_judge_scores_beside_the_pool_and_sees_the_question(client: Client) -> None:
+    async with judge_server() as server:
+        await client.configured(num_processes=1, judge={"base_url": server.url, "model": "judge"})
+        scores = await client.score([FIVE, GroundTruth("general-quality_ref", "it is five", 2.0)], ["5", "6"])
+    assert sorted((score.sample_index, score.reward) for score in scores) == [(0, 1 + 2 * 0.7), (1, 2 * 0.7)]
+    sent = server.requests[0]["messages"][1]["content"]
+    assert "a question" in sent and "it is five" in sent, sent
+
+
+async def test_a_judge_that_is_down_fails_the_completion_and_pays_no_zero(client: Client) -> None:
+    judge = {"base_url": "http://127.0.0.1:9/v1", "model": "judge", "max_attempts": 1}
+    await client.configured(num_processes=1, judge=judge)
+    (score,) = await client.score([FIVE, GroundTruth("general-quality", None)], ["5"])
+    assert score.outcome is ScoreOutcome.FAILED
+    assert "cannot be reached" in score.verifier_scores[1].detail, score
+
+
+async def test_a_label_that_needs_a_judge_is_refused_where_none_is_configured(client: Client) -> None:
+    await client.configured(num_processes=1)
+    with pytest.raises(InvalidArgument, match=r"reward\.judge\.base_url"):
+        await client.score([GroundTruth("general-quality", None)], ["5"])
+
+
+async def test_a_key_that_is_not_in_the_environment_fails_the_configuration(client: Client) -> None:
+    await client.configure(judge={"base_url": "http://127.0.0.1:9/v1", "model": "judge", "api_key_env": "NO_SUCH_KEY"})
+    await client.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_FAILED)
+    assert "NO_SUCH_KEY" in (await client.status()).status.message
+
+
+async def test_completions_wait_for_the_judge_beside_each_other_while_the_pool_goes_on(client: Client) -> None:
+    async with judge_server() as server:
+        server.delay_s = 1.0
+        await client.configured(num_processes=1, judge={"base_url": server.url, "model": "judge"})
+        texts = [f"answer {number}" for number in range(16)]
+        judged = asyncio.create_task(client.score([GroundTruth("general-quality", None)], texts))
+        await asyncio.sleep(0.2)
+        (quick,) = await client.score([FIVE], ["5"])
+        assert quick.reward == 1.0 and not judged.done()
+        scores = await judged
+    assert {score.reward for score in scores} == {0.7}
+    assert server.most_open == 16, f"{server.most_open} of 16 questions were open at once"

@@ -235,7 +235,7 @@ _TABLE: list[Field] = [
     ignored("validation.*", "held-out questions are given in evaluation.sources"),
     refused("rewards", "any", None, _WORKERS),
     refused("rewards.*", "any", None, _WORKERS),
-    not_yet("reward.*", "any", None, "judges"),
+    not_yet("reward.*", "any", None, "reward models"),
     ignored("num_eval_prompts", "held-out questions are given in evaluation.sources"),
 ]
 

@@ -92,13 +92,21 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
             if not isinstance(table, Mapping):
                 raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
             for key, value in table.items():
-                draft.set(f"{section}.{key}", value, Origin("--set", True))
+                name = f"{section}.{key}"
+                draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
     values: dict[str, Any] = {}
     for name, value in draft.values.items():
         if value is not None:
             section, _, key = name.partition(".")
             values.setdefault(section, {})[key] = value
     return values
+
+
+def _merged(before: Any, value: Any) -> Any:
+    """A value on top of another: of tables, each key."""
+    if not isinstance(before, Mapping) or not isinstance(value, Mapping):
+        return value
+    return {**before, **{key: _merged(before.get(key), item) for key, item in value.items()}}
 
 
 def _header(system: System, title: str, draft: Draft, skipped: frozenset[str]) -> list[str]:

@@ -210,7 +210,7 @@ _TABLE: list[Field] = [
     ignored("ray_kwargs.*", "there is no Ray"),
     ignored("ray_init.*", "there is no Ray"),
     ignored("hydra.*", "settings are one file here"),
-    not_yet("reward_model.enable", "flag", False, "judges"),
+    not_yet("reward_model.enable", "flag", False, "reward models"),
     composed("reward_model.reward_manager", "text", "naive", "reward.overlong", aliases=["reward.reward_manager.name"]),
     *(
         composed(
@@ -224,8 +224,8 @@ _TABLE: list[Field] = [
     ),
     ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "reward/overlong is always among the metrics"),
     ignored("reward_model.overlong_buffer.log", "reward/overlong is always among the metrics"),
-    not_yet("reward_model.*", "any", None, "judges"),
-    not_yet("reward.*", "any", None, "judges"),
+    not_yet("reward_model.*", "any", None, "reward models"),
+    not_yet("reward.*", "any", None, "reward models"),
     refused("custom_reward_function.path", "text", None, _FUNCTION),
     refused("custom_reward_function.name", "text", "compute_score", _FUNCTION),
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.open_instruct.chat_template import set_chat_template
+from shoal.config.translate.open_instruct.judge import compose_judge
 from shoal.config.translate.open_instruct.reward import compose_reward
 
 _REFILLS = 100
@@ -27,6 +28,7 @@ def compose(source: Source, draft: Draft) -> None:
     _advantage(source, draft)
     _data(source, draft)
     compose_reward(source, draft)
+    compose_judge(source, draft)
     _evaluation(source, draft)
     _checkpoints(source, draft)
 

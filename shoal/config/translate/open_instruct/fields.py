@@ -19,6 +19,9 @@ _OLMO_CORE = "the OLMo-core and FSDP trainer is put off; learners are DeepSpeed'
 _TOOLS = "tools and multi-turn environments are put off"
 _LORA = "LoRA and quantized training are put off: all weights are trained"
 _HUB = "the trained model stays in the run's folder; upload it from there"
+_WITH_JUDGE = "where an llm_judge flag is given"
+_EVOLVING = "rubrics that change during a run are put off; the label rubric grades by those of the data"
+_OF_EVOLVING = "it is apply_evolving_rubric_reward's, which is refused"
 _ONE_ROW = "gradients do not depend on how rows are cut into micro-batches; one row is taken at a time"
 _RUNTIME = "computed, not given: `shoal config show` says it"
 
@@ -224,15 +227,30 @@ REWARD = [
     refused("reward_aggregator", "text", "last", _TOOLS),
     refused("only_reward_good_outputs", "flag", False, _TOOLS),
     composed("max_length_verifier_max_length", "integer", 32768, "reward.verifiers"),
-    not_yet("llm_judge_model", "text", "azure/gpt-4o-mini-standard", "judges"),
-    not_yet("llm_judge_max_tokens", "integer", 2048, "judges"),
-    not_yet("llm_judge_max_context_length", "integer", 8192, "judges"),
-    not_yet("llm_judge_temperature", "number", 1.0, "judges"),
-    not_yet("llm_judge_timeout", "integer", 60, "judges"),
-    not_yet("apply_llm_verifier_reward", "flag", False, "judges"),
-    not_yet("apply_evolving_rubric_reward", "flag", False, "judges"),
-    not_yet("max_active_rubrics", "integer", 5, "judges"),
-    not_yet("cache_evolving_rubric_data_dir", "text", None, "judges"),
+    composed(
+        "llm_judge_model",
+        "text",
+        "azure/gpt-4o-mini-standard",
+        "reward.judge",
+        why="without the provider before its first slash; where it answers is reward.judge.base_url",
+    ),
+    composed("llm_judge_max_tokens", "integer", 2048, "reward.judge", why=_WITH_JUDGE),
+    ignored(
+        "llm_judge_max_context_length",
+        "nothing of a question is cut off: one that the judge's server finds too long is UNSCORABLE",
+    ),
+    composed("llm_judge_temperature", "number", 1.0, "reward.judge", why=_WITH_JUDGE),
+    composed(
+        "llm_judge_timeout",
+        "integer",
+        60,
+        "reward.judge",
+        why=_WITH_JUDGE,
+    ),
+    ignored("apply_llm_verifier_reward", "which completions a judge scores is said by the labels of their data"),
+    refused("apply_evolving_rubric_reward", "flag", False, _EVOLVING),
+    ignored("max_active_rubrics", _OF_EVOLVING),
+    ignored("cache_evolving_rubric_data_dir", _OF_EVOLVING),
     not_yet("code_api_url", "text", None, "code execution"),
     not_yet("code_max_execution_time", "number", 1.0, "code execution"),
     not_yet("code_pass_rate_reward_threshold", "number", 0.0, "code execution"),
@@ -345,7 +363,7 @@ INTERNAL = {
     "LMJudgeVerifierConfig": "made by open-instruct from the llm_judge flags",
     "CodeVerifierConfig": "made by open-instruct from the code flags",
     "MaxLengthVerifierConfig": "made by open-instruct from max_length_verifier_max_length",
-    "RubricVerifierConfig": "its settings come from the environment, with judges",
+    "RubricVerifierConfig": "its settings come from the environment; here reward.judge is for the label rubric as well",
     "SamplingConfig": "made by open-instruct for each request",
     **dict.fromkeys(
         (

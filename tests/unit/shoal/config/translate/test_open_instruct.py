@@ -235,3 +235,21 @@ def test_verifiers_are_remapped_and_measured_as_told() -> None:
     assert reward.verifiers.max_length.max_length_tokens == reward.verifiers.up_to_max_length.max_length_tokens == 512
     assert "old=new" in _refusals("--remap_verifier", "math")["remap_verifier"]
     assert not _config("--apply_verifiable_reward", "false").reward.apply_verifiable_reward
+
+
+def test_a_judge_keeps_its_settings_and_gets_its_address_here() -> None:
+    flags = ("--llm_judge_model", "hosted_vllm/Qwen/Qwen3-32B", "--llm_judge_timeout", "600")
+    judge = _config(*flags).reward.judge
+    assert (judge.model, judge.timeout_s, judge.total_timeout_s) == ("Qwen/Qwen3-32B", 600, 600)
+    assert (judge.max_tokens, judge.temperature, judge.base_url) == (2048, 1.0, "")
+    address = ("reward.judge.base_url=http://h/v1", "reward.judge.max_tokens=99")
+    judge = parse_config(_translate(*flags, overrides=address).values).reward.judge
+    assert (judge.base_url, judge.model, judge.max_tokens) == ("http://h/v1", "Qwen/Qwen3-32B", 99)
+
+
+def test_without_judge_flags_there_is_no_judge() -> None:
+    assert _config().reward.judge.model == ""
+
+
+def test_rubrics_that_change_during_the_run_are_refused() -> None:
+    assert list(_refusals("--apply_evolving_rubric_reward")) == ["apply_evolving_rubric_reward"]

@@ -1,0 +1,234 @@
+"""Completions judged by a language model: cache, limit and accounts around an endpoint."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.reward.judge.endpoint import Endpoint, JudgeFailed, Reply
+from services.reward.judge.labels import JUDGED_LABELS, OWN, JudgedLabel
+from services.reward.judge.reply import read_grade
+from services.reward.judge.rubric import CRITERION, read_rubric, weighted
+from services.reward.judge.templates import Template, clean
+from services.reward.text import last_between
+from services.reward.verdict import Unscorable
+from shoal.config.judge import JudgeConfig
+from shoal.errors import InvalidArgument
+from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.telemetry import names
+from shoal.telemetry.metrics import counter
+
+_MOST_DETAIL_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class _Graded:
+    """A question's verdict."""
+
+    value: float
+    score: float
+    reasoning: str
+    input_tokens: int
+    output_tokens: int
+    has_usage: bool
+    from_cache: bool = False
+
+
+@dataclass
+class JudgeCounts:
+    """What a judge has done since it was made."""
+
+    num_questions: int = 0
+    """Verdicts wanted."""
+    num_asked: int = 0
+    """Of those, sent to the endpoint; the others were answered by the cache or by one that was open."""
+    num_open: int = 0
+    """Now at the endpoint."""
+    most_open: int = 0
+    """Most that were there at once."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    """By the configured prices; of replies without a usable verdict too."""
+
+
+class Judge:
+    """Scores completions by asking. Belongs to one event loop."""
+
+    def __init__(self, config: JudgeConfig) -> None:
+        """Raises `InvalidArgument` when `config` names no endpoint, or a key that is not in the environment."""
+        if not config.base_url:
+            raise InvalidArgument(MISSING)
+        self._config = config
+        self._endpoint = Endpoint(config)
+        own = Template(config.template or OWN.text, config.min_score, config.max_score)
+        self._labels: Mapping[str, JudgedLabel] = {
+            **JUDGED_LABELS,
+            "llm_judge": replace(JUDGED_LABELS["llm_judge"], template=own),
+        }
+        self._slots = asyncio.Semaphore(config.max_concurrent)
+        self._cache: OrderedDict[bytes, _Graded] = OrderedDict()
+        self._open: dict[bytes, asyncio.Task[_Graded]] = {}
+        self._tasks: set[asyncio.Task[_Graded]] = set()
+        self.counts = JudgeCounts()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests sent, repeated ones too."""
+        return self._endpoint.num_requests
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cache)
+
+    async def close(self) -> None:
+        """Gives up what is open."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._endpoint.close()
+
+    async def judge(self, verifier: str, question: str, completion: str, label: Any) -> VerifierScore:
+        """The score of a completion. Never raises but for cancellation: what goes wrong is an outcome."""
+        started = time.perf_counter()
+        outcome, value = ScoreOutcome.FAILED, 0.0
+        try:
+            if verifier == "rubric":
+                value, detail = await self._by_criteria(question, completion, label)
+            else:
+                judged = self._labels[verifier]
+                values = judged.values(question, answer_of(completion), label)
+                graded = await self._grade(judged.template, values)
+                value, detail = graded.value, self._told(graded, judged.template)
+            outcome = ScoreOutcome.SCORED
+        except Unscorable as error:
+            outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
+        except JudgeFailed as error:
+            detail = f"the judge cannot be asked: {error}"
+        except Exception as error:
+            detail = f"the judge raised {type(error).__name__}: {error}"
+        detail = clean(detail)[:_MOST_DETAIL_CHARACTERS]
+        return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
+
+    async def _by_criteria(self, question: str, completion: str, label: Any) -> tuple[float, str]:
+        query, criteria = read_rubric(label)
+        values = {"question": query or question, "answer": tagged_or_all(completion)}
+        graded = await asyncio.gather(
+            *(self._grade(CRITERION, {**values, "rubric": criterion.description}) for criterion in criteria),
+            return_exceptions=True,
+        )
+        # Any failure counts before what cannot be scored, as between verifiers.
+        broken = [one for one in graded if isinstance(one, BaseException)]
+        for error in sorted(broken, key=lambda one: isinstance(one, Unscorable)):
+            raise error
+        found = [one for one in graded if isinstance(one, _Graded)]
+        value = weighted(criteria, [one.value for one in found])
+        parts = " ".join(f"{one.score:g}" for one in found)
+        paid = [one for one in found if not one.from_cache]
+        taken, given = sum(one.input_tokens for one in paid), sum(one.output_tokens for one in paid)
+        return value, f"criteria {parts} of 2; {taken} tokens in, {given} out, cost {self._cost(taken, given):.6g}"
+
+    async def _grade(self, template: Template, values: Mapping[str, str]) -> _Graded:
+        """The verdict of one question: kept, being asked already, or asked now."""
+        self.counts.num_questions += 1
+        messages = template.messages(values)
+        key = _key(template, values)
+        if (kept := self._cache.get(key)) is not None:
+            self._cache.move_to_end(key)
+            counter(names.JUDGE_QUESTIONS).add(1, {names.SOURCE: "cache"})
+            return replace(kept, from_cache=True)
+        task = self._open.get(key)
+        is_shared = task is not None
+        if task is None:
+            task = asyncio.create_task(self._ask(key, template, messages))
+            self._tasks.add(task)
+            if self._config.cache_size:
+                self._open[key] = task
+            task.add_done_callback(lambda ended: self._forget(key, ended))
+        counter(names.JUDGE_QUESTIONS).add(1, {names.SOURCE: "cache" if is_shared else "endpoint"})
+        try:
+            # Others may wait for it, so it goes on when this one is cancelled; its own deadlines end it.
+            graded = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise JudgeFailed("the reward service was configured anew") from None
+            raise
+        return replace(graded, from_cache=is_shared)
+
+    def _forget(self, key: bytes, task: asyncio.Task[_Graded]) -> None:
+        self._tasks.discard(task)
+        self._open.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # Seen, even if nobody waits any more.
+
+    async def _ask(self, key: bytes, template: Template, messages: list[dict[str, str]]) -> _Graded:
+        async with self._slots:
+            self.counts.num_asked += 1
+            self.counts.num_open += 1
+            self.counts.most_open = max(self.counts.most_open, self.counts.num_open)
+            try:
+                reply = await self._endpoint.ask(messages)
+            finally:
+                self.counts.num_open -= 1
+        self._account(reply)
+        try:
+            grade = read_grade(reply.text, template.lowest, template.highest)
+        except Unscorable as error:
+            cut = f"cut at reward.judge.max_tokens ({self._config.max_tokens}): " if reply.was_cut else ""
+            raise Unscorable(f"{cut}{error}") from None
+        value = template.value(grade.score)
+        graded = _Graded(value, grade.score, grade.reasoning, reply.input_tokens, reply.output_tokens, reply.has_usage)
+        if self._config.cache_size:
+            self._cache[key] = graded
+            while len(self._cache) > self._config.cache_size:
+                self._cache.popitem(last=False)
+        return graded
+
+    def _account(self, reply: Reply) -> None:
+        cost = self._cost(reply.input_tokens, reply.output_tokens)
+        self.counts.input_tokens += reply.input_tokens
+        self.counts.output_tokens += reply.output_tokens
+        self.counts.cost += cost
+        counter(names.JUDGE_TOKENS).add(reply.input_tokens, {names.DIRECTION: "input"})
+        counter(names.JUDGE_TOKENS).add(reply.output_tokens, {names.DIRECTION: "output"})
+        counter(names.JUDGE_COST).add(cost)
+
+    def _cost(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self._config.input_price + output_tokens * self._config.output_price) / 1e6
+
+    def _told(self, graded: _Graded, template: Template) -> str:
+        if graded.from_cache:
+            paid = "from the cache, cost 0"
+        elif graded.has_usage:
+            cost = self._cost(graded.input_tokens, graded.output_tokens)
+            paid = f"{graded.input_tokens} tokens in, {graded.output_tokens} out, cost {cost:.6g}"
+        else:
+            paid = "the server did not say how many tokens it took, cost unknown"
+        return f"SCORE {graded.score:g} of {template.lowest:g} to {template.highest:g}; {paid}; {graded.reasoning}"
+
+
+def answer_of(completion: str) -> str:
+    """What a judge is shown: of what follows the last </think>, the last <answer>...</answer>, or all without one."""
+    return tagged_or_all(completion.rpartition("</think>")[2])
+
+
+def tagged_or_all(completion: str) -> str:
+    """The last <answer>...</answer>, without one everything."""
+    answer = last_between(completion, "<answer>", "</answer>")
+    return (completion if answer is None else answer).strip()
+
+
+def _key(template: Template, values: Mapping[str, str]) -> bytes:
+    asked = json.dumps([template.text, template.lowest, template.highest, dict(sorted(values.items()))])
+    return hashlib.sha256(asked.encode("ascii")).digest()
+
+
+MISSING = (
+    "reward.judge.base_url: is unset, and there is a label that needs a judge; set it to an OpenAI-compatible "
+    'endpoint, as in "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
+)
+"""What is said where a judge is needed and none configured."""

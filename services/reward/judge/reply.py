@@ -1,0 +1,63 @@
+"""The verdict in a judge's reply."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from services.reward.verdict import Unscorable
+
+_FENCED = re.compile(r"\A```(?:json)?[ \t]*\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
+_SHOWN = 120
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What a judge decided."""
+
+    score: float
+    reasoning: str
+
+
+def read_grade(reply: str, lowest: float, highest: float) -> Grade:
+    """The grade in a reply: one JSON object with a number SCORE from `lowest` to `highest`.
+
+    Thoughts up to the last </think> and one code fence around the object are allowed, other text is not. Raises
+    `Unscorable` for everything else: a grade that is guessed at would be a reward that nobody gave.
+    """
+    text = reply.rpartition("</think>")[2].strip()
+    if fenced := _FENCED.match(text):
+        text = fenced[1].strip()
+    try:
+        verdict = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Unscorable(
+            f"the judge's reply is not the JSON object it was asked for ({error}): {_shown(text)}"
+        ) from None
+    if not isinstance(verdict, dict):
+        raise Unscorable(f"the judge's reply is JSON, but no object: {_shown(text)}")
+    if "SCORE" not in verdict:
+        raise Unscorable(f"the judge's reply has no SCORE: {_shown(text)}")
+    score = verdict["SCORE"]
+    if isinstance(score, bool) or not isinstance(score, int | float) or not lowest <= score <= highest:
+        raise Unscorable(f"the judge's SCORE must be a number from {lowest:g} to {highest:g} (found: {score!r:.80})")
+    return Grade(float(score), _text(verdict.get("REASONING")))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands in it twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_SHOWN]) + ("..." if len(text) > _SHOWN else "")

@@ -1,0 +1,106 @@
+"""An OpenAI-compatible server that answers as it is told to."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def completion(text: str | None, *, usage: bool = True, finish_reason: str = "stop") -> bytes:
+    """A whole HTTP answer with what the judge wrote."""
+    body: dict[str, Any] = {
+        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]
+    }
+    if usage:
+        body["usage"] = {"prompt_tokens": 100, "completion_tokens": 20}
+    return http(200, json.dumps(body))
+
+
+def graded(score: Any, **how: Any) -> bytes:
+    """A judge's answer with a grade."""
+    return completion(json.dumps({"REASONING": "because", "SCORE": score}), **how)
+
+
+def http(status: int, body: str, *headers: str) -> bytes:
+    """A whole HTTP answer."""
+    raw = body.encode()
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(raw)}", "Content-Type: application/json", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + raw
+
+
+Script = Callable[[int, dict[str, Any]], bytes]
+"""From the number of the request, from 0, and its body to the answer; an empty one closes the connection."""
+
+
+@dataclass
+class JudgeServer:
+    """Its script may be changed at any time."""
+
+    script: Script = lambda number, body: graded(7)
+    delay_s: float = 0.0
+    """Time before each answer."""
+    hangs_after: int | None = None
+    """Bytes of each answer after which it goes silent."""
+    cuts_after: int | None = None
+    """Bytes of each answer after which the connection is closed."""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    num_open: int = 0
+    most_open: int = 0
+    url: str = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                first, *lines = head.strip().split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                number = len(self.requests)
+                self.requests.append(body)
+                self.headers.append(headers)
+                self.paths.append(first)
+                self.num_open += 1
+                self.most_open = max(self.most_open, self.num_open)
+                try:
+                    await asyncio.sleep(self.delay_s)
+                    answer = self.script(number, body)
+                finally:
+                    self.num_open -= 1
+                writer.write(answer[: self.cuts_after or self.hangs_after])
+                await writer.drain()
+                if self.hangs_after is not None:
+                    await asyncio.sleep(30)
+                if not answer or self.cuts_after is not None:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def judge_server() -> AsyncIterator[JudgeServer]:
+    """A server on a loopback port."""
+    server = JudgeServer()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await server.serve(reader, writer)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            tasks.discard(task)
+
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 24)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    yield server
+    listener.close()
+    for task in tasks:
+        task.cancel()
