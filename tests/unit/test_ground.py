@@ -11,6 +11,7 @@ from services.coordinator.cli.exit_codes import ExitCode
 from services.coordinator.preflight import preflight
 from shoal.config import load_config, parse_config
 from shoal.config.load import config_struct
+from shoal.errors import InvalidArgument
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -64,3 +65,17 @@ def test_every_metric_of_a_step_is_documented() -> None:
     }
     assert len(named) > 30, f"metrics are named elsewhere now? found only {sorted(named)}"
     assert not sorted(name for name in named if f"`{name}`" not in text)
+
+
+def test_data_that_need_a_judge_are_refused_where_none_is_configured(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"messages": [{"role": "user", "content": "Hi"}], "ground_truth": "a", "dataset": "General-Quality_ref"}\n'
+    )
+    values = load_config(ROOT / "configs" / "quickstart.toml").model_dump(exclude_unset=True)
+    values["data"] = {"sources": [{"path": str(rows)}]}
+    values.pop("evaluation", None)
+    with pytest.raises(InvalidArgument, match=r"reward\.judge\.base_url: is unset.*general-quality_ref"):
+        preflight(parse_config(values))
+    values["reward"] = {"judge": {"base_url": "http://127.0.0.1:8000/v1", "model": "judge"}}
+    assert len(preflight(parse_config(values)).prompts) == 1
