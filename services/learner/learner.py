@@ -196,7 +196,7 @@ class Learner:
     def _adapt_kl(self, record: StepRecord) -> None:
         """Moves the coefficient of a KL in the loss towards what keeps the KL at its target."""
         if self._measures_kl:
-            mean = record.applied.total("kl_of_completion") / record.num_completions
+            mean = record.applied.kl_of_completions
             self.kl_coef = adapted_coef(self.config.kl, self.kl_coef, mean, record.num_completions)
 
     def _update_reference(self) -> None:

@@ -66,15 +66,19 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, logits_CV: Tensor, targets_C: Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        lse_C, logprobs_C, entropy_C = torch.empty(3, len(targets_C), device=logits_CV.device)
+        # The largest logit stands apart: beside it the logarithm of the sum would lose its last digits, and with them
+        # the log-probability of a likely token, which is their difference.
+        most_C, lse_C, logprobs_C, entropy_C = torch.empty(4, len(targets_C), device=logits_CV.device)
         for rows in _blocks(logits_CV):
             scaled_BV = logits_CV[rows].float() / temperature
-            lse_B = torch.logsumexp(scaled_BV, dim=-1)
-            lse_C[rows] = lse_B
-            log_softmax_BV = scaled_BV.sub_(lse_B[:, None])
-            logprobs_C[rows] = log_softmax_BV.gather(-1, targets_C[rows, None]).squeeze(-1)
-            entropy_C[rows] = -torch.linalg.vecdot(torch.exp(log_softmax_BV), log_softmax_BV)
-        ctx.save_for_backward(logits_CV, targets_C, lse_C, entropy_C)
+            most_C[rows] = scaled_BV.amax(dim=-1)
+            scaled_BV.sub_(most_C[rows, None])
+            exp_BV = torch.exp(scaled_BV)
+            sum_B = exp_BV.sum(dim=-1)
+            lse_C[rows] = torch.log(sum_B)
+            logprobs_C[rows] = scaled_BV.gather(-1, targets_C[rows, None]).squeeze(-1) - lse_C[rows]
+            entropy_C[rows] = lse_C[rows] - torch.linalg.vecdot(exp_BV, scaled_BV) / sum_B
+        ctx.save_for_backward(logits_CV, targets_C, most_C, lse_C, entropy_C)
         ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy_C)
@@ -83,11 +87,12 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         grad_C, entropy_grad_C = grads
-        logits_CV, targets_C, lse_C, entropy_C = ctx.saved_tensors
+        logits_CV, targets_C, most_C, lse_C, entropy_C = ctx.saved_tensors
         for rows in _blocks(logits_CV):
             # d logprob / d logit = ([target] - softmax) / temperature
             grad_B = grad_C[rows, None] / ctx.temperature
-            block_BV = (logits_CV[rows].float() / ctx.temperature).sub_(lse_C[rows, None])
+            block_BV = (logits_CV[rows].float() / ctx.temperature).sub_(most_C[rows, None])
+            block_BV.sub_(lse_C[rows, None])
             if ctx.entropy_gradient:
                 # d entropy / d logit = -softmax (log softmax + entropy) / temperature
                 entropy_grad_B = entropy_grad_C[rows, None] / ctx.temperature

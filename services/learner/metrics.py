@@ -20,7 +20,7 @@ from shoal.rollout import TrainGroup
 SUMS = (
     "num_tokens", "loss", "policy_loss", "approx_kl", "clipped_low", "clipped_high", "clipped_dual", "entropy",
     "negative_logprob", "ratio", "ratio_squared", "weight", "truncated", "dropped", "filtered", "filtered_low",
-    "kl", "kl_of_completion", "kl1", "kl2", "kl3", "kl4",
+    "kl", "kl_of_completion", "completion", "kl1", "kl2", "kl3", "kl4",
 )  # fmt: skip
 """What is summed over tokens, in the order of `TokenSums.sums`."""
 
@@ -62,6 +62,8 @@ class TokenSums:
             columns |= {
                 "kl": row.kl_C,
                 "kl_of_completion": row.kl_C / completions.spread(completions.num_tokens()),
+                # Its share of its completion: the sum counts the completions that have a token left in the loss.
+                "completion": 1 / completions.spread(completions.num_tokens()).double(),
                 "kl1": distance_C,
                 "kl2": distance_C.square() / 2,
                 "kl3": torch.expm1(-distance_C) + distance_C,
@@ -84,6 +86,11 @@ class TokenSums:
     def total(self, name: str) -> float:
         """The sum of one quantity over the tokens."""
         return float(self.sums[SUMS.index(name)])
+
+    @property
+    def kl_of_completions(self) -> float:
+        """The mean over completions, of those with a token that counts, of their tokens' mean KL; 0 without any."""
+        return self.total("kl_of_completion") / max(1.0, self.total("completion"))
 
     def mean(self, name: str) -> float:
         """The mean of one quantity over the tokens; 0 without any."""

@@ -55,3 +55,18 @@ def test_chunks_give_the_values_and_gradients_of_all_logits_at_once(
         strict=True,
     ):
         torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_likely_token_beside_large_logits_keeps_its_last_digits() -> None:
+    """At a low temperature logits of 30 are 300: float32 has steps of 3e-5 there."""
+    logits = torch.tensor([[30.0, 29.75, 10.0, -20.0]]).requires_grad_()
+    head = nn.Linear(4, 4, bias=False)
+    nn.init.eye_(head.weight)
+    logprobs, entropies = TokenScorer(head, chunk_tokens=8)(logits, torch.tensor([0]), 0.1)
+    logprobs.sum().backward()
+    wanted = torch.log_softmax(logits.detach().double() / 0.1, -1)[0]
+    assert abs(logprobs.item() - wanted[0].item()) < 1e-7, f"{logprobs.item()}, wanted {wanted[0].item()}"
+    entropy = -float((wanted.exp() * wanted).sum())
+    assert abs(entropies.item() - entropy) < 1e-7, f"{entropies.item()}, wanted {entropy}"
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad[0, 1].item(), -10 * wanted[1].exp().item(), rtol=1e-6, atol=0)
