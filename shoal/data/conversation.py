@@ -48,7 +48,7 @@ def conversation_of(
     if source.system_prompt is not None:
         messages = messages[1:] if messages[0]["role"] == "system" else messages
         messages = [{"role": "system", "content": source.system_prompt}, *messages]
-    return Conversation(row.where, messages, _ground_truths(row, source, known_verifiers, reward))
+    return Conversation(row.where, messages, ground_truths_of(row, source, known_verifiers, reward))
 
 
 def _column(row: Row, name: str) -> Any:
@@ -92,9 +92,13 @@ def _unicode(row: Row, text: str, column: str) -> str:
     return text
 
 
-def _ground_truths(
+def ground_truths_of(
     row: Row, source: SourceConfig, known_verifiers: Collection[str] | None, reward: RewardConfig
 ) -> tuple[GroundTruth, ...]:
+    """What a row's answers are judged by, with the names and weights that `reward` gives.
+
+    Raises `InvalidArgument` for a row without label or verifier, or one of an unknown verifier.
+    """
     label = _column(row, source.ground_truth_column)
     named = source.verifier if source.verifier is not None else _column(row, source.verifier_column)
     if isinstance(named, str):

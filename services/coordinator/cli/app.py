@@ -39,6 +39,8 @@ run_app = _typer("Start, watch and steer runs of a coordinator, wherever it is."
 config_app = _typer("Look at a configuration file.")
 app.add_typer(run_app, name="run")
 app.add_typer(config_app, name="config")
+reward_app = _typer("See what completions would be paid.")
+app.add_typer(reward_app, name="reward")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, for example configs/quickstart.toml.")]
 Overrides = Annotated[
@@ -263,6 +265,39 @@ def config_suggest(
     from shoal.config.suggest import suggest
 
     print(suggest(task, gpu_memory_gb, model).toml, end="")
+
+
+@reward_app.command("score")
+def reward_score(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.jsonl",
+            help="Rows with completion, ground_truth and verifier (or dataset); finish_reason, token_ids and weight "
+            "where they matter.",
+        ),
+    ],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Take [reward] from this file.")
+    ] = None,
+    overrides: Overrides = None,
+    tokenize: Annotated[
+        bool, typer.Option("--tokenize", help="Make token_ids with the tokenizer of CONFIG where a row has none.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Score completions as a run would: outcome, reward, its parts, what each verifier said. No service is needed."""
+    from services.coordinator.cli import rewards
+
+    rewards.score(file, config, overrides or [], tokenize=tokenize, output=output)
+
+
+@reward_app.command("list")
+def reward_list(output: OutputOption = Output.TABLE) -> None:
+    """Describe every verifier: what it reads, what it returns, and whether it can work here."""
+    from services.coordinator.cli import rewards
+
+    rewards.list_verifiers(output=output)
 
 
 @app.command()

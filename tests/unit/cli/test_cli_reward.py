@@ -1,0 +1,104 @@
+"""`shoal reward` pays completions of a file as a run would."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.coordinator.cli import main
+from shoal.verifiers import BUILT_IN_VERIFIERS
+from tests.tiny_model import make_tiny_model
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+RIGHT = {"completion": "<think>t</think> <answer>5</answer>", "ground_truth": "5", "verifier": "gsm8k"}
+CUT_OFF = {"completion": "so 5", "ground_truth": 5, "dataset": "GSM8K", "finish_reason": "length", "weight": 2}
+NO_LABEL = {"completion": "so 5", "ground_truth": ["5", "five"], "verifier": ["gsm8k", "gsm8k"]}
+
+
+@pytest.fixture
+def shoal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shoal:
+    """Runs the command line in this process, its children beside it; exit code, standard output and error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["shoal", "reward", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+def rows_file(tmp_path: Path, *rows: Any) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_are_paid_by_the_composition_that_is_asked_for(shoal: Shoal, tmp_path: Path) -> None:
+    form = (
+        "--set",
+        "reward.format.kind=r1",
+        "--set",
+        "reward.format.mode=add",
+        "--set",
+        "reward.verification_reward=10",
+    )
+    code, out, error = shoal("score", rows_file(tmp_path, RIGHT, CUT_OFF, NO_LABEL), *form, "-o", "json")
+    assert code == 0, error
+    answer = json.loads(out)
+    assert [row["reward"] for row in answer["rows"]] == [11, 20, None]
+    assert answer["rows"][0]["parts"] == {"verifiable": 10, "format": 1}
+    assert [part["outcome"] for part in answer["rows"][2]["verifiers"]] == ["scored", "unscorable"]
+    assert answer["summary"]["outcomes"] == {"scored": 2, "unscorable": 1}
+    assert answer["summary"]["mean_reward"] == 15.5, "what cannot be judged is no 0"
+
+
+def test_a_configuration_brings_its_rules_and_its_tokenizer(shoal: Shoal, tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'[model]\npath = "{model}"\n[[data.sources]]\npath = "unused.jsonl"\n'
+        "[reward]\nnon_stop_penalty = -1\n[reward.length]\ncoef = 0.5\nmax_length_tokens = 1\n"
+    )
+    rows = rows_file(tmp_path, RIGHT, CUT_OFF)
+    code, _, error = shoal("score", rows, "--config", str(config))
+    assert code == 2 and "row 1 has no token_ids" in error and "--tokenize" in error, error
+    code, out, error = shoal("score", rows, "--config", str(config), "--tokenize")
+    assert code == 0, error
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["line", "outcome", "reward", "parts", "verifiers", "completion"]
+    assert lines[1][:6] == ["1", "scored", "0.5", "verifiable=1", "length=-0.5", "non_stop=0"]
+    assert lines[2][:3] == ["2", "scored", "-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"verifier": "gsm9k"}, "rows.jsonl:1: no verifier is called 'gsm9k'"),
+        ({"completion": None}, "rows.jsonl:1: completion must be a text (found: NoneType)"),
+        ({"finish_reason": "eos"}, "rows.jsonl:1: finish_reason must be 'stop' or 'length' (found: 'eos')"),
+        ({"token_ids": [0.5]}, "rows.jsonl:1: token_ids must be a list of integers"),
+        ({"verifier": "llm_judge"}, "rows.jsonl:1: prompt must be a text, and a judge needs it (found: '')"),
+        ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number (found: '2')"),
+    ],
+)
+def test_a_malformed_row_is_named_before_any_process_is_started(
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
+    code, _, error = shoal("score", rows_file(tmp_path, RIGHT | change))
+    assert code == 2 and message in error, error
+
+
+def test_every_verifier_is_described(shoal: Shoal) -> None:
+    code, out, error = shoal("list", "--output", "json")
+    assert code == 0, error
+    listed = json.loads(out)
+    assert {verifier["name"] for verifier in listed} == BUILT_IN_VERIFIERS
+    assert all(verifier["description"] for verifier in listed)
+    code, out, _ = shoal("list")
+    assert "gsm8k (reads text)" in out
