@@ -1,6 +1,7 @@
 """A letter among choices."""
 
 import re
+from collections import deque
 from typing import Any
 
 from services.reward.text import last_between
@@ -57,7 +58,5 @@ def _choice(text: str, strict: bool) -> str:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    last = None
-    for last in pattern.finditer(text):  # noqa: B007
-        pass
-    return last
+    found = deque(pattern.finditer(text), maxlen=1)
+    return found[0] if found else None
