@@ -1,6 +1,6 @@
 """The commands of `shoal` with their options; what they do is in the modules beside this one.
 
-Nothing is imported here but typer: gRPC, pydantic and rich cost ten times what `shoal --help` may take.
+Nothing that takes time is imported here but typer: gRPC, pydantic and rich cost ten times what `shoal --help` may take.
 """
 
 import os
@@ -12,14 +12,8 @@ from typing import Annotated
 import typer
 
 from services.coordinator.cli.exit_codes import ExitCode, exit_code_of
+from services.coordinator.cli.output import Output
 from shoal.errors import InvalidArgument, ShoalError
-
-
-class Output(StrEnum):
-    """How results are written."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class StopHow(StrEnum):

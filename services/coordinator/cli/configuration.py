@@ -5,19 +5,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from services.coordinator.cli.output import Output
 from services.coordinator.cli.tables import print_json, print_pairs
 from shoal.config import dump_config, load_config
 from shoal.config.derived import derived_values
 from shoal.config.load import config_digest
 from shoal.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from services.coordinator.cli.app import Output
 
-
-def show(path: Path, overrides: Sequence[str], *, output: "Output") -> None:
+def show(path: Path, overrides: Sequence[str], *, output: Output) -> None:
     """Prints every field of the resolved configuration, then what follows from them."""
     config = load_config(path, overrides)
     values, derived = dump_config(config), asdict(derived_values(config))
@@ -39,7 +37,7 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
 
 
-def check(path: Path, overrides: Sequence[str], *, deep: bool, output: "Output") -> None:
+def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -> None:
     """Checks a configuration; `deep` loads tokenizer and data as well. Prints what it amounts to.
 
     Raises `InvalidArgument` that names the field at fault.

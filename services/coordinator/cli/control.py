@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from google.protobuf import json_format
 
@@ -18,6 +17,7 @@ from services.coordinator.cli.client import (
     follow,
 )
 from services.coordinator.cli.exit_codes import ExitCode
+from services.coordinator.cli.output import Output
 from services.coordinator.cli.progress import ProgressView
 from services.coordinator.cli.tables import print_message, print_pairs, print_table
 from shoal.config import load_config
@@ -25,9 +25,6 @@ from shoal.config.load import config_struct
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
-
-if TYPE_CHECKING:
-    from services.coordinator.cli.app import Output
 
 
 def start_request(config: Path | None, overrides: Sequence[str], *, resume: str, name: str) -> pb.StartRunRequest:
@@ -42,7 +39,7 @@ def start_request(config: Path | None, overrides: Sequence[str], *, resume: str,
     return pb.StartRunRequest(config=config_struct(load_config(config, overrides)), run_id=name)
 
 
-def start(address: str, request: pb.StartRunRequest, *, watch: bool, output: "Output") -> ExitCode:
+def start(address: str, request: pb.StartRunRequest, *, watch: bool, output: Output) -> ExitCode:
     """Starts or resumes a run, and shows it until it ends if asked."""
     response = ask(address, lambda stub: stub.StartRun(request, timeout=START_TIMEOUT_S))
     if watch:
@@ -51,18 +48,18 @@ def start(address: str, request: pb.StartRunRequest, *, watch: bool, output: "Ou
     return ExitCode.OK
 
 
-def status(address: str, run_id: str, *, output: "Output") -> None:
+def status(address: str, run_id: str, *, output: Output) -> None:
     """Describes a run."""
     response = ask(address, lambda stub: stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=CALL_TIMEOUT_S))
     _print_run(response.run, output)
 
 
-def watch(address: str, run_id: str, *, after_sequence: int, output: "Output") -> ExitCode:
+def watch(address: str, run_id: str, *, after_sequence: int, output: Output) -> ExitCode:
     """Shows a run's events until it ends; the exit code says how it ended."""
     return _watch(address, run_id, after_sequence, as_json=output == "json")
 
 
-def steer(address: str, method: str, run_id: str, *, output: "Output") -> None:
+def steer(address: str, method: str, run_id: str, *, output: Output) -> None:
     """Calls PauseRun or ResumeRun."""
     if method == "PauseRun":
         paused = ask(address, lambda stub: stub.PauseRun(pb.PauseRunRequest(run_id=run_id), timeout=CALL_TIMEOUT_S))
@@ -72,14 +69,14 @@ def steer(address: str, method: str, run_id: str, *, output: "Output") -> None:
         _print_run(resumed.run, output)
 
 
-def stop(address: str, run_id: str, *, drain: bool, output: "Output") -> None:
+def stop(address: str, run_id: str, *, drain: bool, output: Output) -> None:
     """Asks a run to end."""
     mode = pb.STOP_MODE_DRAIN if drain else pb.STOP_MODE_NOW
     request = pb.StopRunRequest(run_id=run_id, mode=mode)
     _print_run(ask(address, lambda stub: stub.StopRun(request, timeout=CALL_TIMEOUT_S)).run, output)
 
 
-def checkpoint(address: str, run_id: str, *, output: "Output") -> None:
+def checkpoint(address: str, run_id: str, *, output: Output) -> None:
     """Has a checkpoint written, and waits for it."""
     request = pb.SaveCheckpointRequest(run_id=run_id)
     response = ask(address, lambda stub: stub.SaveCheckpoint(request, timeout=CHECKPOINT_TIMEOUT_S))
@@ -89,7 +86,7 @@ def checkpoint(address: str, run_id: str, *, output: "Output") -> None:
         print(f"checkpoint {response.checkpoint_id} is written, of step {response.policy_version}")
 
 
-def evaluate(address: str, run_id: str, *, output: "Output") -> None:
+def evaluate(address: str, run_id: str, *, output: Output) -> None:
     """Has the policy evaluated, and waits for the result."""
     request = pb.EvaluateRequest(run_id=run_id)
     response = ask(address, lambda stub: stub.Evaluate(request, timeout=EVALUATION_TIMEOUT_S))
@@ -103,7 +100,7 @@ def evaluate(address: str, run_id: str, *, output: "Output") -> None:
     print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])
 
 
-def list_runs(address: str, limit: int, *, output: "Output") -> None:
+def list_runs(address: str, limit: int, *, output: Output) -> None:
     """Lists runs, newest first."""
     response = ask(address, lambda stub: stub.ListRuns(pb.ListRunsRequest(page_size=limit), timeout=CALL_TIMEOUT_S))
     if output == "json":
@@ -123,7 +120,7 @@ def list_runs(address: str, limit: int, *, output: "Output") -> None:
     print_table(["run", "state", "step", "started (UTC)", "checkpoint", "message"], rows)
 
 
-def rollouts(address: str, run_id: str, limit: int, page: str, *, output: "Output") -> None:
+def rollouts(address: str, run_id: str, limit: int, page: str, *, output: Output) -> None:
     """Lists groups with their completions."""
     request = pb.ListRolloutsRequest(run_id=run_id, page_size=limit, page_token=page)
     response = ask(address, lambda stub: stub.ListRollouts(request, timeout=CALL_TIMEOUT_S))
@@ -142,7 +139,7 @@ def rollouts(address: str, run_id: str, limit: int, page: str, *, output: "Outpu
         print(f"more: --page {response.next_page_token}")
 
 
-def workers(address: str, *, output: "Output") -> None:
+def workers(address: str, *, output: Output) -> None:
     """Lists workers."""
     response = ask(address, lambda stub: stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_TIMEOUT_S))
     if output == "json":
@@ -185,7 +182,7 @@ def _watch(address: str, run_id: str, after_sequence: int, *, as_json: bool) -> 
     return ExitCode.FAILED if asyncio.run(watching()).state == pb.RUN_STATE_FAILED else ExitCode.OK
 
 
-def _print_run(run: pb.Run, output: "Output") -> None:
+def _print_run(run: pb.Run, output: Output) -> None:
     if output == "json":
         print_message(run)
         return

