@@ -4,6 +4,7 @@ All code speaks these; `shoal.wire` turns them into messages and back. Shapes: P
 a completion.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -58,6 +59,23 @@ class GroundTruth:
 
 
 @dataclass(frozen=True)
+class ChatMessage:
+    """One turn of a conversation."""
+
+    role: str
+    """For example "user"."""
+    content: str
+
+
+def question_of(messages: Sequence[ChatMessage]) -> str:
+    """A conversation as people read it: a single message as it is; several, system messages included, each as
+    "role: content"."""
+    if len(messages) == 1:
+        return messages[0].content
+    return "\n".join(f"{message.role}: {message.content}" for message in messages)
+
+
+@dataclass(frozen=True)
 class Prompt:
     """One question, ready to be sampled from."""
 
@@ -67,6 +85,13 @@ class Prompt:
     """[P] the chat-templated prompt."""
     text: str
     ground_truths: tuple[GroundTruth, ...]
+    messages: tuple[ChatMessage, ...] = ()
+    """What `text` was made of; empty where only the text is known."""
+
+    @property
+    def question(self) -> str:
+        """What is asked, as people read it: without the marks of a chat template, where messages are known."""
+        return question_of(self.messages) or self.text
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from google.protobuf.struct_pb2 import Value
 
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.rollout import (
+    ChatMessage,
     Completion,
     FinishReason,
     Float32Array,
@@ -94,6 +95,7 @@ def prompt_to_wire(prompt: Prompt) -> rollout_pb2.Prompt:
             )
             for truth in prompt.ground_truths
         ],
+        messages=[rollout_pb2.ChatMessage(role=message.role, content=message.content) for message in prompt.messages],
     )
 
 
@@ -110,6 +112,7 @@ def prompt_from_wire(message: rollout_pb2.Prompt) -> Prompt:
             )
             for truth in message.ground_truths
         ),
+        messages=tuple(ChatMessage(turn.role, turn.content) for turn in message.messages),
     )
 
 

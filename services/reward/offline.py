@@ -1,8 +1,8 @@
 """`python -m services.reward.offline score|list`: scoring without a service, by the same pool and the same rules.
 
 `score` reads one JSON document from stdin, {"config": the whole RunConfig, "rows": [{"truths": [[verifier, label,
-weight], ...], "prompt", "completion", "finish_reason", "token_ids"}, ...]}, and writes the scores in the rows' order;
-`list` writes the verifiers. For the command line, which cannot import a service.
+weight], ...], "messages": [[role, content], ...], "completion", "finish_reason", "token_ids"}, ...]}, and writes the
+scores in the rows' order; `list` writes the verifiers. For the command line, which cannot import a service.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from services.reward.pool import VerifierPool
 from services.reward.registry import ALL_VERIFIERS, VERIFIERS, Verifier
 from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument, ShoalError
-from shoal.rollout import FinishReason, GroundTruth, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Score, ScoreOutcome, VerifierScore, question_of
 from shoal.verifiers import JUDGE_VERIFIERS
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
@@ -73,7 +73,7 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> li
     async def verified(truth: GroundTruth, row: Mapping[str, Any]) -> VerifierScore:
         if truth.verifier in JUDGE_VERIFIERS:
             assert judge is not None
-            return await judge.judge(truth.verifier, row["prompt"], row["completion"], truth.label)
+            return await judge.judge(truth.verifier, _question(row), row["completion"], truth.label)
         return await pool.judge(truth.verifier, row["completion"], truth.label, row["token_ids"])
 
     async def score(index: int) -> Score:
@@ -89,6 +89,10 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> li
         await pool.close()
         if judge is not None:
             await judge.close()
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    return question_of([ChatMessage(role, content) for role, content in row["messages"]])
 
 
 def _plain(score: Score) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class RewardService(RewardServiceServicer):
         if truth.verifier in JUDGE_VERIFIERS:
             if self._judge is None:
                 return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
-            return await self._judge.judge(truth.verifier, prompt.text, completion.text, truth.label)
+            return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
         tokens = _tokens_for(truth.verifier, completion)
         return await pool.judge(truth.verifier, completion.text, truth.label, tokens)
 

@@ -11,9 +11,7 @@ from shoal.config.data import SourceConfig
 from shoal.config.services import RewardConfig
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
-from shoal.rollout import GroundTruth
-
-Message = dict[str, str]
+from shoal.rollout import ChatMessage, GroundTruth
 
 
 @dataclass(frozen=True)
@@ -21,15 +19,15 @@ class Conversation:
     """What a row asks and what its answers are judged by."""
 
     where: str
-    messages: list[Message]
-    """Each with `role` and `content`; the model's answer comes next."""
+    messages: tuple[ChatMessage, ...]
+    """The model's answer comes next."""
     ground_truths: tuple[GroundTruth, ...]
 
     @property
-    def question(self) -> str:
+    def asked(self) -> str:
         """The conversation without system messages, one "role: content" after the other."""
-        asked = [message for message in self.messages if message["role"] != "system"]
-        return "\n".join(f"{message['role']}: {message['content']}" for message in asked)
+        asked = [message for message in self.messages if message.role != "system"]
+        return "\n".join(f"{message.role}: {message.content}" for message in asked)
 
 
 def conversation_of(
@@ -42,12 +40,12 @@ def conversation_of(
 
     Raises `InvalidArgument` that says where the row is and what is wrong with it.
     """
-    messages = _messages(row, _column(row, source.messages_column), source.messages_column)
-    if len(messages) > 1 and messages[-1]["role"] == "assistant":
+    messages = messages_of(row, _column(row, source.messages_column), source.messages_column)
+    if len(messages) > 1 and messages[-1].role == "assistant":
         messages = messages[:-1]
     if source.system_prompt is not None:
-        messages = messages[1:] if messages[0]["role"] == "system" else messages
-        messages = [{"role": "system", "content": source.system_prompt}, *messages]
+        messages = messages[1:] if messages[0].role == "system" else messages
+        messages = (ChatMessage("system", source.system_prompt), *messages)
     return Conversation(row.where, messages, ground_truths_of(row, source, known_verifiers, reward))
 
 
@@ -65,7 +63,8 @@ def _column(row: Row, name: str) -> Any:
     return row.values[name]
 
 
-def _messages(row: Row, value: Any, column: str) -> list[Message]:
+def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
+    """What a column holds, a list of messages or one question, as messages. Raises `InvalidArgument`."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
@@ -78,8 +77,8 @@ def _messages(row: Row, value: Any, column: str) -> list[Message]:
             raise InvalidArgument(
                 f"{row.where}: each of {column} needs a role and a content, both text (found: {message!r:.80})"
             )
-        messages.append({"role": role, "content": _unicode(row, content, column)})
-    return messages
+        messages.append(ChatMessage(role, _unicode(row, content, column)))
+    return tuple(messages)
 
 
 def _unicode(row: Row, text: str, column: str) -> str:

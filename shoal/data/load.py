@@ -65,8 +65,9 @@ def load_prompts(
                 token_ids=np.array(token_ids, dtype=np.int32),
                 text=text,
                 ground_truths=conversation.ground_truths,
+                messages=conversation.messages,
             )
-            kept[number] = (prompt, conversation.question)
+            kept[number] = (prompt, conversation.asked)
         for repeat in range(max(uses.values())):
             for number, (prompt, question) in kept.items():
                 if uses[number] > repeat:
@@ -124,7 +125,8 @@ def _render(conversation: Conversation, tokenizer: Any) -> str:
             "'{% for message in messages %}{{ message.content }}\\n{% endfor %}'"
         )
     try:
-        text = tokenizer.apply_chat_template(conversation.messages, add_generation_prompt=True, tokenize=False)
+        messages = [{"role": message.role, "content": message.content} for message in conversation.messages]
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # A template is a program: it raises what it likes.
         raise InvalidArgument(
             f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) refuses the "

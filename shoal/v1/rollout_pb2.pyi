@@ -97,6 +97,7 @@ class Prompt(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     GROUND_TRUTHS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     prompt_id: _builtins.str
     """Identifies the prompt in its data set, stable across runs: "source:row"."""
     token_ids: _builtins.bytes
@@ -109,6 +110,12 @@ class Prompt(_message.Message):
     def ground_truths(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroundTruth]:
         """What the completions are judged against."""
 
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """The conversation that the chat template made `text` of, in order, for
+        whoever judges by reading it. Where it is empty, `text` stands for it.
+        """
+
     def __init__(
         self,
         *,
@@ -116,14 +123,43 @@ class Prompt(_message.Message):
         token_ids: _builtins.bytes = ...,
         text: _builtins.str = ...,
         ground_truths: _abc.Iterable[Global___GroundTruth] | None = ...,
+        messages: _abc.Iterable[Global___ChatMessage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ground_truths", b"ground_truths", "prompt_id", b"prompt_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ground_truths", b"ground_truths", "messages", b"messages", "prompt_id", b"prompt_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
+
+@_typing.final
+class ChatMessage(_message.Message):
+    """One turn of a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """Whose turn it is: "system", "user", "assistant", or what else the model's
+    chat template knows.
+    """
+    content: _builtins.str
+    """What was said."""
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        content: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class GroundTruth(_message.Message):

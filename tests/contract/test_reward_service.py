@@ -21,7 +21,7 @@ from services.reward.service import RewardService
 from services.reward.verifiers import code
 from shoal.config.load import config_struct, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
-from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rollout import ChatMessage, GroundTruth, Prompt, Score, ScoreOutcome
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
@@ -365,10 +365,17 @@ async def test_the_process_serves_ends_on_sigterm_and_takes_its_pool_with_it_eve
 async def test_a_judge_scores_beside_the_pool_and_sees_the_question(client: Client) -> None:
     async with judge_server() as server:
         await client.configured(num_processes=1, judge={"base_url": server.url, "model": "judge"})
-        scores = await client.score([FIVE, GroundTruth("general-quality_ref", "it is five", 2.0)], ["5", "6"])
+        truths = (FIVE, GroundTruth("general-quality_ref", "it is five", 2.0))
+        messages = (ChatMessage("user", "How many?"),)
+        prompt = Prompt("test:0", np.zeros(0, np.int32), "<|im_start|>user\nHow many?", truths, messages)
+        asked = reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
+        scores = await client.send([asked, completion_request(0, "5"), completion_request(1, "6")])
+        await client.score(truths, ["5"])
     assert sorted((score.sample_index, score.reward) for score in scores) == [(0, 1 + 2 * 0.7), (1, 2 * 0.7)]
-    sent = server.requests[0]["messages"][1]["content"]
-    assert "a question" in sent and "it is five" in sent, sent
+    sent, *_, without_messages = (request["messages"][1]["content"] for request in server.requests)
+    assert "How many?" in sent and "it is five" in sent, sent
+    assert "im_start" not in sent, f"the judge is shown the marks of the policy's chat template: {sent}"
+    assert "a question" in without_messages, without_messages
 
 
 async def test_a_judge_that_is_down_fails_the_completion_and_pays_no_zero(client: Client) -> None:

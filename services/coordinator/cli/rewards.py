@@ -16,7 +16,7 @@ from services.coordinator.cli.tables import print_json, print_table
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.data import SourceConfig
 from shoal.config.load import apply_override
-from shoal.data.conversation import ground_truths_of
+from shoal.data.conversation import ground_truths_of, messages_of
 from shoal.data.files import read_file
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
@@ -88,15 +88,17 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
         raise InvalidArgument(f"{row.where}: completion must be a text (found: {type(completion).__name__})")
     if finish not in (FinishReason.STOP, FinishReason.LENGTH):
         raise InvalidArgument(f"{row.where}: finish_reason must be 'stop' or 'length' (found: {finish!r:.80})")
-    prompt = values.get("prompt", "")
-    if not isinstance(prompt, str) or (not prompt and any(truth.verifier in JUDGE_VERIFIERS for truth in truths)):
-        raise InvalidArgument(f"{row.where}: prompt must be a text, and a judge needs it (found: {prompt!r:.80})")
+    prompt = values.get("prompt")
+    if not prompt and any(truth.verifier in JUDGE_VERIFIERS for truth in truths):
+        raise InvalidArgument(
+            f"{row.where}: a judge needs a prompt, a question or a list of messages (found: {prompt!r})"
+        )
     token_ids = values.get("token_ids") or []
     if not isinstance(token_ids, list) or not all(type(token) is int for token in token_ids):
         raise InvalidArgument(f"{row.where}: token_ids must be a list of integers")
     return {
         "truths": [[truth.verifier, truth.label, truth.weight] for truth in truths],
-        "prompt": prompt,
+        "messages": [[turn.role, turn.content] for turn in messages_of(row, prompt, "prompt")] if prompt else [],
         "completion": completion,
         "finish_reason": finish,
         "token_ids": token_ids,

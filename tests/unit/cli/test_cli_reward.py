@@ -82,7 +82,8 @@ def test_a_configuration_brings_its_rules_and_its_tokenizer(shoal: Shoal, tmp_pa
         ({"completion": None}, "rows.jsonl:1: completion must be a text (found: NoneType)"),
         ({"finish_reason": "eos"}, "rows.jsonl:1: finish_reason must be 'stop' or 'length' (found: 'eos')"),
         ({"token_ids": [0.5]}, "rows.jsonl:1: token_ids must be a list of integers"),
-        ({"verifier": "llm_judge"}, "rows.jsonl:1: prompt must be a text, and a judge needs it (found: '')"),
+        ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
+        ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: each of prompt needs a role and a content"),
         ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number (found: '2')"),
     ],
 )

@@ -1,14 +1,18 @@
 """What is read from messages is checked, by the name of the field."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shoal.errors import InvalidArgument
 from shoal.rollout import (
+    ChatMessage,
     Completion,
     FinishReason,
+    GroundTruth,
+    Prompt,
     RewardPart,
     SamplingParams,
     Score,
@@ -23,6 +27,8 @@ from shoal.wire import (
     batch_to_wire,
     completion_from_wire,
     completion_to_wire,
+    prompt_from_wire,
+    prompt_to_wire,
     sampling_from_wire,
     sampling_to_wire,
     score_from_wire,
@@ -42,6 +48,15 @@ def completion(*spans: tuple[int, int]) -> Completion:
         version_spans=tuple(VersionSpan(VERSION, start, end) for start, end in spans),
         seed=1,
     )
+
+
+def test_a_prompt_arrives_as_it_left() -> None:
+    messages = (ChatMessage("system", "be brief"), ChatMessage("user", "2 + 2?"))
+    truth = GroundTruth("general-quality_ref", {"a": ["4"]}, 0.5)
+    sent = Prompt("test:0", np.arange(3, dtype=np.int32), "<s>2 + 2?", (truth,), messages)
+    read = prompt_from_wire(prompt_to_wire(sent))
+    assert read.token_ids.tolist() == [0, 1, 2]
+    assert replace(read, token_ids=sent.token_ids) == sent
 
 
 def test_a_completion_says_which_weights_sampled_each_token() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_a_plain_question_is_a_message_of_the_user(tmp_path: Path) -> None:
     assert loaded(tmp_path, ROW).prompts[0].text == (
         "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+def test_whoever_reads_a_prompt_sees_the_conversation_and_not_the_marks_of_its_template(tmp_path: Path) -> None:
+    turns = [("system", "Answer in French."), ("user", "Hi"), ("assistant", "Salut"), ("user", "2 + 2?")]
+    rows = [ROW, {**ROW, "messages": [{"role": role, "content": content} for role, content in turns]}]
+    plain, talk = loaded(tmp_path, *rows).prompts
+    assert plain.question == ROW["messages"] and "<|im_start|>" in plain.text
+    assert talk.question == "system: Answer in French.\nuser: Hi\nassistant: Salut\nuser: 2 + 2?"
+    assert replace(plain, messages=()).question == plain.text, "where no message is known the text is all there is"
 
 
 def test_token_ids_are_those_of_the_tokenizers_own_chat_template(tmp_path: Path) -> None:
