@@ -2,11 +2,10 @@
 
 import re
 from typing import Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from shoal.config.section import Section
+from shoal.config.endpoint import EndpointConfig
 
 PLACES = ("question", "answer", "reference", "rubric")
 """What a template may ask for; as {question} in its text."""
@@ -17,15 +16,12 @@ PLACE = re.compile(r"\{([A-Za-z_][A-Za-z_0-9]*)?\}")
 _DOUBLED = re.compile(r"\{\{\s*[A-Za-z_]*\s*\}\}")
 
 
-class JudgeConfig(Section):
+class JudgeConfig(EndpointConfig):
     base_url: str = ""
     """Where the judge answers: any server with OpenAI's chat completions, to the version, as in
     `http://127.0.0.1:8000/v1`. Unset, data whose labels need a judge are refused."""
     model: str = ""
     """Name of the judge's model at that server."""
-    api_key_env: str = ""
-    """Environment variable of the reward service that holds the key; unset sends none. The key itself has no place in
-    a configuration."""
     template: str = ""
     """What `llm_judge` asks, with the places {question}, {answer}, {reference} and {rubric}, of which {answer} is
     needed; unset is a template of our own. How to answer is added."""
@@ -39,43 +35,12 @@ class JudgeConfig(Section):
     """Longest answer of the judge, its thoughts included."""
     json_mode: bool = False
     """Ask the server for JSON and nothing else, where it knows `response_format`."""
-    timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time for one request."""
-    total_timeout_s: float = Field(default=180.0, gt=0)
-    """Longest time for one question from the moment that it is sent, all attempts and the pauses between them
-    included; past it the outcome is FAILED."""
-    max_attempts: int = Field(default=4, ge=1)
-    """Requests for one question, when the server is busy, broken or silent."""
-    max_concurrent: int = Field(default=32, ge=1)
-    """Questions that one reward service has open at the judge at once; others wait."""
     cache_size: int = Field(default=10_000, ge=0)
     """Verdicts that one reward service keeps, so that an identical question is asked once; 0 keeps none."""
     input_price: float = Field(default=0.0, ge=0)
     """Price of a million tokens that the judge reads, in whatever currency."""
     output_price: float = Field(default=0.0, ge=0)
     """Price of a million tokens that the judge writes."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_plain_url(cls, value: str) -> str:
-        if not value:
-            return value
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must begin with http:// or https:// and name a host, as in http://127.0.0.1:8000/v1")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("must not hold credentials; name the key's environment variable in api_key_env")
-        if parts.query or parts.fragment:
-            raise ValueError("must end with the path, without ? and #")
-        return value.rstrip("/")
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        if value and not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", value):
-            # The value may be a key given by mistake, so it is not repeated.
-            raise ValueError("must be the name of an environment variable, not the key; as in OPENAI_API_KEY")
-        return value
 
     @field_validator("template")
     @classmethod

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.reward.judge.endpoint import Endpoint, JudgeFailed, Reply
+from services.reward.http_endpoint import EndpointFailed
+from services.reward.judge.endpoint import Endpoint, Reply
 from services.reward.judge.labels import JUDGED_LABELS, OWN, JudgedLabel
 from services.reward.judge.reply import read_grade
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
@@ -107,7 +108,7 @@ class Judge:
             outcome = ScoreOutcome.SCORED
         except Unscorable as error:
             outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
-        except JudgeFailed as error:
+        except EndpointFailed as error:
             detail = f"the judge cannot be asked: {error}"
         except Exception as error:
             detail = f"the judge raised {type(error).__name__}: {error}"
@@ -155,7 +156,7 @@ class Judge:
             graded = await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise JudgeFailed("the reward service was configured anew") from None
+                raise EndpointFailed("the reward service was configured anew") from None
             raise
         return replace(graded, from_cache=is_shared)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.judge import endpoint
+from services.reward import http_endpoint as endpoint
 from services.reward.judge.judge import Judge, answer_of
 from services.reward.judge.labels import JUDGED_LABELS
 from shoal.config.judge import JudgeConfig

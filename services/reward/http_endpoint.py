@@ -1,0 +1,177 @@
+"""A server that is asked over HTTP: one JSON object there, one back, as often as it takes."""
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any, NoReturn, TypeVar
+
+import httpx2
+
+from services.reward.verdict import Unscorable
+from shoal.config.endpoint import EndpointConfig
+from shoal.errors import InvalidArgument
+
+# Busy, broken for now, or too slow: the same request may succeed later.
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_MOST_REPLY_BYTES = 4 << 20
+_SHOWN = 160
+
+T = TypeVar("T")
+
+
+class EndpointFailed(Exception):
+    """The server could not be asked. The message says why."""
+
+    def __init__(self, why: str, *, status: int | None = None) -> None:
+        """`status`: the server's refusal, which asking again does not change; None when it may answer later."""
+        super().__init__(why)
+        self.status = status
+
+
+class _Passing(Exception):
+    """As `EndpointFailed`, but worth another attempt."""
+
+    def __init__(self, why: str, retry_after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+
+class HttpEndpoint:
+    """Asks one question at a time per call; calls run beside each other. Belongs to one event loop."""
+
+    def __init__(self, config: EndpointConfig, route: str, *, section: str, who: str, expected: str) -> None:
+        """`section` holds the settings, `who` answers, and `expected` is what a good answer is: all for messages.
+
+        Raises `InvalidArgument` when the key's environment variable is not set here.
+        """
+        self._config = config
+        self._section, self._who, self._expected = section, who, expected
+        self._key = self._key_of_environment()
+        # No proxies or credentials from the surroundings: the configuration says where questions go.
+        self._client = httpx2.AsyncClient(
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            trust_env=False,
+            timeout=httpx2.Timeout(config.timeout_s),
+            limits=httpx2.Limits(
+                max_connections=config.max_concurrent, max_keepalive_connections=config.max_concurrent
+            ),
+        )
+        self._url = f"{config.base_url}{route}"
+        self.num_requests = 0
+        """Requests sent, repeated ones too."""
+
+    def _key_of_environment(self) -> str:
+        name = self._config.api_key_env
+        if not name:
+            return ""
+        key = os.environ.get(name, "").strip()
+        if not key:
+            raise InvalidArgument(
+                f"{self._section}.api_key_env: the environment of this reward service has no {name}; set it to "
+                f"{self._who}'s key where the service is started, or unset api_key_env"
+            )
+        if not key.isascii() or not key.isprintable():
+            raise InvalidArgument(
+                f"{self._section}.api_key_env: what {name} holds cannot stand in a header; set it to {self._who}'s "
+                "key, of plain ASCII"
+            )
+        return key
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        await self._client.aclose()
+
+    async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """What `read` makes of the answer's JSON, after as many attempts as allowed.
+
+        `read` raises LookupError, TypeError or ValueError for what is no good answer. Raises `EndpointFailed`, and
+        `Unscorable` when it is this question that the server cannot take.
+        """
+        config = self._config
+        why = ""
+        try:
+            async with asyncio.timeout(config.total_timeout_s):
+                for attempt in range(1, config.max_attempts + 1):
+                    try:
+                        return self._read(await self._ask_once(body), read)
+                    except _Passing as error:
+                        why = f"{error} (attempt {attempt} of {config.max_attempts})"
+                        if attempt < config.max_attempts:
+                            await asyncio.sleep(_pause_s(attempt, error.retry_after_s))
+        except TimeoutError:
+            why = (
+                f"no answer within {self._section}.total_timeout_s ({config.total_timeout_s:g} s); "
+                f"last: {why or 'none'}"
+            )
+        raise EndpointFailed(why)
+
+    async def _ask_once(self, body: Mapping[str, Any]) -> bytes:
+        timeout_s = self._config.timeout_s
+        self.num_requests += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                status, headers, content = await self._post(body)
+        except TimeoutError:
+            raise _Passing(f"no reply from {self._url} within {self._section}.timeout_s ({timeout_s:g} s)") from None
+        except httpx2.TimeoutException:
+            raise _Passing(f"{self._url} was silent for {timeout_s:g} s") from None
+        except httpx2.RequestError as error:
+            raise _Passing(f"{self._url} cannot be reached: {type(error).__name__}: {self._safe(str(error))}") from None
+        if status != 200:
+            self._refuse(status, headers, content)
+        return content
+
+    async def _post(self, body: Mapping[str, Any]) -> tuple[int, httpx2.Headers, bytes]:
+        async with self._client.stream("POST", self._url, json=body) as response:
+            content = bytearray()
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) > _MOST_REPLY_BYTES:
+                    raise EndpointFailed(f"the reply of {self._url} is longer than {_MOST_REPLY_BYTES >> 20} MiB")
+            return response.status_code, response.headers, bytes(content)
+
+    def _refuse(self, status: int, headers: httpx2.Headers, content: bytes) -> NoReturn:
+        said = self._safe(content.decode("utf-8", "replace"))
+        if status == 413 or (status == 400 and _is_too_long(said)):
+            raise Unscorable(f"{self._who} says that the question is too long for it: {said[:_SHOWN]}")
+        why = f"{self._url} answered {status}: {said[:_SHOWN]}"
+        if status in _PASSING:
+            raise _Passing(why, _retry_after_s(headers.get("retry-after")))
+        raise EndpointFailed(why, status=status)
+
+    def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
+        try:
+            return read(json.loads(content))
+        except (ValueError, RecursionError, LookupError, TypeError):
+            said = self._safe(content.decode("utf-8", "replace"))[:_SHOWN]
+            raise _Passing(f"{self._url} answered 200 with no {self._expected}: {said!r}") from None
+
+    def _safe(self, text: str) -> str:
+        """Without the key, should a server repeat it."""
+        return text.replace(self._key, "***") if self._key else text
+
+
+def _is_too_long(said: str) -> bool:
+    said = said.lower()
+    return "context_length_exceeded" in said or "maximum context length" in said or "context window" in said
+
+
+def _pause_s(attempt: int, retry_after_s: float | None) -> float:
+    """Doubles with each attempt, less a random part so that questions do not come back together."""
+    grown = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+    return grown if retry_after_s is None else max(min(retry_after_s, _LONGEST_PAUSE_S), 0.0)
+
+
+def _retry_after_s(header: str | None) -> float | None:
+    """Seconds that a Retry-After header asks for, as a number or a date."""
+    if not header:
+        return None
+    try:
+        return float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time()
+    except (ValueError, OverflowError, OSError):
+        return None

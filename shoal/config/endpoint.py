@@ -1,0 +1,47 @@
+"""What can be said of any server that is asked over HTTP, with requests that may be repeated."""
+
+import re
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from shoal.config.section import Section
+
+
+class EndpointConfig(Section):
+    base_url: str = ""
+    """Where the server answers."""
+    api_key_env: str = ""
+    """Environment variable of the reward service that holds the key; unset sends none. The key itself has no place in
+    a configuration."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Longest time for one request."""
+    total_timeout_s: float = Field(default=180.0, gt=0)
+    """Longest time for one question from the moment that it is sent, all attempts and the pauses between them
+    included; past it the outcome is FAILED."""
+    max_attempts: int = Field(default=4, ge=1)
+    """Requests for one question, when the server is busy, broken or silent."""
+    max_concurrent: int = Field(default=32, ge=1)
+    """Questions that one reward service has open at the server at once; others wait."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_plain_url(cls, value: str) -> str:
+        if not value:
+            return value
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must begin with http:// or https:// and name a host, as in http://127.0.0.1:8000")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("must not hold credentials; name the key's environment variable in api_key_env")
+        if parts.query or parts.fragment:
+            raise ValueError("must end with the path, without ? and #")
+        return value.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", value):
+            # The value may be a key given by mistake, so it is not repeated.
+            raise ValueError("must be the name of an environment variable, not the key; as in OPENAI_API_KEY")
+        return value
