@@ -10,18 +10,19 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from services.reward.compose import Composer, Output
-from services.reward.judge.judge import MISSING, Judge
-from services.reward.judge.labels import JUDGED_LABELS
-from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
-from services.reward.pool import VerifierPool
-from services.reward.registry import ALL_VERIFIERS, VERIFIERS, Verifier
+from services.reward.panel import Panel
 from shoal.config import RunConfig, parse_config
+from shoal.config.services import RewardConfig
 from shoal.errors import InvalidArgument, ShoalError
-from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Score, ScoreOutcome, VerifierScore, question_of
-from shoal.verifiers import JUDGE_VERIFIERS
+from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.v1 import rollout_pb2
+from shoal.wire import finish_reason_to_wire, int32_to_wire
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
 
@@ -34,8 +35,7 @@ def main() -> int:
     try:
         answer: Any
         if sys.argv[1:] == ["list"]:
-            answer = [_described(name, verifier) for name, verifier in ALL_VERIFIERS.items()]
-            answer += [_described_judge(name) for name in sorted(JUDGE_VERIFIERS)]
+            answer = [asdict(one) for one in asyncio.run(Panel(RewardConfig()).describe())]
         else:
             request = json.load(sys.stdin)
             scores = asyncio.run(score_rows(parse_config(request["config"]), request["rows"]))
@@ -49,12 +49,11 @@ def main() -> int:
 
 async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> list[Score]:
     """The scores of all rows, in their order. Raises `InvalidArgument` for a verifier that is not installed."""
-    truths = [tuple(GroundTruth(*truth) for truth in row["truths"]) for row in rows]
-    for name in sorted({truth.verifier for row in truths for truth in row}):
-        if name in JUDGE_VERIFIERS and not config.reward.judge.base_url:
-            raise InvalidArgument(f"the verifier {name!r} needs a judge; {MISSING}")
-        if name not in VERIFIERS and name not in JUDGE_VERIFIERS:
-            raise InvalidArgument(f"the verifier {name!r} is not installed here: {_missing(name)}")
+    prompts = [_prompt(number, row) for number, row in enumerate(rows, start=1)]
+    panel = Panel(config.reward)
+    for name in sorted({truth.verifier for prompt in prompts for truth in prompt.ground_truths}):
+        if why := panel.why_not(name):
+            raise InvalidArgument(why)
     composer = Composer.of(config)
     for number, row in enumerate(rows, start=1):
         if composer.reads_tokens and row["completion"] and not row["token_ids"]:
@@ -62,37 +61,34 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> li
                 f"row {number} has no token_ids, which reward.overlong, length, cosine and repetition read: give them, "
                 "or make them with --tokenize"
             )
-    pool = VerifierPool(
-        num_processes=config.reward.num_processes,
-        timeout_s=config.reward.timeout_s,
-        options=config.reward.verifiers.model_dump(),
-    )
-
-    judge = Judge(config.reward.judge) if config.reward.judge.base_url else None
-
-    async def verified(truth: GroundTruth, row: Mapping[str, Any]) -> VerifierScore:
-        if truth.verifier in JUDGE_VERIFIERS:
-            assert judge is not None
-            return await judge.judge(truth.verifier, _question(row), row["completion"], truth.label)
-        return await pool.judge(truth.verifier, row["completion"], truth.label, row["token_ids"])
 
     async def score(index: int) -> Score:
-        row = rows[index]
-        judged = [verified(truth, row) for truth in truths[index]]
+        row, prompt = rows[index], prompts[index]
+        completion = _completion(index, row)
+        parts = await asyncio.gather(*(panel.verify(truth, prompt, completion) for truth in prompt.ground_truths))
         output = Output(row["completion"], FinishReason(row["finish_reason"]), row["token_ids"])
-        return composer.score(index, truths[index], await asyncio.gather(*judged), output)
+        return composer.score(index, prompt.ground_truths, parts, output)
 
     try:
-        await pool.start()
+        await panel.start()
         return list(await asyncio.gather(*map(score, range(len(rows)))))
     finally:
-        await pool.close()
-        if judge is not None:
-            await judge.close()
+        await panel.close()
 
 
-def _question(row: Mapping[str, Any]) -> str:
-    return question_of([ChatMessage(role, content) for role, content in row["messages"]])
+def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:
+    truths = tuple(GroundTruth(*truth) for truth in row["truths"])
+    messages = tuple(ChatMessage(role, content) for role, content in row["messages"])
+    return Prompt(f"row:{number}", np.zeros(0, np.int32), "", truths, messages)
+
+
+def _completion(index: int, row: Mapping[str, Any]) -> rollout_pb2.Completion:
+    return rollout_pb2.Completion(
+        sample_index=index,
+        text=row["completion"],
+        token_ids=int32_to_wire(np.array(row["token_ids"], np.int32)),
+        finish_reason=finish_reason_to_wire(FinishReason(row["finish_reason"])),
+    )
 
 
 def _plain(score: Score) -> dict[str, Any]:
@@ -111,20 +107,6 @@ def _plain(score: Score) -> dict[str, Any]:
             for part in score.verifier_scores
         ],
     }
-
-
-def _described(name: str, verifier: Verifier) -> dict[str, str]:
-    why = verifier.unavailable() if name in VERIFIERS else _missing(name)
-    return {"name": name, "reads": verifier.reads, "description": verifier.description, "unavailable": why}
-
-
-def _described_judge(name: str) -> dict[str, str]:
-    described = RUBRIC_DESCRIPTION if name == "rubric" else JUDGED_LABELS[name].description
-    return {"name": name, "reads": "prompt and text", "description": described, "unavailable": MISSING}
-
-
-def _missing(name: str) -> str:
-    return f"it needs the package {ALL_VERIFIERS[name].module}, which an extra of shoal brings (docs/rewards.md)"
 
 
 if __name__ == "__main__":

@@ -4,26 +4,21 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from services.reward.compose import Composer, Output
-from services.reward.judge.judge import MISSING, Judge
-from services.reward.judge.labels import JUDGED_LABELS
-from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
-from services.reward.pool import VerifierPool
-from services.reward.registry import VERIFIERS, Verifier
+from services.reward.panel import Listed, Panel, token_ids
 from shoal.config.load import config_digest, parse_config
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
-from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import Prompt, Score, ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
-from shoal.verifiers import JUDGE_VERIFIERS
-from shoal.wire import finish_reason_from_wire, int32_from_wire, invalid, prompt_from_wire, score_to_wire
+from shoal.wire import finish_reason_from_wire, invalid, prompt_from_wire, score_to_wire
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +44,7 @@ class RewardService(RewardServiceServicer):
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_RewardServiceServicer_to_server
         self._config = RewardConfig()
         self._composer = Composer(self._config, length_limit_tokens=1)
-        self._pool: VerifierPool | None = None
-        self._judge: Judge | None = None
+        self._panel = Panel(self._config)
         self._run_id = ""
         self._digest = ""
         self._state: worker_pb2.WorkerState.ValueType = _IDLE
@@ -65,7 +59,7 @@ class RewardService(RewardServiceServicer):
 
     def status(self) -> worker_pb2.WorkerStatus:
         """State and load, counted in completions."""
-        num_running = min(self._num_open, self._pool.num_running if self._pool else 0)
+        num_running = min(self._num_open, self._panel.pool.num_running)
         return worker_pb2.WorkerStatus(
             state=self._state,
             message=self._message,
@@ -79,12 +73,9 @@ class RewardService(RewardServiceServicer):
         )
 
     async def close(self) -> None:
-        """Ends the pool."""
+        """Ends all that judge."""
         await _end(self._starting)
-        if self._pool is not None:
-            await self._pool.close()
-        if self._judge is not None:
-            await self._judge.close()
+        await self._panel.close()
 
     async def Configure(
         self, request: reward_pb2.RewardServiceConfigureRequest, context: Any
@@ -103,31 +94,24 @@ class RewardService(RewardServiceServicer):
                 )
             self._run_id, self._digest, self._config = request.run_id, digest, config.reward
             self._state, self._message = _LOADING, "starting verifier processes"
-            self._starting = asyncio.create_task(self._replace_pool(config, self._starting))
+            self._starting = asyncio.create_task(self._replace_panel(config, self._starting))
         return reward_pb2.RewardServiceConfigureResponse(status=self.status())
 
-    async def _replace_pool(self, run: RunConfig, replaced_before: asyncio.Task[None] | None) -> None:
-        config = run.reward
+    async def _replace_panel(self, config: RunConfig, replaced_before: asyncio.Task[None] | None) -> None:
         await _end(replaced_before)
         await self._nothing_open.wait()
-        if self._pool is not None:
-            await self._pool.close()
-            self._num_restarts_before += self._pool.num_restarts
-        self._composer = Composer.of(run)
-        self._pool = VerifierPool(
-            num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
-        )
+        await self._panel.close()
+        self._num_restarts_before += self._panel.pool.num_restarts
+        self._composer = Composer.of(config)
+        self._panel = Panel(config.reward)
         try:
-            if self._judge is not None:
-                await self._judge.close()
-            self._judge = Judge(config.judge) if config.judge.base_url else None
-            await self._pool.start()
+            await self._panel.start()
         except ShoalError as error:
             self._state, self._message = _FAILED, error.message
-            _log.error("verifier pool not started", extra={"error": error.message})
+            _log.error("verifiers not started", extra={"error": error.message})
         else:
             self._state, self._message = _READY, ""
-            _log.info("verifier pool started", extra={"pids": self._pool.pids})
+            _log.info("verifiers started", extra={"pids": self._panel.pool.pids})
 
     async def ScoreGroup(
         self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
@@ -137,10 +121,10 @@ class RewardService(RewardServiceServicer):
         if first is None or first.WhichOneof("part") != "prompt":
             raise invalid("prompt", "the first message of the stream must hold the prompt")
         prompt = prompt_from_wire(first.prompt)
-        _check_verifiers(prompt, has_judge=bool(self._config.judge.base_url))
-        pool = self._ready_pool()
+        panel = self._ready_panel()
+        _check_verifiers(prompt, panel)
         scores: asyncio.Queue[Score | None] = asyncio.Queue()
-        reader = asyncio.create_task(self._score_each(requests, prompt, (pool, self._composer), scores))
+        reader = asyncio.create_task(self._score_each(requests, prompt, (panel, self._composer), scores))
 
         def say_the_end(ended: asyncio.Task[None]) -> None:
             if not ended.cancelled():
@@ -159,7 +143,7 @@ class RewardService(RewardServiceServicer):
         self,
         requests: AsyncIterator[reward_pb2.ScoreGroupRequest],
         prompt: Prompt,
-        judges: tuple[VerifierPool, Composer],
+        judges: tuple[Panel, Composer],
         scores: asyncio.Queue[Score | None],
     ) -> None:
         """Reads completions and has each scored beside the others; ends when all are."""
@@ -181,33 +165,20 @@ class RewardService(RewardServiceServicer):
         self,
         completion: rollout_pb2.Completion,
         prompt: Prompt,
-        judges: tuple[VerifierPool, Composer],
+        judges: tuple[Panel, Composer],
         scores: asyncio.Queue[Score | None],
     ) -> None:
-        pool, composer = judges
-        parts = await asyncio.gather(
-            *(self._verified(truth, completion, prompt, pool) for truth in prompt.ground_truths)
-        )
+        panel, composer = judges
+        parts = await asyncio.gather(*(panel.verify(truth, prompt, completion) for truth in prompt.ground_truths))
         output = Output(
             completion.text,
             finish_reason_from_wire(completion.finish_reason),
-            _token_ids(completion) if composer.reads_tokens else (),
+            token_ids(completion) if composer.reads_tokens else (),
         )
         score = composer.score(completion.sample_index, prompt.ground_truths, parts, output)
         self._num_scored[score.outcome.value] += 1
         self._mean_duration_s += _SMOOTHING * (sum(part.duration_s for part in parts) - self._mean_duration_s)
         scores.put_nowait(score)
-
-    async def _verified(
-        self, truth: GroundTruth, completion: rollout_pb2.Completion, prompt: Prompt, pool: VerifierPool
-    ) -> VerifierScore:
-        """One verifier's score: the judge's, which waits for its network here, or that of the pool."""
-        if truth.verifier in JUDGE_VERIFIERS:
-            if self._judge is None:
-                return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
-            return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
-        tokens = _tokens_for(truth.verifier, completion)
-        return await pool.judge(truth.verifier, completion.text, truth.label, tokens)
 
     def _open_one(self) -> None:
         """Takes a completion in, unless too many wait."""
@@ -227,41 +198,28 @@ class RewardService(RewardServiceServicer):
         if self._num_open == 0:
             self._nothing_open.set()
 
-    def _ready_pool(self) -> VerifierPool:
-        if self._pool is None or self._state != _READY:
+    def _ready_panel(self) -> Panel:
+        if self._state != _READY:
             state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
             raise FailedPrecondition(
                 f"the reward service is {state}, not READY{': ' if self._message else ''}{self._message}",
                 reason="NOT_READY",
             )
-        return self._pool
+        return self._panel
 
     async def ListVerifiers(
         self, request: reward_pb2.ListVerifiersRequest, context: Any
     ) -> reward_pb2.ListVerifiersResponse:
-        return reward_pb2.ListVerifiersResponse(
-            verifiers=[
-                reward_pb2.VerifierInfo(name=name, description=await _described(verifier))
-                for name, verifier in VERIFIERS.items()
-            ]
-            + [
-                reward_pb2.VerifierInfo(name=name, description=self._described_judge(name))
-                for name in sorted(JUDGE_VERIFIERS)
-            ]
-        )
-
-    def _described_judge(self, name: str) -> str:
-        described = RUBRIC_DESCRIPTION if name == "rubric" else JUDGED_LABELS[name].description
-        return described if self._config.judge.base_url else f"UNAVAILABLE HERE: {MISSING}\n\n{described}"
+        return reward_pb2.ListVerifiersResponse(verifiers=[_to_wire(one) for one in await self._panel.describe()])
 
     async def GetStatus(
         self, request: reward_pb2.RewardServiceGetStatusRequest, context: Any
     ) -> reward_pb2.RewardServiceGetStatusResponse:
         return reward_pb2.RewardServiceGetStatusResponse(
             status=self.status(),
-            pool_pids=self._pool.pids if self._pool else [],
+            pool_pids=self._panel.pool.pids,
             num_scored={outcome.value: self._num_scored[outcome.value] for outcome in ScoreOutcome},
-            num_pool_restarts=self._num_restarts_before + (self._pool.num_restarts if self._pool else 0),
+            num_pool_restarts=self._num_restarts_before + self._panel.pool.num_restarts,
         )
 
 
@@ -272,32 +230,16 @@ async def _end(task: asyncio.Task[None] | None) -> None:
         await asyncio.wait([task])
 
 
-async def _described(verifier: Verifier) -> str:
-    """What the verifier does; before that, why it cannot do it here."""
-    why = await asyncio.to_thread(verifier.unavailable)
-    return f"UNAVAILABLE HERE: {why}\n\n{verifier.description}" if why else verifier.description
+def _to_wire(one: Listed) -> reward_pb2.VerifierInfo:
+    why = f"UNAVAILABLE HERE: {one.unavailable}\n\n" if one.unavailable else ""
+    return reward_pb2.VerifierInfo(name=one.name, description=why + one.description)
 
 
-def _tokens_for(verifier: str, completion: rollout_pb2.Completion) -> Sequence[int]:
-    """The completion's tokens, for those verifiers alone that read them."""
-    return () if VERIFIERS[verifier].reads == "text" else _token_ids(completion)
-
-
-def _token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
-    token_ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
-    return token_ids
-
-
-def _check_verifiers(prompt: Prompt, *, has_judge: bool) -> None:
+def _check_verifiers(prompt: Prompt, panel: Panel) -> None:
     if not prompt.ground_truths:
         raise invalid("prompt.ground_truths", "the prompt names no verifier; at least one is needed")
     for position, truth in enumerate(prompt.ground_truths):
-        if truth.verifier in JUDGE_VERIFIERS and not has_judge:
-            raise invalid(f"prompt.ground_truths[{position}].verifier", f"{truth.verifier!r} needs a judge; {MISSING}")
-        if truth.verifier not in VERIFIERS and truth.verifier not in JUDGE_VERIFIERS:
-            raise invalid(
-                f"prompt.ground_truths[{position}].verifier",
-                f"no verifier is called {truth.verifier!r}; known: {', '.join([*VERIFIERS, *JUDGE_VERIFIERS])}",
-            )
+        if why := panel.why_not(truth.verifier):
+            raise invalid(f"prompt.ground_truths[{position}].verifier", why)
         if not math.isfinite(truth.weight):
             raise invalid(f"prompt.ground_truths[{position}].weight", f"must be finite (given: {truth.weight})")

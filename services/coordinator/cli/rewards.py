@@ -86,6 +86,8 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     completion, finish = values.get("completion"), values.get("finish_reason", "stop")
     if not isinstance(completion, str):
         raise InvalidArgument(f"{row.where}: completion must be a text (found: {type(completion).__name__})")
+    if not completion.isascii() and completion != completion.encode("utf-8", "replace").decode("utf-8"):
+        raise InvalidArgument(f"{row.where}: completion is not valid Unicode: it has lone surrogates")
     if finish not in (FinishReason.STOP, FinishReason.LENGTH):
         raise InvalidArgument(f"{row.where}: finish_reason must be 'stop' or 'length' (found: {finish!r:.80})")
     prompt = values.get("prompt")
@@ -94,8 +96,8 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
             f"{row.where}: a judge needs a prompt, a question or a list of messages (found: {prompt!r})"
         )
     token_ids = values.get("token_ids") or []
-    if not isinstance(token_ids, list) or not all(type(token) is int for token in token_ids):
-        raise InvalidArgument(f"{row.where}: token_ids must be a list of integers")
+    if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in token_ids):
+        raise InvalidArgument(f"{row.where}: token_ids must be a list of integers from 0 to 2^31 - 1")
     return {
         "truths": [[truth.verifier, truth.label, truth.weight] for truth in truths],
         "messages": [[turn.role, turn.content] for turn in messages_of(row, prompt, "prompt")] if prompt else [],

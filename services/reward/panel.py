@@ -1,0 +1,99 @@
+"""Everybody who judges, and who of them answers for a verifier's name; the same in the service and without one."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.reward.judge.judge import MISSING, Judge
+from services.reward.judge.labels import JUDGED_LABELS
+from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
+from services.reward.pool import VerifierPool
+from services.reward.registry import ALL_VERIFIERS, VERIFIERS
+from shoal.config.services import RewardConfig
+from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.v1 import rollout_pb2
+from shoal.verifiers import JUDGE_VERIFIERS
+from shoal.wire import int32_from_wire
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A verifier, for people."""
+
+    name: str
+    reads: str
+    """What it gets of prompt and completion."""
+    description: str
+    """What it reads, what it returns, and in which range."""
+    unavailable: str = ""
+    """Why it cannot work here; empty when it can."""
+
+
+class Panel:
+    """All that judge by one configuration. Belongs to one event loop."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        """Starts nothing: it can describe verifiers, and judge after `start`."""
+        self._config = config
+        self.pool = VerifierPool(
+            num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
+        )
+        self._judge: Judge | None = None
+
+    async def start(self) -> None:
+        """Starts what judges. Raises a `ShoalError` that says what cannot work."""
+        if self._config.judge.base_url:
+            self._judge = Judge(self._config.judge)
+        await self.pool.start()
+
+    async def close(self) -> None:
+        """Ends everything that was started."""
+        await self.pool.close()
+        if self._judge is not None:
+            await self._judge.close()
+
+    def why_not(self, verifier: str) -> str:
+        """Why nobody here judges under that name; empty when somebody does."""
+        if verifier in JUDGE_VERIFIERS:
+            return "" if self._config.judge.base_url else f"the verifier {verifier!r} needs a judge; {MISSING}"
+        if verifier in VERIFIERS:
+            return ""
+        if verifier in ALL_VERIFIERS:
+            return f"the verifier {verifier!r} is not installed here: {_missing_package(verifier)}"
+        return f"no verifier is called {verifier!r}; known: {', '.join([*VERIFIERS, *sorted(JUDGE_VERIFIERS)])}"
+
+    async def verify(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        """One verifier's score: the judge's, which waits for its network here, or that of the pool."""
+        if truth.verifier in JUDGE_VERIFIERS:
+            if self._judge is None:
+                return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
+            return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
+        tokens = () if VERIFIERS[truth.verifier].reads == "text" else token_ids(completion)
+        return await self.pool.judge(truth.verifier, completion.text, truth.label, tokens)
+
+    async def describe(self) -> list[Listed]:
+        """Every verifier that can be named."""
+        return [
+            *await asyncio.gather(*(asyncio.to_thread(_described, name) for name in ALL_VERIFIERS)),
+            *(self._described_judge(name) for name in sorted(JUDGE_VERIFIERS)),
+        ]
+
+    def _described_judge(self, name: str) -> Listed:
+        text = RUBRIC_DESCRIPTION if name == "rubric" else JUDGED_LABELS[name].description
+        return Listed(name, "prompt and text", text, "" if self._config.judge.base_url else MISSING)
+
+
+def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
+    """The completion's tokens."""
+    ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
+    return ids
+
+
+def _described(name: str) -> Listed:
+    verifier = ALL_VERIFIERS[name]
+    why = verifier.unavailable() if name in VERIFIERS else _missing_package(name)
+    return Listed(name, verifier.reads, verifier.description, why)
+
+
+def _missing_package(name: str) -> str:
+    return f"it needs the package {ALL_VERIFIERS[name].module}, which an extra of shoal brings (docs/rewards.md)"
