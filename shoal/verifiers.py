@@ -30,6 +30,7 @@ BUILT_IN_VERIFIERS = JUDGE_VERIFIERS | frozenset(
         "ifeval",
         "ifeval_old",
         "json_schema",
+        "language",
         "math",
         "max_length",
         "multiple_choice",

@@ -14,7 +14,8 @@ from services.reward.verifiers.ifeval.functions import FUNCTIONS
 pytest.importorskip("punkt")
 pytest.importorskip("langdetect")
 
-from services.reward.verifiers.ifeval import language, sentences, verify, words
+from services.reward import language
+from services.reward.verifiers.ifeval import sentences, verify, words
 
 EXAMPLES: dict[str, Any] = {
     "N": 3,

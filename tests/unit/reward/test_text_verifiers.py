@@ -92,6 +92,30 @@ def test_a_percent_sign_without_a_backslash_stays_in_the_normal_form_of_maths_sc
     ]
 
 
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("<think>I think in English, as ever.</think>Das ist ein kurzer Satz.", "de", 1.0),
+        ("This is a short sentence.", "de", 0.0),
+        ("This is a short sentence.", ["de", "EN"], 1.0),
+        ("今天天气很好，我们去公园散步吧。", "zh", 1.0),
+        ("今天天气很好，我们去公园散步吧。", "zh-TW", 0.0),
+        ("42", "en", 0.0),
+        ("", "en", 0.0),
+    ],
+)
+def test_an_answer_is_paid_for_the_language_that_it_is_written_in(completion: str, label: Any, expected: float) -> None:
+    pytest.importorskip("langdetect")
+    assert value("language", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["German", "xx", "", [], None])
+def test_a_label_that_is_no_language_known_here_is_unscorable(label: Any) -> None:
+    pytest.importorskip("langdetect")
+    with pytest.raises(Unscorable):
+        value("language", "Das ist ein Satz.", label)
+
+
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 
 

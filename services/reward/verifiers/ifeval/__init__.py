@@ -2,5 +2,5 @@
 
 `verify.py` judges a completion, `labels.py` reads what the data says, `catalogue.py` lists the constraints by id and
 `functions.py` the older form. The other files hold the constraints, one small function each, by family, and what
-several families need: `sentences.py`, `words.py`, `language.py`.
+several families need: `sentences.py`, `words.py`.
 """

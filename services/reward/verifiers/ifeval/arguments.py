@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from services.reward.language import language_codes
 from services.reward.verdict import Unscorable
 
 LESS_THAN, AT_LEAST = "less than", "at least"
@@ -67,6 +68,13 @@ class Arguments:
         if value not in allowed:
             raise self._wrong(name, f"must be one of {', '.join(map(repr, allowed))}")
         return str(value)
+
+    def language(self, name: str) -> str:
+        """The code of a language that can be told."""
+        code = self.text(name)
+        if code not in (codes := language_codes()):
+            raise self._wrong(name, f"must be one of {', '.join(sorted(codes))}")
+        return code
 
     def holds(self, relation: str, number: str) -> Callable[[int], bool]:
         """Whether a count stands in the relation ("less than", "at least") to the number that the label asks for."""

@@ -6,10 +6,10 @@ text and not expressions, numbers are exact, most compare with the case as it is
 
 import re
 
+from services.reward.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.catalogue import Constraint
 from services.reward.verifiers.ifeval.formats import bracketed, is_json
-from services.reward.verifiers.ifeval.language import is_language
 
 _WORD = re.compile(r"\w+")
 _CAPITALS = re.compile(r"\b[A-Z]+\b")
@@ -58,7 +58,7 @@ def _letter_frequency(response: str, given: Arguments) -> bool:
 
 def _language(response: str, given: Arguments) -> bool:
     """It is in `language`, a code such as "de"."""
-    return is_language(response, given.text("language"), undetectable=False)
+    return is_language(response, given.language("language"), undetectable=False)
 
 
 def _paragraph_count(response: str, given: Arguments) -> bool:

@@ -1,7 +1,7 @@
 """Constraints on case, punctuation and language: `change_case:*`, `punctuation:*`, `language:*`."""
 
+from services.reward.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
-from services.reward.verifiers.ifeval.language import is_language
 
 
 def english_capitals(response: str, given: Arguments) -> bool:
@@ -16,7 +16,7 @@ def english_lowercase(response: str, given: Arguments) -> bool:
 
 def response_language(response: str, given: Arguments) -> bool:
     """It is in `language`, a code such as "de". Where no language can be told, yes; strictly worded no."""
-    return is_language(response, given.text("language"), undetectable=not given.strict_wording)
+    return is_language(response, given.language("language"), undetectable=not given.strict_wording)
 
 
 def no_commas(response: str, given: Arguments) -> bool:

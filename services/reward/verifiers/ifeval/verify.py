@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from services.reward import language
 from services.reward.deadline import deadline
 from services.reward.text import without_thinking
 from services.reward.verdict import Unscorable, Verdict
-from services.reward.verifiers.ifeval import language, sentences
+from services.reward.verifiers.ifeval import sentences
 from services.reward.verifiers.ifeval.labels import Instruction, read_function, read_instructions
 
 DEFAULT_TIMEOUT_S = 5.0

@@ -14,6 +14,14 @@ def load() -> None:
     detector_factory.init_factory()
 
 
+def language_codes() -> frozenset[str]:
+    """The codes of the languages that can be told."""
+    from langdetect import detector_factory
+
+    load()
+    return frozenset(detector_factory._factory.get_lang_list())
+
+
 def language_of(text: str) -> str | None:
     """The code of the likeliest language ("en", "zh-cn"); None where the text holds nothing to tell one by."""
     from langdetect import LangDetectException, detect
