@@ -35,6 +35,8 @@ def schedule_factor(
     if settings.lr_scheduler == "constant":
         return 1.0
     floor = settings.lr_min_ratio or 0.0
+    if settings.lr_scheduler == "cosine_warmup_with_min_lr":
+        return _cosine_one_ahead(settings, num_steps_taken, num_warmup_steps, num_total_steps)
     if num_steps_taken < num_warmup_steps:
         risen = _rise(settings.lr_warmup_shape, num_steps_taken / num_warmup_steps)
         return floor + (1 - floor) * risen if settings.lr_scheduler == "warmup_stable_decay" else risen
@@ -54,6 +56,15 @@ def _linear(settings: LearnerConfig, step: int, num_warmup: int, num_total: int)
 def _cosine(settings: LearnerConfig, step: int, num_warmup: int, num_total: int) -> float:
     floor = settings.lr_min_ratio or 0.0
     return floor + (1 - floor) * _wave(settings, _progress(step, num_warmup, num_total))
+
+
+def _cosine_one_ahead(settings: LearnerConfig, step: int, num_warmup: int, num_total: int) -> float:
+    """Counts a step as taken: the first has a rate above 0, the last of the warm-up the peak, the last of all the
+    floor."""
+    if step >= num_warmup:
+        return max(0.0, _cosine(settings, step + 1, num_warmup, num_total))
+    first = settings.lr_warmup_start_ratio
+    return (step + 1) / num_warmup if first is None else first + (1 - first) * step / max(1, num_warmup - 1)
 
 
 def _cosine_with_restarts(settings: LearnerConfig, step: int, num_warmup: int, num_total: int) -> float:

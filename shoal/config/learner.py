@@ -13,14 +13,22 @@ Scheduler = Literal[
     "cosine",
     "cosine_with_restarts",
     "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
     "polynomial",
     "inverse_sqrt",
     "warmup_stable_decay",
 ]
 WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 _USED_BY: dict[str, tuple[str, ...]] = {
-    "lr_num_cycles": ("cosine", "cosine_with_restarts", "cosine_with_min_lr", "warmup_stable_decay"),
-    "lr_min_ratio": ("cosine_with_min_lr", "polynomial", "warmup_stable_decay"),
+    "lr_num_cycles": (
+        "cosine",
+        "cosine_with_restarts",
+        "cosine_with_min_lr",
+        "cosine_warmup_with_min_lr",
+        "warmup_stable_decay",
+    ),
+    "lr_min_ratio": ("cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial", "warmup_stable_decay"),
+    "lr_warmup_start_ratio": ("cosine_warmup_with_min_lr",),
     "lr_power": ("polynomial",),
     "lr_timescale": ("inverse_sqrt",),
     "lr_decay_steps": ("warmup_stable_decay",),
@@ -75,8 +83,11 @@ class LearnerConfig(Section):
     """Waves of a cosine; unset is 0.5, from the peak to the end. With cosine_with_restarts the number of falls, a
     whole number; unset is 1."""
     lr_min_ratio: float | None = Field(default=None, ge=0, lt=1)
-    """Share of the peak that the learning rate ends at (cosine_with_min_lr, which needs it; polynomial and
-    warmup_stable_decay: 0 when unset)."""
+    """Share of the peak that the learning rate ends at (cosine_with_min_lr and cosine_warmup_with_min_lr need it;
+    polynomial and warmup_stable_decay: 0 when unset)."""
+    lr_warmup_start_ratio: float | None = Field(default=None, ge=0, lt=1)
+    """Share of the peak at the first step of cosine_warmup_with_min_lr, whose warm-up reaches the peak at its last;
+    unset is one step's share of the warm-up."""
     lr_power: float = Field(default=1.0, gt=0)
     """Exponent of polynomial."""
     lr_timescale: int | None = Field(default=None, ge=1)
@@ -123,8 +134,8 @@ class LearnerConfig(Section):
             )
         if self.lr_scheduler == "constant" and (self.warmup_steps or self.warmup_ratio):
             raise ValueError('lr_scheduler "constant" has no warm-up: choose "constant_with_warmup", or drop it')
-        if self.lr_scheduler == "cosine_with_min_lr" and self.lr_min_ratio is None:
-            raise ValueError('lr_scheduler "cosine_with_min_lr" needs lr_min_ratio, the share of the peak to end at')
+        if self.lr_scheduler in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and self.lr_min_ratio is None:
+            raise ValueError(f'lr_scheduler "{self.lr_scheduler}" needs lr_min_ratio, the share of the peak to end at')
         if self.lr_scheduler == "warmup_stable_decay" and self.lr_decay_steps is None:
             raise ValueError('lr_scheduler "warmup_stable_decay" needs lr_decay_steps, the length of the decay')
         if self.lr_scheduler == "cosine_with_restarts" and (self.lr_num_cycles or 1) % 1:

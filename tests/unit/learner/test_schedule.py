@@ -1,13 +1,15 @@
 """The learning rate's course."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import SchedulerType, get_scheduler
 
 from services.learner.schedule import learning_rate
 from shoal.config import RunConfig, parse_config
+from shoal.config.learner import Scheduler
+from shoal.config.translate.scheduler import REFUSED
 from shoal.errors import InvalidArgument
 
 
@@ -25,6 +27,25 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"lr_scheduler": "cosine_with_restarts", "warmup_steps": 4}, {}),
     ({"lr_scheduler": "cosine_with_restarts", "lr_num_cycles": 3}, {"num_cycles": 3}),
     ({"lr_scheduler": "cosine_with_min_lr", "warmup_steps": 9, "lr_min_ratio": 0.2}, {"min_lr_rate": 0.2}),
+    (
+        {"lr_scheduler": "cosine_warmup_with_min_lr", "warmup_steps": 9, "lr_min_ratio": 0.2},
+        {"min_lr_rate": 0.2},
+    ),
+    (
+        {
+            "lr_scheduler": "cosine_warmup_with_min_lr", "warmup_steps": 9, "lr_min_ratio": 0.2, "lr_num_cycles": 1.5,
+            "lr_warmup_start_ratio": 0.3,
+        },
+        {"min_lr_rate": 0.2, "num_cycles": 1.5, "warmup_lr_rate": 0.3},
+    ),
+    (
+        {
+            "lr_scheduler": "cosine_warmup_with_min_lr", "warmup_steps": 1, "lr_min_ratio": 0.0,
+            "lr_warmup_start_ratio": 0.5,
+        },
+        {"min_lr_rate": 0.0, "warmup_lr_rate": 0.5},
+    ),
+    ({"lr_scheduler": "cosine_warmup_with_min_lr", "lr_min_ratio": 0.1}, {"min_lr_rate": 0.1}),
     ({"lr_scheduler": "polynomial", "lr_power": 2.5, "lr_min_ratio": 0.1}, {"power": 2.5, "lr_end": 1e-4}),
     ({"lr_scheduler": "inverse_sqrt"}, {}),
     ({"lr_scheduler": "inverse_sqrt", "warmup_steps": 9}, {}),
@@ -53,6 +74,13 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"num_decay_steps": 20, "decay_type": "1-sqrt"},
     ),
 ]  # fmt: skip
+
+
+def test_every_scheduler_of_transformers_is_offered_or_refused_with_the_reason() -> None:
+    theirs = {scheduler.value for scheduler in SchedulerType}
+    offered = set(get_args(Scheduler))
+    assert offered == {learner["lr_scheduler"] for learner, _ in CASES}, "each is compared with theirs"
+    assert theirs == offered | set(REFUSED)
 
 
 @pytest.mark.parametrize(("learner", "theirs"), CASES)

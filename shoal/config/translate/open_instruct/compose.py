@@ -9,6 +9,7 @@ from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.open_instruct.chat_template import set_chat_template
 from shoal.config.translate.open_instruct.judge import compose_judge
 from shoal.config.translate.open_instruct.reward import compose_reward
+from shoal.config.translate.scheduler import set_scheduler
 
 _REFILLS = 100
 _MOST_LOG_RATIO = 10.0
@@ -75,11 +76,13 @@ def run_name(text: str) -> str:
 
 def _schedule(source: Source, draft: Draft) -> None:
     scheduler = source["lr_scheduler_type"]
-    draft.set("learner.lr_scheduler", scheduler, source.origin("lr_scheduler_type"))
-    if scheduler == "polynomial":
-        # transformers ends it at 1e-7, whatever the peak.
-        ratio = 1e-7 / max(1e-7, source["learning_rate"])
-        draft.set("learner.lr_min_ratio", ratio, source.origin("lr_scheduler_type"))
+    set_scheduler(
+        draft,
+        scheduler,
+        source.origin("lr_scheduler_type"),
+        field="lr_scheduler_type",
+        learning_rate=source["learning_rate"],
+    )
     steps, ratio = source["warm_up_steps"], source["warmup_ratio"]
     per_step = source["num_samples_per_prompt_rollout"] * source["num_unique_prompts_rollout"]
     total = source["total_episodes"] // max(1, per_step) * source["num_epochs"] * source["num_mini_batches"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.open_instruct.compose import run_name
+from shoal.config.translate.scheduler import REFUSED, set_scheduler
 from shoal.config.translate.trackers import set_trackers
 
 _AGGREGATION = {
@@ -18,7 +19,6 @@ _AGGREGATION = {
     "sapo": "seq-mean-token-mean",
     "luspo": "seq-mean-token-sum",
 }
-_SCHEDULER_OPTIONS = {"num_cycles": "lr_num_cycles", "min_lr_rate": "lr_min_ratio", "power": "lr_power"}
 _ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "paged_adamw_8bit", "adamw_bnb_8bit")
 
 
@@ -96,12 +96,15 @@ def _batches(source: Source, draft: Draft) -> None:
 
 def _schedule(source: Source, draft: Draft) -> None:
     scheduler = source["lr_scheduler_type"].lower()
-    draft.set("learner.lr_scheduler", scheduler, source.origin("lr_scheduler_type"))
-    for name, value in (source["lr_scheduler_kwargs"] or {}).items():
-        if name in _SCHEDULER_OPTIONS:
-            draft.set(f"learner.{_SCHEDULER_OPTIONS[name]}", value, source.origin("lr_scheduler_kwargs"))
-        else:
-            draft.refuse("lr_scheduler_kwargs", name, f"known: {', '.join(_SCHEDULER_OPTIONS)}")
+    options = source["lr_scheduler_kwargs"]
+    set_scheduler(
+        draft,
+        scheduler,
+        source.origin("lr_scheduler_type", *(["lr_scheduler_kwargs"] if options else [])),
+        field="lr_scheduler_kwargs" if options and scheduler not in REFUSED else "lr_scheduler_type",
+        learning_rate=source["learning_rate"],
+        options=options,
+    )
     steps, ratio = source["warmup_steps"], source["warmup_ratio"]
     if 0 < steps < 1:
         steps, ratio = 0, steps
