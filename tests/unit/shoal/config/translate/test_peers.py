@@ -251,6 +251,73 @@ def test_verls_k1_bounds_the_inverse_of_the_ratio() -> None:
     assert (test.low, test.high) == (pytest.approx(1 / 1.6), pytest.approx(1 / 0.8))
 
 
+def test_every_option_of_verls_rejection_is_a_test_and_all_must_pass() -> None:
+    prefix = "algorithm.rollout_correction"
+    several = {f"{prefix}.rollout_rs": "token_k1,seq_max_k2", f"{prefix}.rollout_rs_threshold": "0.6_1.6,2.5"}
+    first, second = _config("verl", VERL | several).correction.filters
+    assert (first.statistic, first.level, first.low, first.high) == ("ratio", "token", 1 / 1.6, 1 / 0.6)
+    assert (second.statistic, second.level, second.low, second.high) == ("k2", "sequence_max", None, 2.5)
+    assert first.reject and second.reject
+    one = {f"{prefix}.rollout_rs": "seq_sum_k3,token_k2", f"{prefix}.rollout_rs_threshold": "2.0"}
+    assert [test.high for test in _config("verl", VERL | one).correction.filters] == [2.0, 2.0]
+    upper = {f"{prefix}.rollout_rs": "token_k1", f"{prefix}.rollout_rs_threshold": "2.0"}
+    (test,) = _config("verl", VERL | upper).correction.filters
+    assert (test.low, test.high) == (0.5, 2.0), "the lower bound is the upper one's inverse"
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds", "message"),
+    [
+        ("token_k1,seq_max_k2", "1,2,3", "has 2 options and rollout_rs_threshold 3 bounds"),
+        ("seq_max_k1", "2.0", "'seq_max_k1' is unknown"),
+        ("token_k2", "0.5_2.0", "token_k2 has an upper bound alone"),
+        ("token_k1", "2.0_0.5", "the lower one below the upper one"),
+        ("token_k1", "wide", "'wide' is no bound"),
+        ("token_k1", None, "rollout_rs_threshold must say its bounds"),
+    ],
+)
+def test_a_rejection_that_verl_would_not_take_is_refused(options: str, bounds: str | None, message: str) -> None:
+    prefix = "algorithm.rollout_correction"
+    values = {f"{prefix}.rollout_rs": options, f"{prefix}.rollout_rs_threshold": bounds}
+    (refusal,) = _translate("verl", VERL | values).blocking
+    assert message in refusal.reason and refusal.name == f"{prefix}.rollout_rs"
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "base"),
+    [
+        ("trl", "lr_scheduler_type", {"max_steps": 10}),
+        ("roll", "actor_train.training_args.lr_scheduler_type", None),
+        ("open-instruct", "lr_scheduler_type", {}),
+    ],
+)
+def test_schedulers_are_those_of_transformers_or_refused_with_the_reason(
+    system: str, name: str, base: dict[str, Any] | None
+) -> None:
+    values = ROLL_GUIDE if base is None else base
+    assert _translate(system, values | {name: "cosine"}).values["learner"]["lr_scheduler"] == "cosine"
+    for refused, reason in (
+        ("reduce_lr_on_plateau", "waits for a loss"),
+        ("greedy", "follows a loss"),
+        ("x", "no such"),
+    ):
+        (refusal,) = [item for item in _translate(system, values | {name: refused}).blocking if item.name == name]
+        assert reason in refusal.reason and "cosine_with_min_lr" in refusal.reason
+
+
+def test_options_of_schedulers_become_shares_of_the_peak() -> None:
+    base = {"max_steps": 10, "learning_rate": 1e-5}
+    options = {"min_lr": 1e-6, "warmup_lr_rate": 0.1}
+    learner = _config(
+        "trl", base | {"lr_scheduler_type": "cosine_warmup_with_min_lr", "lr_scheduler_kwargs": options}
+    ).learner
+    assert learner.lr_scheduler == "cosine_warmup_with_min_lr"
+    assert (learner.lr_min_ratio, learner.lr_warmup_start_ratio) == (pytest.approx(0.1), 0.1)
+    assert _config("trl", base | {"lr_scheduler_type": "polynomial"}).learner.lr_min_ratio == pytest.approx(0.01)
+    kwargs = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_stable_steps": 3}}
+    assert "num_stable_steps" in str(_translate("trl", base | kwargs).blocking[0])
+
+
 def test_stop_strings_and_chat_templates_of_the_peers_are_taken() -> None:
     roll = {"actor_infer.generating_args.stop_strings": ["</answer>"], "actor_train.data_args.template": "chatml"}
     config = _config("roll", ROLL_GUIDE | roll)

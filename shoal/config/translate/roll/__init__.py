@@ -1,0 +1,15 @@
+"""ROLL (alibaba/ROLL): the YAML of its RLVR pipeline."""
+
+from shoal.config.translate.roll.compose import compose
+from shoal.config.translate.roll.fields import PIPELINE
+from shoal.config.translate.roll.worker_fields import WORKERS
+from shoal.config.translate.system import System
+
+ROLL = System(
+    name="roll",
+    table=(*PIPELINE, *WORKERS),
+    compose=compose,
+    model_field="pretrain",
+    data_field="actor_train.data_args.file_name",
+    is_nested=True,
+)

@@ -1,0 +1,55 @@
+"""ROLL's ranks, and how many samples an optimizer step takes."""
+
+import re
+
+from shoal.config.translate.draft import Draft, Source
+
+TRAINING = "actor_train.training_args"
+
+
+def _ranks(mapping: str | None) -> int | None:
+    """The number of devices in "list(range(0,16))" or "[0,1]"; None where it is not told so."""
+    if mapping is None:
+        return None
+    if match := re.fullmatch(r"list\(range\((\d+),\s*(\d+)\)\)", mapping.strip()):
+        return int(match[2]) - int(match[1])
+    numbers = re.findall(r"\d+", mapping)
+    return len(numbers) or None
+
+
+def compose_batches(source: Source, draft: Draft) -> None:
+    """Learner ranks and mini-batches."""
+    ranks = _ranks(source["actor_train.device_mapping"])
+    name = source["actor_train.strategy_args.strategy_name"]
+    if ranks:
+        draft.set("launch.num_learner_ranks", ranks, source.origin("actor_train.device_mapping"))
+    if name in (None, "deepspeed_train", "megatron_train", "fsdp2_train"):
+        if name in ("megatron_train", "fsdp2_train"):
+            draft.notes.append(
+                f"strategy_name = {name}: learners are DeepSpeed's; learner.zero_stage says how they share"
+            )
+    else:
+        draft.refuse(
+            "actor_train.strategy_args.strategy_name", name, "learners are DeepSpeed's", cure="learner.zero_stage"
+        )
+    device, accumulation = (
+        source[f"{TRAINING}.per_device_train_batch_size"],
+        source[f"{TRAINING}.gradient_accumulation_steps"],
+    )
+    names = (f"{TRAINING}.per_device_train_batch_size", f"{TRAINING}.gradient_accumulation_steps")
+    if not any(source.is_given(item) for item in names):
+        draft.notes.append(
+            "one optimizer step a train step: no actor_train.training_args say how many samples it takes"
+        )
+        return
+    samples = source["rollout_batch_size"] * source["num_return_sequences_in_group"]
+    per_step = device * accumulation * (ranks or 1)
+    if per_step < 1 or samples % per_step:
+        draft.refuse(
+            names[1],
+            accumulation,
+            f"the {samples} samples of a step must be divisible by those of an optimizer step ({per_step})",
+            cure="grpo.num_mini_batches",
+        )
+        return
+    draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names))

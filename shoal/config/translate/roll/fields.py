@@ -1,0 +1,109 @@
+"""ROLL's settings of the whole pipeline, one row each."""
+
+from shoal.config.translate.fields import Field, choice, composed, ignored, mapped, refused
+
+_CRITIC = "GRPO has no critic"
+_PLACES = "where processes run is the deployment's; `shoal train` starts all of them on one machine"
+_TRACKS = "every run writes metrics.jsonl"
+
+PIPELINE: list[Field] = [
+    composed("track_with", "texts", ["stdout"], "tracking.wandb tracking.tensorboard"),
+    composed("exp_name", "text", "rlvr", "run.name"),
+    mapped("seed", "integer", 42, "run.seed"),
+    mapped("max_steps", "integer", 500, "run.num_steps"),
+    mapped("save_steps", "integer", 50, "checkpoint.every_steps", lambda n: max(1, n or 1)),
+    composed("eval_steps", "integer", 1, "evaluation.every_steps"),
+    *(ignored(name, _TRACKS) for name in ("logging_steps", "logging_dir", "tracker_kwargs", "tracker_kwargs.*")),
+    *(
+        ignored(name, "a run's folder is made below --data-dir")
+        for name in ("output_dir", "checkpoint_config", "checkpoint_config.*")
+    ),
+    *(
+        ignored(name, _PLACES)
+        for name in ("num_gpus_per_node", "num_nodes", "system_envs", "system_envs.*", "hydra", "hydra.*", "defaults")
+    ),
+    ignored("resume_from_checkpoint", "a run goes on with `shoal train --resume`"),
+    composed("pretrain", "text", None, "model.path"),
+    ignored("reward_pretrain", "verifiers score; no reward model is loaded unless one is asked for"),
+    mapped("rollout_batch_size", "integer", 128, "grpo.groups_per_step"),
+    mapped("num_return_sequences_in_group", "integer", 1, "grpo.group_size"),
+    mapped("prompt_length", "integer", 1024, "data.max_prompt_tokens"),
+    composed("response_length", "integer", None, "sampling.max_completion_tokens"),
+    composed("sequence_length", "integer", None, "sampling.max_completion_tokens"),
+    composed("adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
+    mapped("ppo_epochs", "integer", 1, "grpo.num_epochs"),
+    composed("use_kl_loss", "flag", False, "kl.coef kl.place"),
+    composed("kl_loss_coef", "number", 0.0, "kl.coef"),
+    composed("add_token_level_kl", "flag", False, "kl.coef kl.place"),
+    composed("kl_penalty", "text", "kl", "kl.estimator"),
+    composed("init_kl_coef", "number", 0.2, "kl.coef"),
+    composed("target_kl", "number", None, "kl.target"),
+    composed("kl_horizon", "integer", 10_000, "kl.horizon"),
+    mapped(
+        "loss_agg_mode",
+        "text",
+        "seq-mean-token-mean",
+        "loss.aggregation",
+        choice(
+            {
+                name: name
+                for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+            }
+        ),
+        why="seq-mean-token-sum-norm divides by the batch too, which ROLL omits",
+    ),
+    mapped("whiten_advantages", "flag", False, "advantage.whiten"),
+    mapped("advantage_clip", "number", None, "advantage.clip"),
+    composed("dual_clip_loss", "flag", False, "loss.dual_clip", why="1 + 2 x pg_clip"),
+    mapped("reward_clip", "number", None, "advantage.reward_clip"),
+    composed("reward_norm", "text", None, "advantage.baseline advantage.scale"),
+    composed("reward_shift", "flag", False, "advantage.scale"),
+    composed("reward_scale", "flag", False, "advantage.baseline"),
+    composed("norm_mean_type", "text", None, "advantage.baseline"),
+    composed("norm_std_type", "text", None, "advantage.scale"),
+    refused("whiten_rewards", "flag", False, "rewards are not whitened by tokens; whiten_advantages does it after"),
+    mapped("gamma", "number", 1.0, "advantage.discount"),
+    ignored("lambd", _CRITIC),
+    ignored("value_clip", _CRITIC),
+    ignored("critic_warmup", _CRITIC),
+    ignored("critic.*", _CRITIC),
+    ignored("critic", _CRITIC),
+    composed("pg_clip", "number", 0.2, "loss.clip_low loss.clip_high loss.dual_clip"),
+    composed("use_pg_clip_range", "flag", False, "loss.clip_low loss.clip_high"),
+    composed("pg_clip_low", "number", 0.2, "loss.clip_low"),
+    composed("pg_clip_high", "number", 0.2, "loss.clip_high"),
+    composed("importance_sampling", "text", "token", "loss.objective", why="seq is GSPO"),
+    composed("pg_variant", "text", "ppo", "loss.objective"),
+    composed("use_policy_loss_type", "text", "PPO", "loss.objective"),
+    composed("use_topr_loss", "flag", False, "loss.objective"),
+    composed("tis_lower_bound", "number", 0.0, "loss.ratio_low"),
+    composed("tis_upper_bound", "number", 1.0, "loss.ratio_high"),
+    composed("topr_positive_weight", "number", 1.0, "loss.topr_positive_weight"),
+    composed("topr_negative_weight", "number", 1.0, "loss.topr_negative_weight"),
+    composed("cispo_epsilon_low", "number", 0.1, "loss.clip_low"),
+    composed("cispo_epsilon_high", "number", 0.1, "loss.clip_high"),
+    composed("cispo_use_unified_mask", "flag", False, "loss.cispo_unified_mask"),
+    composed("kimi15_tau", "number", 0.1, "loss.kimi15_tau"),
+    refused("postive_loss_coef", "number", 0.0, "the older switch; give pg_variant topr", accepts=[0.0]),
+    refused("use_topr_neg_loss_coef", "number", 0.0, "the older switch; give pg_variant topr", accepts=[0.0]),
+    mapped("entropy_loss_coef", "number", 0.0, "loss.entropy_coef"),
+    refused("rl_loss_coef", "number", 1.0, "a factor of the whole loss is the learning rate's matter: use 1"),
+    mapped("difficulty_loss_weight", "flag", False, "loss.difficulty_weight"),
+    mapped("length_loss_weight", "flag", False, "loss.length_weight"),
+    mapped("max_len_mask", "flag", False, "grpo.mask_truncated_completions"),
+    composed("difficulty_mask", "flag", False, "grpo.difficulty_low grpo.difficulty_high"),
+    composed("difficulty_low_threshold", "number", 0.0, "grpo.difficulty_low"),
+    composed("difficulty_high_threshold", "number", 1.0, "grpo.difficulty_high"),
+    composed("error_max_len_clip", "flag", False, "grpo.max_wrong_completion_tokens"),
+    composed("error_max_len_threshold", "number", 1e10, "grpo.max_wrong_completion_tokens"),
+    ignored("difficulty_high", "ROLL has no such field; difficulty_high_threshold"),
+    composed("async_generation_ratio", "number", 0.0, "grpo.max_staleness", why="rounded up"),
+    composed("is_use_additional_prompts", "flag", False, "grpo.active_sampling"),
+    composed("dynamic_sampling", "flag", False, "grpo.active_sampling"),
+    ignored("max_additional_running_prompts", "groups in flight are bounded by grpo.max_staleness"),
+    ignored("max_running_requests", "the engine admits what its cache holds: generator.max_num_seqs"),
+    ignored("generate_opt_level", "completions are always requests of their own"),
+    ignored("is_num_return_sequences_expand", "completions are always requests of their own"),
+    ignored("val_greedy", "evaluation's own settings are in [evaluation]"),
+    ignored("val_n_sample", "evaluation's own settings are in [evaluation]"),
+]

@@ -1,0 +1,33 @@
+"""What several of verl's overrides decide together."""
+
+from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.open_instruct.compose import run_name
+from shoal.config.translate.trackers import set_trackers
+from shoal.config.translate.verl.advantage import compose_advantage
+from shoal.config.translate.verl.batches import compose_batches
+from shoal.config.translate.verl.correction import compose_correction
+from shoal.config.translate.verl.data import compose_data
+from shoal.config.translate.verl.kl import compose_kl
+from shoal.config.translate.verl.loss import compose_loss
+from shoal.config.translate.verl.names import MODEL
+from shoal.config.translate.verl.reward import compose_overlong
+from shoal.config.translate.verl.schedule import compose_schedule
+
+
+def compose(source: Source, draft: Draft) -> None:
+    """Sets what no override decides alone."""
+    draft.set("run.name", run_name(source["trainer.experiment_name"]), source.origin("trainer.experiment_name"))
+    if source[f"{MODEL}.path"]:
+        draft.set("model.path", source[f"{MODEL}.path"], source.origin(f"{MODEL}.path"))
+    if source.is_given("data.truncation") and source["data.truncation"] != "error":
+        draft.notes.append(f"data.truncation = {source['data.truncation']}: prompts that are too long are left out")
+    set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
+    draft.set("tracking.wandb_project", source["trainer.project_name"], source.origin("trainer.project_name"))
+    compose_data(source, draft)
+    compose_overlong(source, draft)
+    compose_batches(source, draft)
+    compose_schedule(source, draft)
+    compose_advantage(source, draft)
+    compose_kl(source, draft)
+    compose_loss(source, draft)
+    compose_correction(source, draft)

@@ -1,0 +1,31 @@
+"""verl's files, to train on and to hold out."""
+
+from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.verl.names import ROLLOUT
+
+
+def compose_data(source: Source, draft: Draft) -> None:
+    """Files to train on, and files to hold out with how they are asked."""
+    columns = {"messages_column": source["data.prompt_key"], "verifier_column": source["data.reward_fn_key"]}
+    columns["ground_truth_column"] = "reward_model.ground_truth"
+    for name, ours in (("data.train_files", "data.sources"), ("data.val_files", "evaluation.sources")):
+        if source[name]:
+            tables = [
+                ({"path": item} if item.endswith((".jsonl", ".parquet")) else {"dataset": item}) | columns
+                for item in (text.strip("[]'\" ") for text in source[name])
+                if item
+            ]
+            draft.set(ours, tables, source.origin(name))
+    test, before = source["trainer.test_freq"], source["trainer.val_before_train"]
+    names = ("n", "temperature", "top_p", "top_k", "do_sample")
+    samples, temperature, top_p, top_k, sampled = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)
+    if source["data.val_files"]:
+        draft.set("evaluation.num_prompts", 1_000_000, source.origin("data.val_files"))
+        draft.set("evaluation.every_steps", max(0, test), source.origin("trainer.test_freq"))
+        draft.set("evaluation.on_start", before, source.origin("trainer.val_before_train"))
+        draft.set("evaluation.samples_per_prompt", samples, source.origin(f"{ROLLOUT}.val_kwargs.n"))
+        origin = source.origin(f"{ROLLOUT}.val_kwargs.temperature")
+        draft.set("evaluation.temperature", temperature if sampled else 0.0, origin)
+        if sampled:
+            draft.set("evaluation.top_p", top_p, source.origin(f"{ROLLOUT}.val_kwargs.top_p"))
+            draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{ROLLOUT}.val_kwargs.top_k"))

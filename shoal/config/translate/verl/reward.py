@@ -1,0 +1,23 @@
+"""verl's reward managers."""
+
+from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.verl.fields import OVERLONG
+
+
+def compose_overlong(source: Source, draft: Draft) -> None:
+    """DAPO's overlong buffer."""
+    manager, prefix = source["reward_model.reward_manager"], "reward_model.reward_kwargs."
+    if manager not in ("naive", "dapo", "batch", "prime", None):
+        draft.refuse("reward_model.reward_manager", manager, "known: naive, dapo, batch, prime", cure="reward.overlong")
+    names = [f"{prefix}{name}" for name, *_ in OVERLONG]
+    is_on, tokens, factor, limit = (source[name] for name in names)
+    if manager == "dapo" and is_on:
+        if tokens < 0 or factor < 0 or (limit is not None and limit < 1):
+            draft.refuse(names[1], tokens, "length, factor and limit of the overlong buffer must be positive")
+            return
+        overlong = {"factor": factor, "buffer_tokens": tokens} | ({"max_length_tokens": limit} if limit else {})
+        draft.set("reward.overlong", overlong, source.origin(*names))
+        return
+    for name in names:
+        if source.is_given(name) and source[name]:
+            draft.notes.append(f"{name} = {source[name]}: only the reward manager dapo with an enabled buffer uses it")
