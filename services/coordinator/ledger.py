@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from services.coordinator.recorded import GroupState, RecordedGroup, read_groups
 from shoal.errors import DataLoss, ResourceExhausted
+from shoal.grpo.moments import Moments
 from shoal.rollout import (
     Completion,
     Prompt,
@@ -26,6 +27,7 @@ from shoal.rollout import (
 from shoal.wire import float32_to_wire, int32_to_wire
 
 ResultT = TypeVar("ResultT")
+_NOTHING_SEEN = Moments()
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -75,7 +77,10 @@ CREATE TABLE IF NOT EXISTS progress (
     policy_version INTEGER NOT NULL,
     next_order_number INTEGER NOT NULL,
     num_episodes INTEGER NOT NULL,
-    kl_coef REAL
+    kl_coef REAL,
+    reward_count INTEGER NOT NULL,
+    reward_mean REAL NOT NULL,
+    reward_squares REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS excluded_prompts (
     prompt_id TEXT PRIMARY KEY,
@@ -95,6 +100,8 @@ class Progress:
     """Completions that steps have used up."""
     kl_coef: float | None = None
     """Of the KL in the reward, where it adapts."""
+    reward_moments: Moments = _NOTHING_SEEN
+    """Of all rewards that steps have compared."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +137,13 @@ class Ledger:
         connection.executescript(_SCHEMA)
         self._connection = connection
         row = connection.execute(
-            "SELECT policy_version, next_order_number, num_episodes, kl_coef FROM progress"
+            "SELECT policy_version, next_order_number, num_episodes, kl_coef, reward_count, reward_mean,"
+            " reward_squares FROM progress"
         ).fetchone()
-        return Progress(*row) if row else Progress(0, 0, 0)
+        if row is None:
+            return Progress(0, 0, 0)
+        version, next_order_number, num_episodes, kl_coef, *moments = row
+        return Progress(version, next_order_number, num_episodes, kl_coef, Moments(*moments))
 
     async def close(self) -> None:
         """Closes the database; the ledger cannot be used any more."""
@@ -270,12 +281,14 @@ class Ledger:
         num_episodes: int,
         excluded: Sequence[tuple[int, str]] = (),
         kl_coef: float | None = None,
+        reward_moments: Moments = _NOTHING_SEEN,
     ) -> None:
         """A step is over: one transaction for all that it used up.
 
         `policy_version` is the version after the step. `trained` holds order number, staleness and what was trained
         on, with reward and advantages as the learner had them; `dropped` order number and reason; `excluded` order
-        number and prompt of what is not asked again; `kl_coef` is the next step's.
+        number and prompt of what is not asked again; `kl_coef` is the next step's, `reward_moments` are of all
+        rewards up to this step.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -304,8 +317,16 @@ class Ledger:
                 connection.execute("UPDATE groups SET drop_reason = ? WHERE order_number = ?", (reason, order_number))
                 self._move(connection, order_number, GroupState.DROPPED, policy_version, reason)
             connection.execute(
-                "INSERT OR REPLACE INTO progress VALUES (0, ?, ?, ?, ?)",
-                (policy_version, next_order_number, num_episodes, kl_coef),
+                "INSERT OR REPLACE INTO progress VALUES (0, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    policy_version,
+                    next_order_number,
+                    num_episodes,
+                    kl_coef,
+                    reward_moments.count,
+                    reward_moments.mean,
+                    reward_moments.squares,
+                ),
             )
             connection.executemany(
                 "INSERT OR IGNORE INTO excluded_prompts (order_number, prompt_id) VALUES (?, ?)", excluded

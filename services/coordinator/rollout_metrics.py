@@ -21,6 +21,7 @@ def rollout_metrics(config: RunConfig, groups: Sequence[SettledGroup], plan: Ste
         | _lengths(groups, plan)
         | _scores([score for group in groups for score in group.scores])
         | _advantages(plan)
+        | _moments(config, plan)
     )
 
 
@@ -135,6 +136,14 @@ def _advantages(plan: StepPlan) -> dict[str, float]:
         "val/advantages_max": most,
         "val/completion_weight_max": max(weights),
     }
+
+
+def _moments(config: RunConfig, plan: StepPlan) -> dict[str, float]:
+    """What rewards are compared with, where that is all rewards so far."""
+    if not config.advantage.is_running:
+        return {}
+    std = plan.moments.std(config.advantage.std_ddof)
+    return {"objective/running_reward_mean": plan.moments.mean, "objective/running_reward_std": std}
 
 
 def _range(rollout: Rollout) -> tuple[float, float]:

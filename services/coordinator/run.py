@@ -38,12 +38,13 @@ from services.coordinator.report import Report
 from services.coordinator.rewards import Rewards
 from services.coordinator.rollout_metrics import rollout_metrics
 from services.coordinator.sampling import Sampler, SettledGroup
-from services.coordinator.step import plan_step
+from services.coordinator.step import TrainedGroup, plan_step
 from services.coordinator.step_figures import StepFigures, answer_figures, publish_figures, reward_figures
 from services.coordinator.tasks import first_error
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition, ShoalError
+from shoal.grpo.moments import Moments
 from shoal.grpo.staleness import capacity
 from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names, trace
@@ -67,6 +68,7 @@ class ActiveRun:
         self._version = WeightVersion(record.attempt, 0)
         self._num_skipped = 0
         self._num_episodes = 0
+        self._moments = Moments()
         self._learner_steps = asyncio.Lock()
         """Held during a step and a catch-up: behind a step, the learner would broadcast newer weights than it says."""
         self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
@@ -193,6 +195,7 @@ class ActiveRun:
         self._num_episodes = progress.num_episodes
         if progress.kl_coef is not None:
             self._reference.coef = progress.kl_coef
+        self._moments = progress.reward_moments
         self._report.restored(progress.policy_version, checkpoint_id)
         return progress
 
@@ -278,12 +281,11 @@ class ActiveRun:
     async def _step(self, groups: Sequence[SettledGroup], waited_s: float) -> None:
         """One train step and the publish of what came of it."""
         began = time.monotonic()
-        order_number = self._buffer.next_to_take
+        step_id = f"{self._version.attempt}/{self._buffer.next_to_take}"
         async with self._learner_steps:
             kl = await self._reference.measure(groups)
-        plan = await asyncio.to_thread(
-            plan_step, self.config, groups, self._version, f"{self._version.attempt}/{order_number}", kl
-        )
+        plan = await asyncio.to_thread(plan_step, self.config, groups, self._version, step_id, kl, self._moments)
+        self._moments = plan.moments
         skip_reason = plan.why_nothing
         learner_metrics = {}
         if plan.batch.groups:
@@ -301,16 +303,7 @@ class ActiveRun:
             return
         kl_figures = self._reference.adapt(kl)
         self._num_skipped = 0
-        self._num_episodes += sum(len(group.completions) for group in groups)
-        await self.ledger.step_done(
-            policy_version=self._version.policy_version,
-            trained=[(group.order_number, group.staleness, group.rollouts) for group in plan.trained],
-            dropped=plan.dropped,
-            next_order_number=order_number,
-            num_episodes=self._num_episodes,
-            excluded=self._order.exclude_learned(groups),
-            kl_coef=self._reference.coef,
-        )
+        await self._write_step(groups, plan.trained, plan.dropped)
         self.record.policy_version = self._version.policy_version
         published = None
         if await self._hold_while_paused():  # A run that stops needs no publish, but its step is reported.
@@ -347,16 +340,8 @@ class ActiveRun:
     async def _skip_step(self, groups: Sequence[SettledGroup], reason: str) -> None:
         """Gives up the groups of a step that was not applied. The version stays."""
         self._num_skipped += 1
-        self._num_episodes += sum(len(group.completions) for group in groups)
-        await self.ledger.step_done(
-            policy_version=self._version.policy_version,
-            trained=(),
-            dropped=[(group.order_number, "skipped_step") for group in groups if not group.drop_reason],
-            next_order_number=self._buffer.next_to_take,
-            num_episodes=self._num_episodes,
-            excluded=self._order.exclude_learned(groups),
-            kl_coef=self._reference.coef,
-        )
+        skipped = [(group.order_number, "skipped_step") for group in groups if not group.drop_reason]
+        await self._write_step(groups, (), skipped)
         await self._buffer.release()
         self._report.skipped_step(self._version.policy_version, reason)
         if self._num_skipped >= self.config.grpo.max_skipped_steps:
@@ -364,6 +349,21 @@ class ActiveRun:
                 f"{self._num_skipped} steps in a row were skipped (grpo.max_skipped_steps): {reason}",
                 reason="STEPS_SKIPPED",
             )
+
+    async def _write_step(
+        self, groups: Sequence[SettledGroup], trained: Sequence[TrainedGroup], dropped: Sequence[tuple[int, str]]
+    ) -> None:
+        self._num_episodes += sum(len(group.completions) for group in groups)
+        await self.ledger.step_done(
+            policy_version=self._version.policy_version,
+            trained=[(group.order_number, group.staleness, group.rollouts) for group in trained],
+            dropped=dropped,
+            next_order_number=self._buffer.next_to_take,
+            num_episodes=self._num_episodes,
+            excluded=self._order.exclude_learned(groups),
+            kl_coef=self._reference.coef,
+            reward_moments=self._moments,
+        )
 
     async def _catch_up(self) -> None:
         """Publishes to generators that joined, or missed a version; for ever."""

@@ -11,13 +11,17 @@ import numpy.typing as npt
 from services.coordinator.judgement import correct_share, drop_reason, reward_group, trained_places
 from services.coordinator.sampling import SettledGroup
 from shoal.config import RunConfig
-from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages
+from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages, seen_rewards
+from shoal.grpo.moments import Moments
 from shoal.grpo.staleness import staleness
 from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 from shoal.grpo.weighting import difficulty_weights, length_weights
 from shoal.rollout import Completion, Rollout, TrainBatch, TrainGroup, WeightVersion
 
 Float64Array = npt.NDArray[np.float64]
+
+
+_NOTHING_SEEN = Moments()
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class StepPlan:
     trained: tuple[TrainedGroup, ...]
     dropped: tuple[tuple[int, str], ...]
     """Order number and reason of each group that is not. Groups dropped earlier are not repeated here."""
+    moments: Moments = _NOTHING_SEEN
+    """Of all rewards that the run has compared, those of this step included."""
 
     @property
     def why_nothing(self) -> str:
@@ -71,16 +77,21 @@ def plan_step(
     version: WeightVersion,
     train_step_id: str,
     kl: RewardKl | None = None,
+    moments: Moments = _NOTHING_SEEN,
 ) -> StepPlan:
     """Computes the advantages, and leaves out what is not trained on.
 
     Statistics of raw rewards over the batch ("batch_mean", "batch_std", "nonzero_share") are over every scored
     completion of the step; `batch_normalize` is over those of the groups that are trained on; whitening over the
-    tokens that are trained on.
+    tokens that are trained on. `moments` are of all rewards before this step.
     """
     judged = [(group, drop_reason(config, group)) for group in groups]
     dropped = tuple((group.order_number, reason) for group, reason in judged if reason and not group.drop_reason)
-    by_group = _advantages(config, [group for group in groups if not group.drop_reason], kl or RewardKl())
+    compared = [group for group in groups if not group.drop_reason]
+    rewards = _compared_rewards(config, compared, kl or RewardKl())
+    moments = seen_rewards(config.advantage, rewards, moments)
+    advantages = completion_advantages(config.advantage, rewards, moments)
+    by_group = {group.order_number: own for group, own in zip(compared, advantages, strict=True)}
     kept = [group for group, reason in judged if not reason]
     if config.advantage.batch_normalize:
         by_group |= _batch_normalized(config, kept, by_group)
@@ -92,16 +103,15 @@ def plan_step(
         train_groups.append(TrainGroup(group.group_id, group.prompt.token_ids, own, group.traceparent))
         trained.append(TrainedGroup(group.order_number, age, own))
     batch = TrainBatch(train_step_id, version, config.sampling.temperature, tuple(train_groups))
-    return StepPlan(batch, tuple(trained), dropped)
+    return StepPlan(batch, tuple(trained), dropped, moments)
 
 
-def _advantages(config: RunConfig, groups: Sequence[SettledGroup], kl: RewardKl) -> dict[int, list[float | None]]:
-    """The advantage of each completion, by the group's order number."""
+def _compared_rewards(config: RunConfig, groups: Sequence[SettledGroup], kl: RewardKl) -> list[RewardGroup]:
+    """What the completions of each group earned, less the KL of whole completions."""
     rewards = [reward_group(config, group) for group in groups]
     if config.kl.reward_level == "completion":
         rewards = [_penalized(group, own, kl) for group, own in zip(groups, rewards, strict=True)]
-    advantages = completion_advantages(config.advantage, rewards)
-    return {group.order_number: own for group, own in zip(groups, advantages, strict=True)}
+    return rewards
 
 
 def _penalized(group: SettledGroup, own: RewardGroup, kl: RewardKl) -> RewardGroup:

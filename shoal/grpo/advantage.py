@@ -12,9 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.config.advantage import AdvantageConfig
+from shoal.grpo.moments import Moments
 
 Values = Sequence[float | None]
 """One value for each completion of a group, None where there is none."""
+
+_NOTHING_SEEN = Moments()
 
 WITHIN_GROUP = ("group_mean", "leave_one_out", "second_best", "length_weighted")
 """Baselines that come from a group's own rewards: equal rewards are then worth exactly 0."""
@@ -45,11 +48,14 @@ def weighted_sum(values: Values, weights: Sequence[float]) -> float | None:
     return math.fsum(products) if products else None
 
 
-def completion_advantages(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
+def completion_advantages(
+    config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments = _NOTHING_SEEN
+) -> list[list[float | None]]:
     """`(clip(reward) - baseline) / scale` for each completion of each group, held within `reward_clip`.
 
-    The batch's statistics ("batch_mean", "batch_std", "nonzero_share") are over all groups that are given. A group
-    with a single reward, and one with equal rewards, get exactly 0 where the baseline comes from the group itself:
+    The batch's statistics ("batch_mean", "batch_std", "nonzero_share") are over all groups that are given; the run's
+    ("running_mean", "running_std") are `moments`, which `seen_rewards` has brought up to these groups. A group with a
+    single reward, and one with equal rewards, get exactly 0 where the baseline comes from the group itself:
     in floating point the mean of equal numbers need not equal them, which a division would blow up.
 
     Example: rewards (1, 0, 0) with baseline "group_mean" and scale "none" are worth (2/3, -1/3, -1/3).
@@ -57,10 +63,19 @@ def completion_advantages(config: AdvantageConfig, groups: Sequence[RewardGroup]
     if config.per_verifier:
         advantages = _per_verifier(config, groups)
     else:
-        clipped = [[_clip(reward, config.reward_min, config.reward_max) for reward in g.rewards] for g in groups]
-        advantages = _compare(config, clipped, groups)
+        advantages = _compare(config, _clipped(config, groups), groups, moments)
     limit = config.reward_clip
     return advantages if limit is None else [[_clip(value, -limit, limit) for value in group] for group in advantages]
+
+
+def seen_rewards(config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments) -> Moments:
+    """What "running_mean" and "running_std" come from after these groups: all rewards so far, clipped as they are
+    compared."""
+    return moments.seen([value for group in _clipped(config, groups) for value in group if value is not None])
+
+
+def _clipped(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
+    return [[_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards] for group in groups]
 
 
 def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -80,7 +95,7 @@ def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
 
     Where the baseline comes from the group: rewards differ (with "second_best": one is above all others; with
     `per_verifier`: the values of some verifier that has a weight differ). "greedy": one differs from the greedy
-    completion's. "none": one is not 0. "batch_mean": there is a reward at all.
+    completion's. "none": one is not 0. "batch_mean" and "running_mean": there is a reward at all.
     """
     clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
     rewards = sorted(reward for reward in clipped if reward is not None)
@@ -96,7 +111,7 @@ def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
         return greedy is not None and any(reward != greedy for reward in rewards)
     if config.baseline == "none":
         return any(rewards) or any(any(column) for column in _columns(group))
-    if config.baseline == "batch_mean":
+    if config.baseline in ("batch_mean", "running_mean"):
         return bool(rewards)
     return len(set(rewards)) > 1
 
@@ -109,7 +124,7 @@ def _per_verifier(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> lis
         columns = [
             column[part] if part < len(column := _columns(group)) else [None] * len(group.rewards) for group in groups
         ]
-        compared.append(_compare(config, columns, groups))
+        compared.append(_compare(config, columns, groups, _NOTHING_SEEN))
     return [
         [
             weighted_sum([compared[k][index][i] for k in range(len(group.part_weights))], group.part_weights)
@@ -130,19 +145,21 @@ def _columns(group: RewardGroup) -> list[list[float | None]]:
 
 
 def _compare(
-    config: AdvantageConfig, rewards: Sequence[Values], groups: Sequence[RewardGroup]
+    config: AdvantageConfig, rewards: Sequence[Values], groups: Sequence[RewardGroup], moments: Moments
 ) -> list[list[float | None]]:
     """`(reward - baseline) / scale`."""
     batch = [reward for group in rewards for reward in group if reward is not None]
-    divide_by_batch = _batch_scale(config, batch)
+    divide_by_batch = _batch_scale(config, batch, moments)
     batch_mean = _mean(batch) if batch else 0.0
+    far_mean = moments.mean if config.baseline == "running_mean" else batch_mean
+    is_flat = not moments.squares if config.baseline == "running_mean" else len(set(batch)) <= 1
     result: list[list[float | None]] = []
     for values, group in zip(rewards, groups, strict=True):
         present = [value for value in values if value is not None]
-        if _is_worth_nothing(config, present, batch, group):
+        if _is_worth_nothing(config, present, group, is_flat=is_flat):
             result.append([None if value is None else 0.0 for value in values])
             continue
-        baseline = _baseline(config, values, group, batch_mean)
+        baseline = _baseline(config, values, group, far_mean)
         divide = divide_by_batch or _group_scale(config, present)
         result.append(
             [None if value is None else divide(value - baseline(i, value), value) for i, value in enumerate(values)]
@@ -150,20 +167,21 @@ def _compare(
     return result
 
 
-def _is_worth_nothing(
-    config: AdvantageConfig, present: Sequence[float], batch: Sequence[float], group: RewardGroup
-) -> bool:
+def _is_worth_nothing(config: AdvantageConfig, present: Sequence[float], group: RewardGroup, *, is_flat: bool) -> bool:
+    """`is_flat`: whether all rewards of the batch, or of the run, are equal."""
     if config.baseline in WITHIN_GROUP:
         return len(set(present)) <= 1
     if config.baseline == "greedy":
         return group.greedy_reward is None
-    return config.baseline == "batch_mean" and len(set(batch)) <= 1
+    return config.baseline in ("batch_mean", "running_mean") and is_flat
 
 
 def _baseline(
-    config: AdvantageConfig, values: Values, group: RewardGroup, batch_mean: float
+    config: AdvantageConfig, values: Values, group: RewardGroup, far_mean: float
 ) -> Callable[[int, float], float]:
-    """What the completion at an index is compared with; called only for groups that are worth something."""
+    """What the completion at an index is compared with; called only for groups that are worth something.
+
+    `far_mean` is the batch's, or the run's."""
     present = [value for value in values if value is not None]
     total, count = math.fsum(present), len(present)
     match config.baseline:
@@ -171,8 +189,8 @@ def _baseline(
             return lambda _, value: total / count
         case "leave_one_out":
             return lambda _, value: (total - value) / (count - 1)
-        case "batch_mean":
-            return lambda _, value: batch_mean
+        case "batch_mean" | "running_mean":
+            return lambda _, value: far_mean
         case "greedy":
             greedy = _clip(group.greedy_reward, config.reward_min, config.reward_max) or 0.0
             return lambda _, value: greedy
@@ -194,10 +212,10 @@ _Divide = Callable[[float, float], float]
 """What is left of a difference once it is divided; also gets the value itself."""
 
 
-def _batch_scale(config: AdvantageConfig, batch: Sequence[float]) -> _Divide | None:
-    """Divides by a figure of the batch, if `scale` is one."""
-    if config.scale == "batch_std":
-        std = _std(batch, config.std_ddof)
+def _batch_scale(config: AdvantageConfig, batch: Sequence[float], moments: Moments) -> _Divide | None:
+    """Divides by a figure of the batch, or of the run, if `scale` is one."""
+    if config.scale in ("batch_std", "running_std"):
+        std = _std(batch, config.std_ddof) if config.scale == "batch_std" else moments.std(config.std_ddof)
         divisor = std + config.std_eps if std else 0.0
     elif config.scale == "nonzero_share":
         divisor = sum(1 for value in batch if value) / len(batch) if batch else 0.0

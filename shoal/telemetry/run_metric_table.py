@@ -9,6 +9,7 @@ from shoal.telemetry.run_metrics import (
     KL_IN_REWARD,
     MEASURED,
     PUBLISHED,
+    RUNNING,
     SAMPLED,
     SCORED,
     TRAINED,
@@ -71,6 +72,14 @@ REWARDS = MetricSection(
             "batch/percent_solved_mean", "share", "mean over groups of their reward's share of the highest", "", SCORED
         ),
         RunMetric("other/unsolved_batch_size_ratio", "share", "scored completions that are not correct", "", SCORED),
+        RunMetric(
+            "objective/running_reward_mean",
+            "reward",
+            "mean of all rewards that steps have compared so far",
+            "",
+            RUNNING,
+        ),
+        RunMetric("objective/running_reward_std", "reward", "their standard deviation", "", RUNNING),
         RunMetric("val/advantages_mean", "advantage", "mean over the tokens that are trained on", "", TRAINED),
         RunMetric("val/advantages_min", "advantage", "least of them", "", TRAINED),
         RunMetric("val/advantages_max", "advantage", "largest of them", "", TRAINED),

@@ -34,6 +34,10 @@ WITH_KL = Presence(
     "with a reference that loss or reward looks at",
     lambda config: config.kl.needs_reference and (config.kl.place == "loss" or config.kl.coef > 0),
 )
+RUNNING = Presence(
+    "with `advantage.baseline` running_mean or `advantage.scale` running_std",
+    lambda config: config.advantage.is_running,
+)
 KL_IN_REWARD = Presence(
     'with `kl.place = "reward"` and a coefficient', lambda config: config.kl.place == "reward" and config.kl.coef > 0
 )

@@ -176,6 +176,33 @@ async def test_kl_in_the_reward_is_taken_from_each_token_on_and_its_weight_adapt
     assert set(scores) == {0.0, 1.0}, "rewards themselves are as the verifiers gave them"
 
 
+async def test_running_rewards_are_those_of_the_run_as_it_is_after_a_resume(house: House, model: Path) -> None:
+    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.01))
+    running = {"baseline": "running_mean", "scale": "running_std"}
+    config = arithmetic_config(model, advantage=running, grpo={"max_staleness": 0}, run={"num_steps": 6})
+    await house.start(config, run_id="running")
+    await house.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await house.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=10)
+    await house.end()
+    await house.start({}, run_id="running", resume=True)
+    run, _ = await house.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    seen: list[float] = []
+    for step, figures in enumerate(rows(house), start=1):
+        trained = query(
+            house,
+            "SELECT reward, advantage FROM completions JOIN groups USING (order_number)"
+            f" WHERE train_step = {step} AND reward IS NOT NULL",
+        )
+        seen += [reward for reward, _ in trained]
+        mean, std = np.mean(seen), np.std(seen, ddof=1)
+        assert figures["objective/running_reward_mean"] == pytest.approx(mean), f"step {step}, {len(seen)} rewards"
+        assert figures["objective/running_reward_std"] == pytest.approx(std), f"step {step}, {len(seen)} rewards"
+        assert np.allclose([advantage for _, advantage in trained], [(r - mean) / (std + 1e-6) for r, _ in trained])
+    count, saved = query(house, "SELECT reward_count, reward_mean FROM progress")[0]
+    assert (count, saved) == (len(seen), pytest.approx(np.mean(seen)))
+
+
 async def test_kl_of_whole_completions_is_taken_from_the_reward_that_is_compared(house: House, model: Path) -> None:
     await house.add_all(ScriptedGenerator(house.plane))
     kl = {"coef": 0.1, "place": "reward", "estimator": "k1", "reward_level": "completion"}

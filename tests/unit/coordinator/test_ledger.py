@@ -6,6 +6,7 @@ import pytest
 from services.coordinator.ledger import Ledger, Progress
 from services.coordinator.recorded import GroupState
 from shoal.errors import DataLoss
+from shoal.grpo.moments import Moments
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -143,10 +144,11 @@ async def test_what_was_asked_and_what_is_not_asked_again_outlives_the_process(t
         num_episodes=2,
         excluded=[(0, "sums:3")],
         kl_coef=0.25,
+        reward_moments=Moments(7, 0.1, 1 / 3),
     )
     await ledger.close()
     again = Ledger(tmp_path / "ledger.sqlite", attempt=1)
-    assert await again.open() == Progress(3, 1, 2, 0.25)
+    assert await again.open() == Progress(3, 1, 2, 0.25, Moments(7, 0.1, 1 / 3)), "to the last bit"
     state = await again.issue_state()
     assert (state.given, state.next_position, state.excluded) == ({1: 4}, 5, {"sums:3"})
     await again.close()

@@ -1,4 +1,5 @@
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -7,7 +8,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shoal.config.advantage import AdvantageConfig
-from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages, has_signal, weighted_sum
+from shoal.grpo.advantage import (
+    RewardGroup,
+    batch_normalized,
+    completion_advantages,
+    has_signal,
+    seen_rewards,
+    weighted_sum,
+)
+from shoal.grpo.moments import Moments
 from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 
 
@@ -100,6 +109,46 @@ def test_a_missing_verifier_is_left_out_of_the_sum_and_never_0() -> None:
     assert weighted_sum([None], [1.0]) is None
 
 
+def test_running_statistics_are_of_all_rewards_so_far_these_included() -> None:
+    config = AdvantageConfig(baseline="running_mean", scale="running_std", std_eps=1e-6)
+    seen: list[float] = []
+    moments = Moments()
+    for rewards in ([1.0, 0.0, 1.0], [0.0, 0.0], [0.25, 3.0, 1e-3]):
+        groups = [RewardGroup(tuple(rewards))]
+        seen += rewards
+        moments = seen_rewards(config, groups, moments)
+        mean, std = statistics.fmean(seen), statistics.stdev(seen)
+        assert (moments.count, moments.mean) == (len(seen), pytest.approx(mean, rel=1e-14))
+        assert moments.std(1) == pytest.approx(std, rel=1e-14) and moments.std(0) == pytest.approx(
+            statistics.pstdev(seen)
+        )
+        (got,) = completion_advantages(config, groups, moments)
+        assert got == [pytest.approx((reward - mean) / (std + 1e-6), rel=1e-12) for reward in rewards]
+
+
+def test_rewards_that_were_always_equal_are_worth_exactly_nothing() -> None:
+    config = AdvantageConfig(baseline="running_mean", scale="running_std")
+    moments = Moments()
+    for _ in range(3):
+        groups = [RewardGroup((0.1, 0.1, None)), RewardGroup((0.1,))]
+        moments = seen_rewards(config, groups, moments)
+        assert completion_advantages(config, groups, moments) == [[0.0, 0.0, None], [0.0]]
+    later = [RewardGroup((0.2, 0.2))]
+    moments = seen_rewards(config, later, moments)
+    assert completion_advantages(config, later, moments)[0][0] > 0, "a group of equal rewards above the run's mean"
+    assert has_signal(config, later[0])
+
+
+def test_a_running_spread_divides_what_another_baseline_leaves() -> None:
+    config = AdvantageConfig(baseline="group_mean", scale="running_std", std_eps=0.0)
+    moments = Moments().seen([5.0, 7.0])
+    groups = [RewardGroup((1.0, 0.0))]
+    moments = seen_rewards(config, groups, moments)
+    (got,) = completion_advantages(config, groups, moments)
+    std = statistics.stdev([5.0, 7.0, 1.0, 0.0])
+    assert got == [pytest.approx(0.5 / std), pytest.approx(-0.5 / std)]
+
+
 def test_batch_normalization_centres_and_scales_over_all_groups() -> None:
     config = AdvantageConfig(batch_normalize=True, batch_std_eps=0.0)
     root = math.sqrt(2)
@@ -136,6 +185,9 @@ def test_whitening_weighs_every_token_alike_and_skips_what_does_not_count() -> N
         {"baseline": "leave_one_out"},
         {"per_verifier": True, "baseline": "greedy", "scale": "none"},
         {"reward_min": 1.0, "reward_max": 0.0},
+        {"baseline": "running_mean"},
+        {"baseline": "running_mean", "scale": "running_std", "per_verifier": True},
+        {"scale": "running_std", "step_rewards": True},
     ],
 )
 def test_parts_that_do_not_fit_are_refused(options: dict[str, object]) -> None:

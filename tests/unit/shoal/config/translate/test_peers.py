@@ -99,6 +99,27 @@ def test_rolls_variants_have_their_objectives(values: dict[str, Any], objective:
     assert {name: getattr(loss, name) for name in options} == options
 
 
+@pytest.mark.parametrize(
+    ("values", "baseline", "scale"),
+    [
+        ({"reward_norm": "running", "reward_shift": True}, "running_mean", "none"),
+        ({"reward_norm": "running", "reward_scale": True}, "none", "running_std"),
+        ({"reward_norm": "running", "reward_shift": True, "reward_scale": True}, "running_mean", "running_std"),
+        ({"norm_mean_type": "group", "norm_std_type": "running"}, "group_mean", "running_std"),
+        ({"reward_norm": "batch"}, "batch_mean", "batch_std"),
+        ({"reward_norm": "batch", "reward_shift": True, "reward_scale": True}, "batch_mean", "none"),
+        ({"reward_norm": "group", "reward_scale": True}, "group_mean", "group_std"),
+        ({"adv_estimator": "grpo", "reward_norm": "running", "reward_shift": True}, "group_mean", "none"),
+        ({"reward_shift": True}, "none", "none"),
+    ],
+)
+def test_rolls_older_words_for_normalization_mean_what_they_meant(
+    values: dict[str, Any], baseline: str, scale: str
+) -> None:
+    advantage = _config("roll", ROLL_GUIDE | {"adv_estimator": "reinforce"} | values).advantage
+    assert (advantage.baseline, advantage.scale, advantage.std_ddof, advantage.std_eps) == (baseline, scale, 1, 1e-6)
+
+
 TRL: dict[str, Any] = {"max_steps": 100}
 
 
