@@ -8,11 +8,10 @@ _SCALES = {None: "none", "group": "group_std", "batch": "batch_std", "running": 
 
 def compose_advantage(source: Source, draft: Draft) -> None:
     """Baseline and scale."""
-    estimator = source["adv_estimator"]
+    estimator, (mean, std) = source["adv_estimator"], _kinds(source, draft)
     if estimator not in ("grpo", "reinforce"):
         draft.refuse("adv_estimator", estimator, "known here: grpo, reinforce; gae needs a critic, which GRPO has not")
         return
-    mean, std = _kinds(source, draft)
     for name, kind in (("norm_mean_type", mean), ("norm_std_type", std)):
         if kind not in _BASELINES:
             draft.refuse(name, kind, "known: group, batch, running", cure="advantage.baseline")
@@ -35,6 +34,7 @@ def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
     whole, and of `running` only what `reward_shift` and `reward_scale` ask for.
     """
     legacy, shift, scale = source["reward_norm"], source["reward_shift"], source["reward_scale"]
+    mean, std = source["norm_mean_type"], source["norm_std_type"]
     if source["adv_estimator"] == "grpo" or legacy in ("group", "grpo"):
         return "group", None if shift else "group"
     if legacy == "running":
@@ -44,4 +44,4 @@ def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
     for name in ("reward_shift", "reward_scale"):
         if source[name]:
             draft.notes.append(f"{name} = true: changes nothing without reward_norm")
-    return source["norm_mean_type"], source["norm_std_type"]
+    return mean, std
