@@ -87,14 +87,7 @@ def prompt_to_wire(prompt: Prompt) -> rollout_pb2.Prompt:
         prompt_id=prompt.prompt_id,
         token_ids=int32_to_wire(prompt.token_ids),
         text=prompt.text,
-        ground_truths=[
-            rollout_pb2.GroundTruth(
-                verifier=truth.verifier,
-                label=json_format.ParseDict(truth.label, Value()),
-                weight=truth.weight,
-            )
-            for truth in prompt.ground_truths
-        ],
+        ground_truths=map(ground_truth_to_wire, prompt.ground_truths),
         messages=[rollout_pb2.ChatMessage(role=message.role, content=message.content) for message in prompt.messages],
     )
 
@@ -104,15 +97,22 @@ def prompt_from_wire(message: rollout_pb2.Prompt) -> Prompt:
         prompt_id=message.prompt_id,
         token_ids=int32_from_wire(message.token_ids, "prompt.token_ids"),
         text=message.text,
-        ground_truths=tuple(
-            GroundTruth(
-                verifier=truth.verifier,
-                label=json_format.MessageToDict(truth.label),
-                weight=truth.weight if truth.HasField("weight") else 1.0,
-            )
-            for truth in message.ground_truths
-        ),
+        ground_truths=tuple(map(ground_truth_from_wire, message.ground_truths)),
         messages=tuple(ChatMessage(turn.role, turn.content) for turn in message.messages),
+    )
+
+
+def ground_truth_to_wire(truth: GroundTruth) -> rollout_pb2.GroundTruth:
+    return rollout_pb2.GroundTruth(
+        verifier=truth.verifier, label=json_format.ParseDict(truth.label, Value()), weight=truth.weight
+    )
+
+
+def ground_truth_from_wire(message: rollout_pb2.GroundTruth) -> GroundTruth:
+    return GroundTruth(
+        verifier=message.verifier,
+        label=json_format.MessageToDict(message.label),
+        weight=message.weight if message.HasField("weight") else 1.0,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
 from shoal.errors import FailedPrecondition, Unavailable
@@ -167,6 +168,10 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         self.failing = False
         self.unconfigured = False
         """Refuse to score, as a process does that has just taken another's place."""
+        self.malformed: set[str] = set()
+        """Labels that it calls malformed."""
+        self.checks_no_labels = False
+        """Offer no `CheckLabels`, as a service of another make may."""
         self.constant: float | None = None
         self.may_score = asyncio.Event()
         """While it is not set, completions of `held_source` wait for their scores."""
@@ -186,6 +191,13 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         return reward_pb2.RewardServiceGetStatusResponse(
             status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
         )
+
+    async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
+        if self.checks_no_labels:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not here")
+        labels = [truth.label.string_value for truth in request.ground_truths]
+        problems = [reward_pb2.LabelProblem(index=i, reason="bad") for i, x in enumerate(labels) if x in self.malformed]
+        return reward_pb2.CheckLabelsResponse(problems=problems)
 
     async def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
         names = ("gsm8k", "math", "exact_string", "reasoning_gym")

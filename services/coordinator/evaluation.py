@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
 from services.coordinator.controls import RunControls
@@ -62,6 +62,10 @@ class Evaluations:
         """Steps whose policy is evaluated already, or being scored: a skipped step comes back to the same policy."""
         self.held_s = 0.0
         """Time that the training loop has stood still for evaluations, in all."""
+
+    def leave_out(self, prompt_ids: Collection[str]) -> None:
+        """Takes questions out for good, before the first evaluation."""
+        self._prompts = [prompt for prompt in self._prompts if prompt.prompt_id not in prompt_ids]
 
     async def ask(self) -> EvaluationResult:
         """Has the policy evaluated at the next step boundary, and waits for the result.

@@ -1,4 +1,4 @@
-"""Which prompt is issued next: the data's order, less the prompts that the policy has learned."""
+"""Which prompt is issued next: the data's order, less prompts that the policy has learned or nobody can score."""
 
 from collections.abc import Iterable, Mapping
 
@@ -24,17 +24,20 @@ class PromptOrder:
         given: Mapping[int, int],
         next_position: int,
         excluded: Iterable[str],
+        left_out: Iterable[str] = (),
     ) -> None:
-        """`given`: positions in the endless order by order number, for the groups to be issued again."""
+        """`given`: positions in the endless order by order number, for the groups to be issued again. `excluded`:
+        prompts that the policy has learned; `left_out`: those that cannot be scored."""
         self._prompts = prompts
         self._easy_rate = easy_rate
         self._given = dict(given)
         self._next_position = next_position
         self._excluded = set(excluded)
+        self._left_out = frozenset(left_out)
 
     @property
     def num_excluded(self) -> int:
-        """Prompts that are not asked any more."""
+        """Prompts that are not asked any more because the policy has learned them."""
         return len(self._excluded)
 
     def next(self, order_number: int) -> tuple[int, Prompt]:
@@ -46,11 +49,12 @@ class PromptOrder:
             return position, self._prompts.at(position)
         for position in range(self._next_position, self._next_position + 2 * len(self._prompts)):
             prompt = self._prompts.at(position)
-            if prompt.prompt_id not in self._excluded:
+            if prompt.prompt_id not in self._excluded and prompt.prompt_id not in self._left_out:
                 self._next_position = position + 1
                 return position, prompt
         raise FailedPrecondition(
-            f"all {len(self._prompts)} prompts are learned to grpo.easy_rate: raise it, or give more prompts",
+            f"all {len(self._prompts)} prompts are learned to grpo.easy_rate or left out for their labels "
+            f"({len(self._left_out)}): raise easy_rate, or give more prompts",
             reason="PROMPTS_EXHAUSTED",
         )
 

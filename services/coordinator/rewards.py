@@ -9,11 +9,16 @@ from services.coordinator.fleet import Fleet, Member
 from services.coordinator.occupancy import Occupancy
 from services.coordinator.tasks import Signal
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
-from shoal.rollout import Completion, Prompt, Score
+from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
-from shoal.wire import completion_to_wire, prompt_to_wire, score_from_wire
+from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
 
 LIST_TIMEOUT_S = 30.0
+LABELS_TIMEOUT_S = 600.0
+"""For one request of `_LABELS_AT_ONCE` labels; a label of `math` takes some milliseconds, any other far less."""
+_LABELS_AT_ONCE, _BYTES_AT_ONCE = 512, 1 << 20
+_LABEL_REQUESTS = 4
+"""Under way at once, so that all processes of all services have work."""
 
 
 class GrowingGroup:
@@ -67,6 +72,39 @@ class Rewards:
                     f"prompt {prompt.prompt_id} names the verifier {unknown[0]!r}, which the reward service does not"
                     f" have; known: {', '.join(sorted(known))} (reasoning_gym needs the extra shoal[tasks] there)"
                 )
+
+    async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:
+        """Why nothing can be judged by each label; empty where something can.
+
+        Raises `FailedPrecondition` with the reason UNIMPLEMENTED where the service does not check labels.
+        """
+        requests = _label_requests(truths)
+        limit = asyncio.Semaphore(_LABEL_REQUESTS)
+        answers = await asyncio.gather(*(self._check_labels(request, limit) for request in requests))
+        problems: list[str] = []
+        for request, answer in zip(requests, answers, strict=True):
+            reasons = {problem.index: problem.reason for problem in answer.problems}
+            problems += [reasons.get(index, "") for index in range(len(request.ground_truths))]
+        return problems
+
+    async def _check_labels(
+        self, request: reward_pb2.CheckLabelsRequest, limit: asyncio.Semaphore
+    ) -> reward_pb2.CheckLabelsResponse:
+        async with limit:
+            while True:
+                member = await self._choose()
+                member.outstanding += 1
+                try:
+                    response: reward_pb2.CheckLabelsResponse = await member.stub.CheckLabels(
+                        request, timeout=LABELS_TIMEOUT_S
+                    )
+                    return response
+                except (Unavailable, Internal, FailedPrecondition) as error:
+                    if error.reason == "UNIMPLEMENTED":
+                        raise
+                    await self._fleet.lost(member, error)
+                finally:
+                    member.outstanding -= 1
 
     async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
@@ -131,3 +169,18 @@ class Rewards:
         if missing := {completion.sample_index for completion in group.completions} - scores.keys():
             raise Internal(f"{member.name} did not score samples {sorted(missing)} of {prompt.prompt_id}")
         return [scores[index] for index in sorted(scores)]
+
+
+def _label_requests(truths: Sequence[GroundTruth]) -> list[reward_pb2.CheckLabelsRequest]:
+    """All labels in order, in messages that are well below gRPC's limit unless a single label is not."""
+    requests: list[reward_pb2.CheckLabelsRequest] = []
+    num_bytes = 0
+    for truth in truths:
+        message = ground_truth_to_wire(truth)
+        is_full = not requests or len(requests[-1].ground_truths) >= _LABELS_AT_ONCE
+        if is_full or num_bytes + message.ByteSize() > _BYTES_AT_ONCE:
+            requests.append(reward_pb2.CheckLabelsRequest())
+            num_bytes = 0
+        requests[-1].ground_truths.append(message)
+        num_bytes += message.ByteSize()
+    return requests

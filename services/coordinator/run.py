@@ -27,6 +27,7 @@ from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet
 from services.coordinator.generators import Generators
 from services.coordinator.judgement import drop_reason
+from services.coordinator.labels import unusable_prompts
 from services.coordinator.learner import Learner
 from services.coordinator.ledger import Ledger, Progress
 from services.coordinator.preflight import PreparedInputs
@@ -149,8 +150,11 @@ class ActiveRun:
 
     async def _prepare(self) -> WeightVersion:
         """Waits for workers, takes everything to where the run goes on, and publishes; returns that version."""
-        await self._fleet.wait_until_ready()
-        await self._rewards.check_verifiers((*self._inputs.prompts.prompts, *self._inputs.evaluation_prompts))
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            tasks.create_task(self._fleet.wait_until_ready())
+            # While models load.
+            checking = tasks.create_task(unusable_prompts(self.config.data, self._rewards, self.events, self._inputs))
+        self.evaluations.leave_out(checking.result())
         progress = await self._restore()
         self._buffer = PacingBuffer(
             capacity=capacity(self.config.grpo.max_staleness, self.config.grpo.groups_per_step),
@@ -166,6 +170,7 @@ class ActiveRun:
             given=issued.given,
             next_position=issued.next_position,
             excluded=issued.excluded,
+            left_out=checking.result(),
         )
         await self._publish()
         return self._version

@@ -1,8 +1,9 @@
-"""`python -m services.reward.offline score|list`: scoring without a service, by the same pool and the same rules.
+"""`python -m services.reward.offline score|check|list`: scoring without a service, by the same pool and rules.
 
 `score` reads one JSON document from stdin, {"config": the whole RunConfig, "rows": [{"truths": [[verifier, label,
 weight], ...], "messages": [[role, content], ...], "completion", "finish_reason", "token_ids"}, ...]}, and writes the
-scores in the rows' order; `list` writes the verifiers. For the command line, which cannot import a service.
+scores in the rows' order; `check` reads {"config", "labels": [[verifier, label], ...]} and writes what is wrong with
+each label, "" for nothing; `list` writes the verifiers. For the command line, which cannot import a service.
 """
 
 import asyncio
@@ -36,6 +37,9 @@ def main() -> int:
         answer: Any
         if sys.argv[1:] == ["list"]:
             answer = [asdict(one) for one in asyncio.run(Panel(RewardConfig()).describe())]
+        elif sys.argv[1:] == ["check"]:
+            request = json.load(sys.stdin)
+            answer = asyncio.run(check_labels(parse_config(request["config"]).reward, request["labels"]))
         else:
             request = json.load(sys.stdin)
             scores = asyncio.run(score_rows(parse_config(request["config"]), request["rows"]))
@@ -72,6 +76,17 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> li
     try:
         await panel.start()
         return list(await asyncio.gather(*map(score, range(len(rows)))))
+    finally:
+        await panel.close()
+
+
+async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) -> list[str]:
+    """Why nothing can be judged by each label, given with its verifier's name; empty where something can."""
+    # Nobody is asked anything, so no key is needed.
+    panel = Panel(config.model_copy(update={"judge": config.judge.model_copy(update={"api_key_env": ""})}))
+    try:
+        await panel.start()
+        return list(await asyncio.gather(*(panel.label_problem(GroundTruth(*label)) for label in labels)))
     finally:
         await panel.close()
 

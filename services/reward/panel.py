@@ -71,6 +71,19 @@ class Panel:
         tokens = () if VERIFIERS[truth.verifier].reads == "text" else token_ids(completion)
         return await self.pool.judge(truth.verifier, completion.text, truth.label, tokens)
 
+    async def label_problem(self, truth: GroundTruth) -> str:
+        """Why nothing can be judged by that label; empty when something can.
+
+        Verifiers read their label before they look at the completion, so an empty completion tells: it costs nothing,
+        and a rule of labels stands in the verifier alone.
+        """
+        if why := self.why_not(truth.verifier):
+            return why
+        if truth.verifier in JUDGE_VERIFIERS:
+            return "" if self._judge is None else self._judge.label_problem(truth.verifier, truth.label)
+        judged = await self.pool.judge(truth.verifier, "", truth.label)
+        return "" if judged.outcome is ScoreOutcome.SCORED else judged.detail
+
     async def describe(self) -> list[Listed]:
         """Every verifier that can be named."""
         return [

@@ -18,7 +18,7 @@ from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
 from shoal.rollout import Prompt, Score, ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
-from shoal.wire import finish_reason_from_wire, invalid, prompt_from_wire, score_to_wire
+from shoal.wire import finish_reason_from_wire, ground_truth_from_wire, invalid, prompt_from_wire, score_to_wire
 
 _log = logging.getLogger(__name__)
 
@@ -206,6 +206,24 @@ class RewardService(RewardServiceServicer):
                 reason="NOT_READY",
             )
         return self._panel
+
+    async def CheckLabels(self, request: reward_pb2.CheckLabelsRequest, context: Any) -> reward_pb2.CheckLabelsResponse:
+        panel = self._ready_panel()
+        truths = map(ground_truth_from_wire, request.ground_truths)
+        # What is open keeps another configuration from closing the panel under it.
+        self._num_open += 1
+        self._nothing_open.clear()
+        try:
+            problems = await asyncio.gather(*map(panel.label_problem, truths))
+        finally:
+            self._num_open -= 1
+            if self._num_open == 0:
+                self._nothing_open.set()
+        return reward_pb2.CheckLabelsResponse(
+            problems=[
+                reward_pb2.LabelProblem(index=index, reason=reason) for index, reason in enumerate(problems) if reason
+            ]
+        )
 
     async def ListVerifiers(
         self, request: reward_pb2.ListVerifiersRequest, context: Any

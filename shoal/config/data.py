@@ -1,6 +1,6 @@
 """The `[data]` table: where prompts come from."""
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -59,5 +59,9 @@ class DataConfig(Section):
     """The sources, mixed in the proportions that their `fraction` or `count` give."""
     max_prompt_tokens: int = Field(default=2048, ge=1)
     """Longer prompts are dropped when the data is loaded, and counted."""
+    malformed_labels: Literal["refuse", "drop", "keep"] = "refuse"
+    """What becomes of prompts whose label their verifier cannot judge by, such as a pattern that does not compile.
+    They are found when a run starts, and by `shoal config check --deep`: the run is refused, or they are left out and
+    counted; `keep` looks for none, and their completions are UNSCORABLE."""
     shuffle: bool = True
     """Visit prompts in an order drawn from `run.seed`, a new one for each pass; else in file order."""

@@ -15,7 +15,7 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
         "ScoreTokens",
         "GetStatus",
     ),
-    "shoal.v1.RewardService": ("Configure", "ScoreGroup", "ListVerifiers", "GetStatus"),
+    "shoal.v1.RewardService": ("Configure", "ScoreGroup", "CheckLabels", "ListVerifiers", "GetStatus"),
     "shoal.v1.LearnerService": (
         "Configure",
         "ComputeLogprobs",

@@ -133,6 +133,80 @@ class ScoreGroupResponse(_message.Message):
 Global___ScoreGroupResponse: _TypeAlias = ScoreGroupResponse  # noqa: Y015
 
 @_typing.final
+class CheckLabelsRequest(_message.Message):
+    """Request of `RewardService.CheckLabels`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUND_TRUTHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ground_truths(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.GroundTruth]:
+        """The labels, each with its verifier. Weights are not read."""
+
+    def __init__(
+        self,
+        *,
+        ground_truths: _abc.Iterable[_rollout_pb2.GroundTruth] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ground_truths", b"ground_truths"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckLabelsRequest: _TypeAlias = CheckLabelsRequest  # noqa: Y015
+
+@_typing.final
+class CheckLabelsResponse(_message.Message):
+    """Response of `RewardService.CheckLabels`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___LabelProblem]:
+        """What is wrong, in the order of the request; empty when all is well."""
+
+    def __init__(
+        self,
+        *,
+        problems: _abc.Iterable[Global___LabelProblem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckLabelsResponse: _TypeAlias = CheckLabelsResponse  # noqa: Y015
+
+@_typing.final
+class LabelProblem(_message.Message):
+    """A label that its verifier cannot judge by."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Place in the request, from 0."""
+    reason: _builtins.str
+    """For people: what is wrong with it."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelProblem: _TypeAlias = LabelProblem  # noqa: Y015
+
+@_typing.final
 class ListVerifiersRequest(_message.Message):
     """Request of `RewardService.ListVerifiers`."""
 

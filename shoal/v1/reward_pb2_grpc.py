@@ -47,6 +47,11 @@ class RewardServiceStub:
                 request_serializer=shoal_dot_v1_dot_reward__pb2.ScoreGroupRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_reward__pb2.ScoreGroupResponse.FromString,
                 _registered_method=True)
+        self.CheckLabels = channel.unary_unary(
+                '/shoal.v1.RewardService/CheckLabels',
+                request_serializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsResponse.FromString,
+                _registered_method=True)
         self.ListVerifiers = channel.unary_unary(
                 '/shoal.v1.RewardService/ListVerifiers',
                 request_serializer=shoal_dot_v1_dot_reward__pb2.ListVerifiersRequest.SerializeToString,
@@ -101,6 +106,22 @@ class RewardServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckLabels(self, request, context):
+        """Says which labels their verifiers cannot judge by, whatever a completion
+        says, so that they are found before anything is sampled. By the verifiers'
+        own reading of them: such a label makes every completion UNSCORABLE or
+        FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+
+        Errors:
+
+        * `FAILED_PRECONDITION`: not configured.
+        * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
+        then not checked before they are scored by.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListVerifiers(self, request, context):
         """Lists the verifiers that can be named. Safe to retry.
         """
@@ -128,6 +149,11 @@ def add_RewardServiceServicer_to_server(servicer, server):
                     servicer.ScoreGroup,
                     request_deserializer=shoal_dot_v1_dot_reward__pb2.ScoreGroupRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_reward__pb2.ScoreGroupResponse.SerializeToString,
+            ),
+            'CheckLabels': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckLabels,
+                    request_deserializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsResponse.SerializeToString,
             ),
             'ListVerifiers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListVerifiers,
@@ -197,6 +223,33 @@ class RewardService:
             '/shoal.v1.RewardService/ScoreGroup',
             shoal_dot_v1_dot_reward__pb2.ScoreGroupRequest.SerializeToString,
             shoal_dot_v1_dot_reward__pb2.ScoreGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckLabels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.RewardService/CheckLabels',
+            shoal_dot_v1_dot_reward__pb2.CheckLabelsRequest.SerializeToString,
+            shoal_dot_v1_dot_reward__pb2.CheckLabelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

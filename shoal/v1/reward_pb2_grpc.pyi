@@ -64,6 +64,18 @@ class RewardServiceStub:
     * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
       `RetryInfo`.
     """
+    CheckLabels: _grpc.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]
+    """Says which labels their verifiers cannot judge by, whatever a completion
+    says, so that they are found before anything is sampled. By the verifiers'
+    own reading of them: such a label makes every completion UNSCORABLE or
+    FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+
+    Errors:
+
+    * `FAILED_PRECONDITION`: not configured.
+    * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
+      then not checked before they are scored by.
+    """
     ListVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]
     """Lists the verifiers that can be named. Safe to retry."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceGetStatusRequest, _reward_pb2.RewardServiceGetStatusResponse]
@@ -106,6 +118,18 @@ class RewardServiceAsyncStub(RewardServiceStub):
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
       `RetryInfo`.
+    """
+    CheckLabels: _aio.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]  # type: ignore[assignment]
+    """Says which labels their verifiers cannot judge by, whatever a completion
+    says, so that they are found before anything is sampled. By the verifiers'
+    own reading of them: such a label makes every completion UNSCORABLE or
+    FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+
+    Errors:
+
+    * `FAILED_PRECONDITION`: not configured.
+    * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
+      then not checked before they are scored by.
     """
     ListVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]  # type: ignore[assignment]
     """Lists the verifiers that can be named. Safe to retry."""
@@ -158,6 +182,24 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
           `RetryInfo`.
+        """
+
+    @_abc_1.abstractmethod
+    def CheckLabels(
+        self,
+        request: _reward_pb2.CheckLabelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_reward_pb2.CheckLabelsResponse, _abc.Awaitable[_reward_pb2.CheckLabelsResponse]]:
+        """Says which labels their verifiers cannot judge by, whatever a completion
+        says, so that they are found before anything is sampled. By the verifiers'
+        own reading of them: such a label makes every completion UNSCORABLE or
+        FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+
+        Errors:
+
+        * `FAILED_PRECONDITION`: not configured.
+        * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
+          then not checked before they are scored by.
         """
 
     @_abc_1.abstractmethod

@@ -27,7 +27,7 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.verifiers import JUDGE_VERIFIERS
-from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
+from shoal.wire import ground_truth_to_wire, int32_to_wire, prompt_to_wire, score_from_wire
 from tests.unit.reward.judge_server import judge_server
 
 # Working this out takes longer than anybody waits.
@@ -176,6 +176,17 @@ async def test_a_label_that_cannot_be_judged_by_is_unscorable_not_zero(client: C
     [score] = await client.score([FIVE, GroundTruth("gsm8k", "many")], ["5"])
     assert score.outcome is ScoreOutcome.UNSCORABLE
     assert "many" in score.verifier_scores[1].detail
+
+
+async def test_labels_are_checked_without_a_completion(client: Client) -> None:
+    truths = [GroundTruth("gsm8k", "5"), GroundTruth("regex", "("), GroundTruth("x", 1.0)]
+    request = reward_pb2.CheckLabelsRequest(ground_truths=map(ground_truth_to_wire, truths))
+    with pytest.raises(FailedPrecondition, match="not READY"):
+        await client.stub.CheckLabels(request, timeout=TIMEOUT_S)
+    await client.configured(num_processes=1)
+    problems = (await client.stub.CheckLabels(request, timeout=TIMEOUT_S)).problems
+    assert [problem.index for problem in problems] == [1, 2], problems
+    assert "no regular expression" in problems[0].reason and "no verifier is called 'x'" in problems[1].reason
 
 
 async def test_scores_come_in_the_order_in_which_they_are_ready(client: Client) -> None:

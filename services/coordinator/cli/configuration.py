@@ -1,18 +1,22 @@
 """`shoal config show`, `check` and `translate`."""
 
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.coordinator.cli.output import Output
 from services.coordinator.cli.tables import print_json, print_pairs
-from shoal.config import dump_config, load_config
+from shoal.config import RunConfig, dump_config, load_config
 from shoal.config.derived import derived_values
 from shoal.config.load import config_digest
 from shoal.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from services.coordinator.preflight import PreparedInputs
 
 
 def show(path: Path, overrides: Sequence[str], *, output: Output) -> None:
@@ -56,7 +60,7 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -
         from services.coordinator.preflight import check_weights, preflight
 
         inputs = preflight(config)
-        facts |= {
+        facts |= _label_facts(config, inputs) | {
             "prompts": len(inputs.prompts.prompts),
             "prompts_dropped_too_long": inputs.prompts.num_dropped_too_long,
             "longest_prompt_tokens": max(len(prompt.token_ids) for prompt in inputs.prompts.prompts),
@@ -71,7 +75,26 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -
         print_json(facts)
     else:
         print_pairs([(name.replace("_", " "), str(value)) for name, value in facts.items()])
-        print("the configuration is valid" + ("" if deep else "; --deep also loads tokenizer and data"))
+        print("the configuration is valid" + ("" if deep else "; --deep also loads tokenizer, data and labels"))
+
+
+def _label_facts(config: RunConfig, inputs: "PreparedInputs") -> dict[str, Any]:
+    """What became of the labels. Raises `InvalidArgument` where `data.malformed_labels` refuses them."""
+    from services.coordinator.cli.rewards import ask_reward
+    from services.coordinator.labels import Labels, left_out
+
+    if config.data.malformed_labels == "keep":
+        return {"labels": "not checked, since data.malformed_labels is keep"}
+    if importlib.util.find_spec("math_verify") is None:
+        return {"labels": "not checked here, without shoal[reward]: a run's start checks them"}
+    prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
+    labels = Labels((*prompts, *questions))
+    asked = [[truth.verifier, truth.label] for truth in labels.distinct]
+    problems = ask_reward("check", json.dumps({"config": dump_config(config), "labels": asked}))
+    malformed = labels.malformed(problems)
+    for said, _ in left_out(config.data, malformed, prompts, questions):
+        print(f"note: {said}", file=sys.stderr)
+    return {"labels": len(labels.distinct), "prompts_left_out_for_labels": len(malformed)}
 
 
 def translate(system: str, source: Sequence[str], overrides: Sequence[str], skip: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
         tokenizer = load_tokenizer(config.model)
         for item in asked:
             item["token_ids"] = item["token_ids"] or tokenizer.encode(item["completion"], add_special_tokens=False)
-    scores = _ask("score", json.dumps({"config": dump_config(config), "rows": asked}))
+    scores = ask_reward("score", json.dumps({"config": dump_config(config), "rows": asked}))
     summary = _summary(scores)
     if output == "json":
         print_json({"rows": scores, "summary": summary})
@@ -52,7 +52,7 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
 
 def list_verifiers(*, output: Output) -> None:
     """Describes every verifier, and says which cannot work here."""
-    verifiers = _ask("list", "")
+    verifiers = ask_reward("list", "")
     if output == "json":
         print_json(verifiers)
         return
@@ -107,7 +107,7 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _ask(what: str, question: str) -> Any:
+def ask_reward(what: str, question: str) -> Any:
     """Asks a process of the reward service; it has said on standard error what it refuses."""
     asked = subprocess.run(
         [sys.executable, "-m", "services.reward.offline", what],

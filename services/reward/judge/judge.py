@@ -115,6 +115,18 @@ class Judge:
         detail = clean(detail)[:_MOST_DETAIL_CHARACTERS]
         return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
 
+    def label_problem(self, verifier: str, label: Any) -> str:
+        """Why nobody can be asked by that label; empty when somebody can."""
+        try:
+            if verifier == "rubric":
+                read_rubric(label)
+            else:
+                judged = self._labels[verifier]
+                judged.template.messages(judged.values(question="a question", answer="", label=label))
+        except Unscorable as error:
+            return str(error)
+        return ""
+
     async def _by_criteria(self, question: str, completion: str, label: Any) -> tuple[float, str]:
         query, criteria = read_rubric(label)
         values = {"question": query or question, "answer": tagged_or_all(completion)}

@@ -100,11 +100,11 @@ def _verdict(
     reward_speed: bool,
     any_tag: bool,
 ) -> Verdict:
-    if why := unavailable():
-        raise run.SandboxUnavailable(why)
     program = program_text(completion, any_tag=any_tag)
     if not program:
         return Verdict(0.0, "no program")
+    if why := unavailable():
+        raise run.SandboxUnavailable(why)
     try:
         results = run.run_tests(program, tests, kind=kind, limits=limits, total_timeout_s=total_timeout_s)
     except run.Unfit as error:

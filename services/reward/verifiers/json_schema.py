@@ -63,7 +63,7 @@ def _json_text(completion: str) -> str:
 @lru_cache(maxsize=64)
 def _validator(label: str) -> Any:
     import jsonschema
-    import referencing
+    import referencing.jsonschema
 
     try:
         schema = json.loads(label)
@@ -71,6 +71,19 @@ def _validator(label: str) -> Any:
             raise ValueError("a schema is an object")
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         kind.check_schema(schema)
+        resource = referencing.jsonschema.specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
+        _check_references(resource, referencing.Registry().resolver_with_root(resource))
     except (ValueError, RecursionError, jsonschema.exceptions.SchemaError) as error:
         raise Unscorable(f"the label is no JSON schema: {error!s:.200}") from None
+    except referencing.exceptions.Unresolvable as error:
+        raise Unscorable(f"the label's schema refers to what is not in it: {error!s:.200}") from None
     return kind(schema, registry=referencing.Registry())
+
+
+def _check_references(schema: Any, resolver: Any) -> None:
+    """Raises `Unresolvable` for a reference, at any depth, to what is not in the schema."""
+    reference = schema.contents.get("$ref") if isinstance(schema.contents, dict) else None
+    if isinstance(reference, str):
+        resolver.lookup(reference)
+    for inner in schema.subresources():
+        _check_references(inner, resolver.in_subresource(inner))

@@ -88,6 +88,20 @@ def test_a_model_without_weights_is_refused(shoal: Shoal, config: Path, tiny_mod
     assert code == 2 and "bare holds no weights" in error, error
 
 
+def test_a_deep_check_finds_labels_that_nothing_can_be_judged_by(shoal: Shoal, config: Path) -> None:
+    data = config.parent / "data.jsonl"
+    with data.open("a") as file:
+        for label in ("many", "several", "many"):
+            file.write(json.dumps({"messages": "How many?", "ground_truth": label, "dataset": "gsm8k"}) + "\n")
+    code, error = shoal("config", "check", str(config), "--deep")
+    assert code == 2 and "3 of 7 prompts have a label" in error and f"{data} row 4 (gsm8k): the label holds" in error
+    assert 'data.malformed_labels = "drop"' in error, error
+    code, error = shoal("config", "check", str(config), "--deep", "--set", "data.malformed_labels=drop")
+    assert code == 0 and "left out: 3 of 7 prompts" in error, error
+    code, error = shoal("config", "check", str(config), "--deep", "--set", "data.malformed_labels=keep")
+    assert code == 0 and not error, error
+
+
 def test_an_empty_data_file_is_refused(shoal: Shoal, config: Path, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("")
     code, error = shoal("config", "check", str(config), "--deep")

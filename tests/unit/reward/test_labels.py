@@ -1,0 +1,139 @@
+"""Labels that nothing can be judged by are found before anything is judged, by the verifiers' own rules."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.reward.panel import Panel
+from services.reward.registry import VERIFIERS
+from services.reward.sandbox.run import SandboxUnavailable
+from services.reward.verdict import Unscorable
+from services.reward.verifiers import code
+from shoal.config.judge import JudgeConfig
+from shoal.config.services import RewardConfig
+from shoal.reasoning_entry import entry_to_text
+from shoal.rollout import GroundTruth
+from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
+
+GYM = {
+    "task": "leg_counting",
+    "options": "{}",
+    "entry": entry_to_text({"question": "q", "answer": "4", "metadata": {}}),
+}
+TEXTS = ["a", 5.0, ["a", "b"]], [None, "", [], ["a", None], {"a": 1}, True]
+CASES: dict[str, tuple[list[Any], list[Any]]] = {
+    "code": (
+        [["assert f(1) == 2"], json.dumps(["f(1)"])],
+        ["assert f(1) == 2", [], ["f("], [1], "eJzT0yMAAGTvBe8=", {"input": "1"}],
+    ),
+    "code_stdio": ([[{"input": "1", "output": "2"}]], [["f(1)"], [{"input": "1"}], [], "no JSON"]),
+    "exact_string": TEXTS,
+    "flan": TEXTS,
+    "gsm8k": (["72", "so\n#### 1,234", ["5", "-5.5"]], ["many", "2/3", "", None, [], ["5", "five"]]),
+    "ifeval": (
+        [
+            {"instruction_id": ["punctuation:no_comma"], "kwargs": [None]},
+            json.dumps([{"instruction_id": ["keywords:existence"], "kwargs": [{"keywords": ["a"]}]}]),
+        ],
+        [
+            "no label",
+            {"instruction_id": ["no:such"], "kwargs": [None]},
+            {"instruction_id": ["keywords:existence"], "kwargs": [{"keyword": "a"}]},
+            {"instruction_id": ["keywords:existence"], "kwargs": [{"keywords": ["("]}]},
+            {
+                "instruction_id": ["length_constraints:number_words"],
+                "kwargs": [{"num_words": "9", "relation": "at least"}],
+            },
+            {"instruction_id": ["length_constraints:number_words"], "kwargs": [{"num_words": 9}]},
+            {"instruction_id": ["language:response_language"], "kwargs": [{"language": "German"}]},
+        ],
+    ),
+    "ifeval_old": (
+        [{"func_name": "validate_lowercase"}, json.dumps({"func_name": "validate_title", "N": None})],
+        [{}, {"func_name": "no_such"}, {"func_name": "verify_keywords"}, {"func_name": "validate_title", "N": 2}],
+    ),
+    "json_schema": (
+        [{"type": "object"}, True, json.dumps({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"})],
+        [
+            "no JSON",
+            [],
+            {"type": "objekt"},
+            {"properties": {"a": {"pattern": "("}}},
+            {"properties": {"a": {"items": {"$ref": "#/$defs/none"}}}},
+            {"$ref": "http://127.0.0.1:1/schema.json"},
+        ],
+    ),
+    "language": (["de", ["en", "zh"]], ["German", "", None]),
+    "math": (["\\frac{1}{2}", "5", ["5", "x^2"]], [None, "", [], {"a": 1}]),
+    "max_length": (["100", 5.0], ["long", None, "", "inf", True]),
+    "multiple_choice": (["A", "(b)", ["A", "B"]], ["AB", "", "1", None]),
+    "puzzle": TEXTS,
+    "re_search": TEXTS,
+    "re_search_f1": TEXTS,
+    "reasoning_gym": ([GYM], [GYM | {"task": "no_such"}, GYM | {"entry": "{"}, {"task": "leg_counting"}, "4"]),
+    "regex": (["a+", ["a", "b"]], ["(", "a{2,1}", "", None, ["a", "("]]),
+    "strict_math": TEXTS,
+    "string_f1": TEXTS,
+    "string_matcher": TEXTS,
+    "up_to_max_length": (["100", 5.0], ["long", None, "nan"]),
+    **dict.fromkeys(
+        ["passthrough", "r1_format", "repetition_penalty", "soft_overlong", "think_format"],
+        ([None, "", {"a": [1]}], []),
+    ),
+    **dict.fromkeys(["general-quality", "general-safety"], ([None, "", "a"], [])),
+    **dict.fromkeys(
+        [
+            "general-creative_writing",
+            "general-factuality",
+            "general-quality_ref",
+            "general-refusal",
+            "general-web_instruct_general_verifier",
+        ],
+        (["a", ["a", "b"]], [None, "", [], {"a": 1}]),
+    ),
+    "general-quality_rubric": (["a", ["a", "b"], {"a": 1}], [None, " ", []]),
+    "llm_judge": (["a", {"reference": "a"}], [None, {"rubric": "a"}, {"reference": "a", "extra": 1}]),
+    "rubric": (
+        [{"rubrics": [{"description": "a", "weight": -1}]}],
+        ["a", {"rubrics": []}, {"rubrics": [{"description": " "}]}, {"rubrics": [{"description": "a", "weight": 0}]}],
+    ),
+}
+
+
+@pytest.fixture
+async def panel() -> AsyncIterator[Panel]:
+    # Nobody answers there, and nobody is asked.
+    judge = JudgeConfig(base_url="http://127.0.0.1:9/v1", model="m", max_attempts=1)
+    panel = Panel(RewardConfig(num_processes=1, judge=judge))
+    await panel.start()
+    yield panel
+    await panel.close()
+
+
+def test_every_verifier_has_labels_here() -> None:
+    assert set(CASES) == BUILT_IN_VERIFIERS
+
+
+async def test_good_labels_pass_and_malformed_ones_are_found(panel: Panel) -> None:
+    wrong = []
+    for name in sorted(CASES.keys() & (VERIFIERS.keys() | JUDGE_VERIFIERS)):
+        good, malformed = CASES[name]
+        for label in good:
+            if problem := await panel.label_problem(GroundTruth(name, label)):
+                wrong.append(f"{name} refuses {label!r}: {problem}")
+        for label in malformed:
+            problem = await panel.label_problem(GroundTruth(name, label))
+            if not problem or "raised" in problem or "no verdict within" in problem:
+                wrong.append(f"{name} takes {label!r}, or breaks: {problem!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_labels_of_programs_are_read_also_where_nothing_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "unavailable", lambda: "no sandbox")
+    assert VERIFIERS["code"].judge("", ["f(1)"], (), {}).value == 0.0
+    with pytest.raises(Unscorable, match="holds no test"):
+        VERIFIERS["code"].judge("", [], (), {})
+    with pytest.raises(SandboxUnavailable, match="no sandbox"):
+        VERIFIERS["code"].judge("def f(x): pass", ["f(1)"], (), {})
