@@ -21,6 +21,7 @@ from google.protobuf import json_format
 
 from services.coordinator.learner import Learner
 from services.coordinator.ledger import Ledger
+from services.coordinator.ledger_schema import check_version
 from shoal.errors import DataLoss, ResourceExhausted
 from shoal.v1 import learner_pb2
 
@@ -107,6 +108,11 @@ class Checkpoints:
         copy = ledger.with_name(ledger.name + ".tmp")
         shutil.copyfile(snapshot, copy)
         copy.rename(ledger)
+
+    def check_readable(self) -> None:
+        """Raises `FailedPrecondition` when the newest checkpoint's ledger is another version's."""
+        if committed := self.committed():
+            check_version(self._folder / committed[-1] / SNAPSHOT)
 
     def _delete_old(self) -> None:
         for checkpoint_id in self.committed()[: -self._keep_last]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.coordinator.ledger_schema import make_tables
 from services.coordinator.recorded import GroupState, RecordedGroup, read_groups
 from shoal.errors import DataLoss, ResourceExhausted
 from shoal.grpo.moments import Moments
@@ -28,65 +29,6 @@ from shoal.wire import float32_to_wire, int32_to_wire
 
 ResultT = TypeVar("ResultT")
 _NOTHING_SEEN = Moments()
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS groups (
-    order_number INTEGER PRIMARY KEY,
-    group_id TEXT NOT NULL UNIQUE,
-    prompt_id TEXT NOT NULL,
-    position INTEGER NOT NULL,
-    prompt_text TEXT NOT NULL,
-    trace_id TEXT NOT NULL,
-    state TEXT NOT NULL,
-    num_issues INTEGER NOT NULL,
-    drop_reason TEXT NOT NULL DEFAULT '',
-    train_step INTEGER NOT NULL DEFAULT 0,
-    staleness INTEGER,
-    greedy_reward REAL
-);
-CREATE TABLE IF NOT EXISTS completions (
-    order_number INTEGER NOT NULL REFERENCES groups,
-    sample_index INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    num_tokens INTEGER NOT NULL,
-    finish_reason TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    version_spans TEXT NOT NULL,
-    token_ids BLOB,
-    behavior_logprobs BLOB,
-    outcome TEXT,
-    reward REAL,
-    verifier_scores TEXT,
-    reward_parts TEXT,
-    advantage REAL,
-    token_advantages BLOB,
-    weight REAL,
-    PRIMARY KEY (order_number, sample_index)
-);
-CREATE TABLE IF NOT EXISTS transitions (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    order_number INTEGER NOT NULL REFERENCES groups,
-    state TEXT NOT NULL,
-    time_s REAL NOT NULL,
-    attempt INTEGER NOT NULL,
-    policy_version INTEGER NOT NULL,
-    detail TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS progress (
-    singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
-    policy_version INTEGER NOT NULL,
-    next_order_number INTEGER NOT NULL,
-    num_episodes INTEGER NOT NULL,
-    kl_coef REAL,
-    reward_count INTEGER NOT NULL,
-    reward_mean REAL NOT NULL,
-    reward_squares REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS excluded_prompts (
-    prompt_id TEXT PRIMARY KEY,
-    order_number INTEGER NOT NULL REFERENCES groups
-);
-"""
 
 
 @dataclass(frozen=True)
@@ -127,14 +69,21 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> Progress:
-        """Opens the database and says how far the run is."""
+        """Opens the database and says how far the run is.
+
+        Raises `FailedPrecondition` for one that another version of Shoal wrote, `DataLoss` for a damaged one.
+        """
         return await self._run(self._open)
 
     def _open(self, _: object) -> Progress:
         connection = sqlite3.connect(self._path, isolation_level="IMMEDIATE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_SCHEMA)
+        try:
+            make_tables(connection, self._path)
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
         row = connection.execute(
             "SELECT policy_version, next_order_number, num_episodes, kl_coef, reward_count, reward_mean,"

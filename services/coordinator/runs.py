@@ -6,6 +6,7 @@ import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from services.coordinator.checkpoints import Checkpoints
 from services.coordinator.controls import StopMode
 from services.coordinator.events import Event, EventLog, read_events
 from services.coordinator.ledger import Ledger
@@ -68,6 +69,8 @@ class Runs:
         async with self._only_one():
             record = self._load(run_id)
             config = record.load_config()
+            checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
+            await asyncio.to_thread(checkpoints.check_readable)
             inputs = await asyncio.to_thread(preflight, config)
             record.attempt += 1
             record.state, record.message = RunState.STARTING, ""
@@ -144,9 +147,14 @@ class Runs:
             yield event
 
     async def num_groups(self, run_id: str) -> dict[str, int]:
-        """A run's groups by state."""
-        async with self._ledger(run_id) as ledger:
-            return await ledger.num_groups() if ledger else {}
+        """A run's groups by state; none where another version of Shoal counted them."""
+        try:
+            async with self._ledger(run_id) as ledger:
+                return await ledger.num_groups() if ledger else {}
+        except FailedPrecondition as error:
+            if error.reason != "LEDGER_VERSION":
+                raise
+            return {}
 
     async def rollouts(self, run_id: str, first_order_number: int, limit: int) -> list[RecordedGroup]:
         """Some of a run's groups, in the order of issue."""

@@ -31,9 +31,14 @@ def fields(section: type[BaseModel], names: tuple[str, ...] = ()) -> Iterator[tu
     for name, field in section.model_fields.items():
         inner = next(iter(_sections(field.annotation)), None)
         if inner is None:
-            yield ".".join((*names, name)), section, name
+            yield ".".join((*names, name)), _owner(section, name), name
         else:
             yield from fields(inner, (*names, name))
+
+
+def _owner(section: type[BaseModel], name: str) -> type[BaseModel]:
+    """The class that says the field: sections may share some."""
+    return next(base for base in section.__mro__ if name in inspect.get_annotations(base))
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

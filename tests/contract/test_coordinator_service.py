@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,21 @@ async def test_a_stopped_run_writes_a_checkpoint_and_resumes_there(house: House,
     assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 12, 1), run.message
     assert "restored" in kinds(events)
     await assert_every_group_was_used_once(house, num_steps=12)
+
+
+async def test_a_run_of_another_versions_ledger_is_not_resumed_and_stays_as_it_is(house: House, model: Path) -> None:
+    await house.add_all(ScriptedGenerator(house.plane))
+    await house.start(arithmetic_config(model, run={"num_steps": 2}), run_id="old")
+    await house.end()
+    for ledger in (house.data_dir / "old").rglob("*.sqlite"):
+        with sqlite3.connect(ledger) as connection:
+            connection.execute("PRAGMA user_version = 0")
+    with pytest.raises(FailedPrecondition, match="has version 0 of its tables"):
+        await house.start({}, run_id="old", resume=True)
+    run = await house.run()
+    assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, 0), run.message
+    with pytest.raises(FailedPrecondition, match="has version 0 of its tables"):
+        await house.groups()
 
 
 async def test_a_draining_run_trains_on_what_is_in_flight(house: House, model: Path) -> None:

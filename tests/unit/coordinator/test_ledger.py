@@ -1,11 +1,14 @@
+import hashlib
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from services.coordinator.ledger import Ledger, Progress
+from services.coordinator.ledger_schema import SCHEMA, SCHEMA_VERSION, check_version
 from services.coordinator.recorded import GroupState
-from shoal.errors import DataLoss
+from shoal.errors import DataLoss, FailedPrecondition
 from shoal.grpo.moments import Moments
 from shoal.rollout import (
     Completion,
@@ -101,8 +104,6 @@ async def test_a_snapshot_is_the_ledger_at_its_time_in_one_file(tmp_path: Path) 
 
 
 async def test_tokens_go_once_their_group_is_settled_and_text_stays(tmp_path: Path) -> None:
-    import sqlite3
-
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     for order_number in (0, 1):
@@ -155,8 +156,6 @@ async def test_what_was_asked_and_what_is_not_asked_again_outlives_the_process(t
 
 
 async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: Path) -> None:
-    import sqlite3
-
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     await bring_to_scored(ledger, 0)
@@ -172,3 +171,37 @@ async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: 
         .fetchone()
     )
     assert row == (0.75, 1.5, values.tobytes()), f"the ledger holds {row}"
+
+
+def test_a_change_of_the_tables_comes_with_another_version() -> None:
+    tables = " ".join(SCHEMA.split())
+    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (1, "9d7a96f9a985a7e7"), (
+        "the ledger's tables have changed: raise SCHEMA_VERSION, and put both here"
+    )
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (SCHEMA_VERSION + 1, "a newer")])
+async def test_a_ledger_of_another_version_is_refused_with_both(tmp_path: Path, version: int, age: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE groups (order_number INTEGER PRIMARY KEY)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    ledger = Ledger(path, attempt=0)
+    said = f"has version {version} .* reads version {SCHEMA_VERSION}: {age} Shoal wrote it. Resume the run"
+    with pytest.raises(FailedPrecondition, match=said) as caught:
+        await ledger.open()
+    await ledger.close()
+    assert caught.value.reason == "LEDGER_VERSION"
+    with pytest.raises(FailedPrecondition, match=said):
+        check_version(path)
+    with sqlite3.connect(path) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert names == [("groups",)], f"the refusal left tables behind: {names}"
+
+
+async def test_a_snapshot_has_the_ledgers_version(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await ledger.close()
+    check_version(tmp_path / "snapshot.sqlite")
