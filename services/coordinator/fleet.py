@@ -40,7 +40,8 @@ class Member:
     channel: grpc.aio.Channel
     stub: Any
     outstanding: int = 0
-    """Completions that it was asked for and has not delivered; what routing looks at."""
+    """What it was asked for and has not delivered, and what routing looks at: a generator's completions, a reward
+    service's groups."""
     serving: bool = False
     """Whether it may be asked. A generator that holds no current weights may not."""
     version: WeightVersion | None = None

@@ -19,6 +19,8 @@ LABELS_TIMEOUT_S = 600.0
 _LABELS_AT_ONCE, _BYTES_AT_ONCE = 512, 1 << 20
 _LABEL_REQUESTS = 4
 """Under way at once, so that all processes of all services have work."""
+_RETRY_AFTER_S = 1.0
+"""Where a service that is too busy does not say when to come again."""
 
 
 class GrowingGroup:
@@ -109,15 +111,19 @@ class Rewards:
     async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
 
-        Scoring has no side effects, so a service that goes away is replaced by another that starts from the first
-        completion. Raises `FailedPrecondition` when there is none for too long.
+        Scoring has no side effects, so a service that goes away is replaced by another, which gets the completions
+        that have no score yet; and so does one that was too busy, after the time that it asked for. Raises
+        `FailedPrecondition` when there is none for too long.
         """
+        scores: dict[int, Score] = {}
         while True:
             member = await self._choose()
             try:
-                return await self._score_at(member, prompt, group, timeout_s)
+                await self._score_at(member, prompt, group, timeout_s, scores)
+                return [scores[index] for index in sorted(scores)]
             except ResourceExhausted as error:
-                await asyncio.sleep(error.retry_after_s or 1.0)
+                # Not before it said, and not all who were refused at the same moment.
+                await asyncio.sleep((error.retry_after_s or _RETRY_AFTER_S) * random.uniform(1.0, 1.2))
             except (Unavailable, Internal, FailedPrecondition) as error:
                 # FailedPrecondition: a new process at the old one's address, which is not configured yet.
                 await self._fleet.lost(member, error)
@@ -140,7 +146,10 @@ class Rewards:
             await self._fleet.wait_for_change(min(remaining, 1.0))
         return min(members, key=lambda candidate: (candidate.outstanding, random.random()))
 
-    async def _score_at(self, member: Member, prompt: Prompt, group: GrowingGroup, timeout_s: float) -> Sequence[Score]:
+    async def _score_at(
+        self, member: Member, prompt: Prompt, group: GrowingGroup, timeout_s: float, scores: dict[int, Score]
+    ) -> None:
+        """Adds the scores that are missing, each as it comes."""
         num_tokens: dict[int, int] = {}
         """Of the completions that are sent."""
         is_open = True
@@ -150,25 +159,25 @@ class Rewards:
             async for completion in group.read():
                 if not is_open:  # The call has ended, and nobody reads this any more.
                     return
+                if completion.sample_index in scores:
+                    continue
                 num_tokens[completion.sample_index] = completion.num_tokens
                 self.occupancy.out()
                 yield reward_pb2.ScoreGroupRequest(completion=completion_to_wire(completion))
 
         member.outstanding += 1
-        scores: dict[int, Score] = {}
         try:
             async for response in member.stub.ScoreGroup(requests(), timeout=timeout_s):
                 score = score_from_wire(response.score)
                 if score.sample_index in num_tokens and score.sample_index not in scores:
                     self.occupancy.back(num_tokens=num_tokens[score.sample_index])
-                scores[score.sample_index] = score
+                    scores[score.sample_index] = score
         finally:
             is_open = False
             member.outstanding -= 1
             self.occupancy.back(len(num_tokens.keys() - scores.keys()))
         if missing := {completion.sample_index for completion in group.completions} - scores.keys():
             raise Internal(f"{member.name} did not score samples {sorted(missing)} of {prompt.prompt_id}")
-        return [scores[index] for index in sorted(scores)]
 
 
 def _label_requests(truths: Sequence[GroundTruth]) -> list[reward_pb2.CheckLabelsRequest]:

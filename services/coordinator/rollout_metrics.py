@@ -10,7 +10,7 @@ from services.coordinator.sampling import SettledGroup
 from services.coordinator.step import StepPlan
 from shoal.config import RunConfig
 from shoal.grpo.signal import solved_share, zero_signal_kind
-from shoal.rollout import Completion, FinishReason, Rollout, Score, ScoreOutcome
+from shoal.rollout import Completion, FinishReason, Rollout, Score, ScoreOutcome, VerifierScore
 
 
 def rollout_metrics(config: RunConfig, groups: Sequence[SettledGroup], plan: StepPlan) -> dict[str, float]:
@@ -20,6 +20,7 @@ def rollout_metrics(config: RunConfig, groups: Sequence[SettledGroup], plan: Ste
         | _signal(config, groups, plan)
         | _lengths(groups, plan)
         | _scores([score for group in groups for score in group.scores])
+        | _verifiers([part for group in groups for score in group.scores for part in score.verifier_scores])
         | _advantages(plan)
         | _moments(config, plan)
     )
@@ -112,6 +113,22 @@ def _scores(scores: Sequence[Score]) -> dict[str, float]:
     for verifier, values in sorted(by_verifier.items()):
         metrics[f"objective/{verifier}_reward"] = statistics.fmean(values)
         metrics[f"objective/{verifier}_correct_rate"] = _share(value >= CORRECT for value in values)
+    return metrics
+
+
+def _verifiers(parts: Iterable[VerifierScore]) -> dict[str, float]:
+    """How long each verifier took, and what it could not judge, over all that it was asked."""
+    by_verifier: dict[str, list[VerifierScore]] = {}
+    for part in parts:
+        by_verifier.setdefault(part.verifier, []).append(part)
+    metrics = {}
+    for verifier, judged in sorted(by_verifier.items()):
+        seconds = sorted(part.duration_s for part in judged)
+        metrics[f"time/{verifier}_scoring"] = statistics.fmean(seconds)
+        metrics[f"time/{verifier}_scoring_p95"] = seconds[math.ceil(0.95 * len(seconds)) - 1]
+        metrics[f"time/{verifier}_scoring_max"] = seconds[-1]
+        metrics[f"val/{verifier}_unscorable_rate"] = _share(part.outcome is ScoreOutcome.UNSCORABLE for part in judged)
+        metrics[f"val/{verifier}_failed_rate"] = _share(part.outcome is ScoreOutcome.FAILED for part in judged)
     return metrics
 
 

@@ -97,6 +97,10 @@ class Sampler:
 
         A group that runs into `coordinator.sampling_timeout_s` is issued once more in its place, then dropped.
         """
+        with self._outage.group():
+            return await self._run_group(order_number, position, prompt)
+
+    async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         group_id = f"group-{order_number:08d}"
         seeds = [
             completion_seed(self._config.run.seed, order_number, index) for index in range(self._config.grpo.group_size)
@@ -211,10 +215,12 @@ class Sampler:
     async def _score(self, settled: SettledGroup, group: GrowingGroup) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=settled.traceparent, group_id=settled.group_id):
             timeout_s = self._config.coordinator.sampling_timeout_s
+            num_times = 0
             while True:
                 scores = await self._rewards.score(settled.group_id, settled.prompt, group, timeout_s=timeout_s)
-                if not await self._outage.holds(scores):
+                if not await self._outage.holds(scores, again=num_times > 0):
                     return scores
+                num_times += 1
                 await self.unpaused()
                 self._outage.close()
 

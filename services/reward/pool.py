@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.reward.frames import Message
+from services.reward.job_queue import Job, JobQueue
 from services.reward.pool_process import PoolProcess
 from shoal.errors import Unavailable
 from shoal.rollout import ScoreOutcome, StepScore, VerifierScore
+from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
 
@@ -21,24 +23,11 @@ _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 10.0
 
 
 @dataclass(eq=False)
-class _Job:
-    """One completion to be judged by one verifier."""
-
-    verifier: str
-    completion: str
-    label: Any
-    done: asyncio.Future[VerifierScore]
-    token_ids: Sequence[int] = ()
-    attempts: int = 0
-    started: float = 0.0
-
-
-@dataclass(eq=False)
 class _Seat:
     """A place in the pool: the process that holds it and what that is doing."""
 
     process: PoolProcess
-    job: _Job | None = None
+    job: Job | None = None
     is_ready: bool = False
     """It has started and takes jobs."""
     deadline: asyncio.TimerHandle | None = None
@@ -64,7 +53,7 @@ class VerifierPool:
         self._timeout_s = timeout_s
         self._seats: dict[PoolProcess, _Seat] = {}
         self._idle: deque[_Seat] = deque()
-        self._waiting: deque[_Job] = deque()
+        self._waiting = JobQueue(num_processes)
         self._replacements: set[asyncio.Task[None]] = set()
         self._failed_starts = 0
         self._closing = False
@@ -101,12 +90,13 @@ class VerifierPool:
 
         `token_ids` are needed by the verifiers that read more than text.
         """
-        job = _Job(verifier, completion, label, asyncio.get_running_loop().create_future(), token_ids)
+        loop = asyncio.get_running_loop()
+        job = Job(verifier, completion, label, loop.create_future(), token_ids, asked=loop.time())
         if self._closing:
             # A stream that began before the pool was replaced; nothing would ever take the completion.
-            _fail(job, "the pool was closed")
+            job.fail("the pool was closed")
         else:
-            self._waiting.append(job)
+            self._waiting.add(job)
             self._dispatch()
         return await job.done
 
@@ -118,8 +108,7 @@ class VerifierPool:
         for seat in list(self._seats.values()):
             seat.why_killed = "the pool was closed"
             seat.process.kill()
-        while self._waiting:
-            _fail(self._waiting.popleft(), "the pool was closed")
+        self._waiting.fail_all("the pool was closed")
         if not self._seats:
             self._all_gone.set()
 
@@ -144,23 +133,23 @@ class VerifierPool:
         return seat
 
     def _dispatch(self) -> None:
-        while self._idle and self._waiting:
-            job = self._waiting.popleft()
-            if job.done.done():
-                continue
-            seat = self._idle.popleft()
-            job.attempts += 1
-            job.started = asyncio.get_running_loop().time()
-            seat.job = job
-            self._start_clock(seat)
-            seat.process.send(
-                {
-                    "verifier": job.verifier,
-                    "completion": job.completion,
-                    "label": job.label,
-                    "token_ids": job.token_ids,
-                }
-            )
+        running = [seat.job.verifier for seat in self._seats.values() if seat.job is not None]
+        while self._idle and (job := self._waiting.take(running)) is not None:
+            running.append(job.verifier)
+            self._start(self._idle.popleft(), job)
+        metrics.gauge(names.REWARD_RUNNING).set(len(running))
+        metrics.gauge(names.REWARD_WAITING).set(len(self._waiting))
+
+    def _start(self, seat: _Seat, job: Job) -> None:
+        job.attempts += 1
+        job.started = asyncio.get_running_loop().time()
+        if job.attempts == 1:
+            metrics.histogram(names.REWARD_WAIT).record(job.started - job.asked, {names.VERIFIER: job.verifier})
+        seat.job = job
+        self._start_clock(seat)
+        seat.process.send(
+            {"verifier": job.verifier, "completion": job.completion, "label": job.label, "token_ids": job.token_ids}
+        )
 
     def _start_clock(self, seat: _Seat) -> None:
         self._set_deadline(seat, self._timeout_s, f"no verdict within reward.timeout_s ({self._timeout_s:g} s)")
@@ -174,7 +163,8 @@ class VerifierPool:
         """Kills a process that hangs; answers for its completion now, not when the process is gone."""
         seat.why_killed = why
         if seat.job is not None:
-            _fail(seat.job, why)
+            self._waiting.took(seat.job.verifier, asyncio.get_running_loop().time() - seat.job.started)
+            seat.job.fail(why)
         seat.process.kill()
 
     def _on_message(self, process: PoolProcess, message: Message) -> None:
@@ -194,6 +184,8 @@ class VerifierPool:
                 self._start_clock(seat)
             case "judged":
                 job = seat.job
+                if job is not None:
+                    self._waiting.took(job.verifier, message["duration_s"])
                 if job is not None and not job.done.done():
                     job.done.set_result(
                         VerifierScore(
@@ -231,17 +223,18 @@ class VerifierPool:
         why = seat.why_killed or f"it died ({how})"
         _log.warning("verifier process replaced", extra={"pid": process.pid, "why": why})
         self.num_restarts += 1
+        metrics.counter(names.REWARD_POOL_RESTARTS).add(1)
         self._failed_starts += 0 if seat.is_ready else 1
         task = asyncio.get_running_loop().create_task(self._replace())
         self._replacements.add(task)
         task.add_done_callback(self._replacements.discard)
 
-    def _retry(self, job: _Job, why: str) -> None:
+    def _retry(self, job: Job, why: str) -> None:
         if job.attempts < _MOST_ATTEMPTS and not self._closing:
-            self._waiting.appendleft(job)
+            self._waiting.put_back(job)
             self._dispatch()
         else:
-            _fail(job, why)
+            job.fail(why)
 
     async def _replace(self) -> None:
         """Starts a process, again and again if need be, ever more slowly while they die at once."""
@@ -254,9 +247,3 @@ class VerifierPool:
             except Unavailable as error:
                 self._failed_starts += 1
                 _log.error("verifier process not replaced", extra={"error": error.message})
-
-
-def _fail(job: _Job, why: str) -> None:
-    if not job.done.done():
-        took = asyncio.get_running_loop().time() - job.started if job.started else 0.0
-        job.done.set_result(VerifierScore(job.verifier, ScoreOutcome.FAILED, detail=why, duration_s=took))

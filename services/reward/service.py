@@ -15,7 +15,8 @@ from shoal.config.load import config_digest, parse_config
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
-from shoal.rollout import Prompt, Score, ScoreOutcome
+from shoal.rollout import Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.telemetry import metrics, names
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import finish_reason_from_wire, ground_truth_from_wire, invalid, prompt_from_wire, score_to_wire
@@ -152,6 +153,10 @@ class RewardService(RewardServiceServicer):
             async for request in requests:
                 if request.WhichOneof("part") != "completion":
                     raise invalid("completion", "every message after the first must hold a completion")
+                if self._is_full:
+                    # What was taken in is scored all the same, so that whoever repeats the rest gets on.
+                    await asyncio.gather(*scoring)
+                    raise self._full()
                 self._open_one()
                 task = asyncio.create_task(self._score(request.completion, prompt, judges, scores))
                 task.add_done_callback(self._close_one)
@@ -177,24 +182,32 @@ class RewardService(RewardServiceServicer):
         )
         score = composer.score(completion.sample_index, prompt.ground_truths, parts, output)
         self._num_scored[score.outcome.value] += 1
+        for part in parts:
+            _measure(part)
         self._mean_duration_s += _SMOOTHING * (sum(part.duration_s for part in parts) - self._mean_duration_s)
         scores.put_nowait(score)
 
-    def _open_one(self) -> None:
-        """Takes a completion in, unless too many wait."""
+    @property
+    def _is_full(self) -> bool:
+        return self._num_open >= self._config.num_processes + self._config.max_queued
+
+    def _full(self) -> ResourceExhausted:
         config = self._config
-        if self._num_open >= config.num_processes + config.max_queued:
-            wait_s = self._num_open * self._mean_duration_s / config.num_processes
-            raise ResourceExhausted(
-                f"{self._num_open} completions are being scored or wait (reward.max_queued: {config.max_queued})",
-                reason="QUEUE_FULL",
-                retry_after_s=min(max(wait_s, _MIN_RETRY_S), _MAX_RETRY_S),
-            )
+        wait_s = self._num_open * self._mean_duration_s / config.num_processes
+        return ResourceExhausted(
+            f"more completions were being scored or waiting than fit (reward.max_queued: {config.max_queued})",
+            reason="QUEUE_FULL",
+            retry_after_s=min(max(wait_s, _MIN_RETRY_S), _MAX_RETRY_S),
+        )
+
+    def _open_one(self) -> None:
         self._num_open += 1
         self._nothing_open.clear()
+        metrics.gauge(names.REWARD_OPEN).set(self._num_open)
 
     def _close_one(self, _: asyncio.Task[None]) -> None:
         self._num_open -= 1
+        metrics.gauge(names.REWARD_OPEN).set(self._num_open)
         if self._num_open == 0:
             self._nothing_open.set()
 
@@ -239,6 +252,12 @@ class RewardService(RewardServiceServicer):
             num_scored={outcome.value: self._num_scored[outcome.value] for outcome in ScoreOutcome},
             num_pool_restarts=self._num_restarts_before + self._panel.pool.num_restarts,
         )
+
+
+def _measure(part: VerifierScore) -> None:
+    judged: dict[str, str] = {names.VERIFIER: part.verifier, names.OUTCOME: part.outcome.value}
+    metrics.histogram(names.REWARD_DURATION).record(part.duration_s, judged)
+    metrics.counter(names.REWARD_VERDICTS).add(1, judged)
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

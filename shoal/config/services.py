@@ -51,10 +51,10 @@ class RewardConfig(Section):
     max_queued: int = Field(default=4096, ge=1)
     """Completions that may wait; more are refused with RESOURCE_EXHAUSTED."""
     max_failed_share: float = Field(default=0.5, gt=0, le=1)
-    """The run is paused when more than this share of the latest completions FAILED: an outage is not trained on.
-    1 never pauses."""
+    """The run is paused when a verifier FAILED on more than this share of its latest completions: an outage is not
+    trained on. 1 never pauses."""
     outage_window: int = Field(default=64, ge=1)
-    """Completions that this share is taken of."""
+    """Completions of each verifier that this share is taken of."""
     verification_reward: float = Field(default=1.0, ge=0)
     """Factor of the weighted sum of the verifiers' values."""
     apply_verifiable_reward: bool = True

@@ -69,6 +69,9 @@ FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `s
 SOURCE = AttributeName("shoal.source", "Where a verdict came from: `endpoint`, or `cache`, for an identical question.")
 DIRECTION = AttributeName("shoal.direction", "Of tokens: `input` or `output`.")
 
+VERIFIER = AttributeName("shoal.verifier", "Name of the verifier.")
+OUTCOME = AttributeName("shoal.outcome", "What judging came to: `scored`, `unscorable` or `failed`.")
+
 RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")
 RPC_SERVICE = AttributeName("rpc.service", "Full name of the service, for example `shoal.v1.RewardService`.")
 RPC_METHOD = AttributeName("rpc.method", "Name of the method.")
@@ -110,6 +113,41 @@ WEIGHTS_LOAD = MetricName(
     "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that the engine spent loading.", _SECONDS
 )
 
+REWARD_OPEN = MetricName(
+    "shoal.reward.open",
+    Instrument.GAUGE,
+    "{completion}",
+    "Completions that a reward service has taken and not answered.",
+)
+REWARD_RUNNING = MetricName(
+    "shoal.reward.running", Instrument.GAUGE, "{completion}", "Completions that processes of the pool judge."
+)
+REWARD_WAITING = MetricName(
+    "shoal.reward.waiting", Instrument.GAUGE, "{completion}", "Completions that wait for a process of the pool."
+)
+REWARD_WAIT = MetricName(
+    "shoal.reward.wait",
+    Instrument.HISTOGRAM,
+    "s",
+    "Time that a completion waited for a process, by verifier.",
+    _SECONDS,
+)
+REWARD_DURATION = MetricName(
+    "shoal.reward.duration",
+    Instrument.HISTOGRAM,
+    "s",
+    "Time that a verifier took for a completion, without the wait, by verifier and outcome.",
+    _SECONDS,
+)
+REWARD_VERDICTS = MetricName(
+    "shoal.reward.verdicts", Instrument.COUNTER, "{verdict}", "Completions judged, by verifier and outcome."
+)
+REWARD_POOL_RESTARTS = MetricName(
+    "shoal.reward.pool_restarts",
+    Instrument.COUNTER,
+    "{process}",
+    "Processes of the pool that were replaced because they died or hung.",
+)
 JUDGE_QUESTIONS = MetricName(
     "shoal.judge.questions", Instrument.COUNTER, "{question}", "Verdicts wanted of the judge, by source."
 )

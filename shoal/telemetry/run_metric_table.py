@@ -69,6 +69,10 @@ REWARDS = MetricSection(
         ),
         RunMetric("val/unscored_rate", "share", "completions without a reward"),
         RunMetric(
+            "val/<verifier>_unscorable_rate", "share", "completions that one verifier could not judge", "", SAMPLED
+        ),
+        RunMetric("val/<verifier>_failed_rate", "share", "completions that one verifier broke on", "", SAMPLED),
+        RunMetric(
             "batch/percent_solved_mean", "share", "mean over groups of their reward's share of the highest", "", SCORED
         ),
         RunMetric("other/unsolved_batch_size_ratio", "share", "scored completions that are not correct", "", SCORED),
@@ -160,6 +164,15 @@ TIME = MetricSection(
         RunMetric(
             "time/weights_pause", "s", "longest time that a generator stood still for the publish", "", PUBLISHED
         ),
+        RunMetric(
+            "time/<verifier>_scoring",
+            "s",
+            "mean time that one verifier took for a completion, by the reward service's clock, without the wait",
+            "",
+            SAMPLED,
+        ),
+        RunMetric("time/<verifier>_scoring_p95", "s", "of these, the one that 95 % do not exceed", "", SAMPLED),
+        RunMetric("time/<verifier>_scoring_max", "s", "the longest", "", SAMPLED),
         RunMetric("time/from_scratch", "s", "since the coordinator began or resumed the run"),
         RunMetric("generator_tokens_per_second_step", "tokens/s", "completion tokens that came from all generators"),
         RunMetric(

@@ -99,8 +99,8 @@ class RewardServiceServicer:
         * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
         no verifier, or one that is not registered.
         * `FAILED_PRECONDITION`: not configured.
-        * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
-        `RetryInfo`.
+        * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
+        scored first; send the rest again after the delay in `RetryInfo`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -61,8 +61,8 @@ class RewardServiceStub:
     * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
       no verifier, or one that is not registered.
     * `FAILED_PRECONDITION`: not configured.
-    * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
-      `RetryInfo`.
+    * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
+      scored first; send the rest again after the delay in `RetryInfo`.
     """
     CheckLabels: _grpc.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]
     """Says which labels their verifiers cannot judge by, whatever a completion
@@ -116,8 +116,8 @@ class RewardServiceAsyncStub(RewardServiceStub):
     * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
       no verifier, or one that is not registered.
     * `FAILED_PRECONDITION`: not configured.
-    * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
-      `RetryInfo`.
+    * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
+      scored first; send the rest again after the delay in `RetryInfo`.
     """
     CheckLabels: _aio.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]  # type: ignore[assignment]
     """Says which labels their verifiers cannot judge by, whatever a completion
@@ -180,8 +180,8 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
           no verifier, or one that is not registered.
         * `FAILED_PRECONDITION`: not configured.
-        * `RESOURCE_EXHAUSTED`: too much is waiting; retry after the delay in
-          `RetryInfo`.
+        * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
+          scored first; send the rest again after the delay in `RetryInfo`.
         """
 
     @_abc_1.abstractmethod

@@ -307,11 +307,28 @@ async def test_a_stream_in_the_wrong_order_is_an_invalid_argument(
         await client.send(requests)
 
 
-async def test_too_much_waiting_is_resource_exhausted_with_a_delay(client: Client) -> None:
-    await client.configured(num_processes=1, max_queued=3, timeout_s=2.0)
-    with pytest.raises(ResourceExhausted, match="max_queued: 3") as error:
-        await client.score([GroundTruth("math", "5")], [ENDLESS] * 20)
+async def test_too_much_waiting_is_resource_exhausted_with_a_delay_after_what_was_taken_in_is_scored(
+    client: Client,
+) -> None:
+    await client.configured(num_processes=1, max_queued=1, timeout_s=0.5)
+    texts = [ENDLESS, "$5$", "$5$", "$5$"]
+    requests = [prompt_request([GroundTruth("math", "5")]), *(completion_request(*pair) for pair in enumerate(texts))]
+
+    async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
+        for request in requests:
+            yield request
+
+    scores = []
+    with pytest.raises(ResourceExhausted, match="max_queued: 1") as error:
+        async for response in client.stub.ScoreGroup(stream(), timeout=TIMEOUT_S):
+            scores.append(score_from_wire(response.score))
+    assert [(score.sample_index, score.outcome) for score in scores] == [
+        (0, ScoreOutcome.FAILED),
+        (1, ScoreOutcome.SCORED),
+    ]
     assert error.value.retry_after_s is not None and 0 < error.value.retry_after_s <= 10
+    load = (await client.status()).status.load
+    assert (load.num_running, load.num_waiting) == (0, 0)
 
 
 async def test_every_verifier_is_listed_with_what_it_reads_and_returns(client: Client) -> None:

@@ -15,6 +15,7 @@ from services.reward.verdict import Unscorable, Verdict
 from services.reward.verifiers.code_text import program_text
 
 _AVAILABLE = threading.Event()
+_CHECKING = threading.Lock()
 _PICKLED = "eJ"
 """How base64 of zlib-compressed data begins."""
 
@@ -26,12 +27,13 @@ def load() -> None:
 
 def unavailable() -> str:
     """Why no program can be run here; empty when it can, which is then not tried again."""
-    if not _AVAILABLE.is_set():
-        try:
-            run.check()
-        except run.SandboxUnavailable as error:
-            return str(error)
-        _AVAILABLE.set()
+    with _CHECKING:  # Sandboxes that are kept belong to one thread at a time.
+        if not _AVAILABLE.is_set():
+            try:
+                run.check()
+            except run.SandboxUnavailable as error:
+                return str(error)
+            _AVAILABLE.set()
     return ""
 
 

@@ -90,6 +90,35 @@ def test_rates_are_over_what_was_scored_and_sampled() -> None:
     assert metrics["val/num_groups_dropped"] == 2
 
 
+def test_each_verifier_tells_how_long_it_took_and_how_often_it_could_not_judge() -> None:
+    def judged(verifier: str, outcomes: str, seconds: list[float]) -> list[VerifierScore]:
+        kinds = {"s": ScoreOutcome.SCORED, "u": ScoreOutcome.UNSCORABLE, "f": ScoreOutcome.FAILED}
+        return [
+            VerifierScore(verifier, kinds[kind], duration_s=time_s)
+            for kind, time_s in zip(outcomes, seconds, strict=True)
+        ]
+
+    quick = judged("gsm8k", "s" * 20, [0.001 * number for number in range(1, 21)])
+    slow = judged("code", "suffssssssssssssssss", [2.0, 4.0] * 10)
+    scores = [Score(0, ScoreOutcome.SCORED, 0.0, pair) for pair in zip(quick, slow, strict=True)]
+    settled = replace(group(0, [1.0, 0.0]), scores=tuple(scores[:2]))
+    more = [replace(group(number, [1.0, 0.0]), scores=tuple(scores[2 * number :][:2])) for number in range(1, 10)]
+    got = rollout_metrics(CONFIG, [settled, *more], plan_step(CONFIG, [settled, *more], NOW, "step"))
+    wanted = {
+        "time/gsm8k_scoring": 0.0105,
+        "time/gsm8k_scoring_p95": 0.019,
+        "time/gsm8k_scoring_max": 0.02,
+        "val/gsm8k_unscorable_rate": 0.0,
+        "val/gsm8k_failed_rate": 0.0,
+        "time/code_scoring": 3.0,
+        "time/code_scoring_p95": 4.0,
+        "time/code_scoring_max": 4.0,
+        "val/code_unscorable_rate": 0.05,
+        "val/code_failed_rate": 0.1,
+    }
+    assert {name: got[name] for name in wanted} == pytest.approx(wanted)
+
+
 def plan_of(groups: list[SettledGroup], **sections: dict[str, object]) -> StepPlan:
     """The step's plan under other settings."""
     values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "advantage": {"scale": "none"}}
