@@ -4,6 +4,7 @@ d = proximal - behavior log-probability of a token, 0 where the engine reported 
 one completion, never of the row that it is packed in. Nothing here has a gradient.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,17 +65,21 @@ def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) ->
     if config.weight == "none":
         return torch.ones_like(gap_C), torch.zeros_like(gap_C, dtype=torch.bool)
     if config.weight == "token":
-        ratio_C = torch.exp(gap_C)
+        log_ratio_C = gap_C
     else:
         over = completions.sum if config.weight == "sequence" else completions.mean
-        ratio_C = torch.exp(completions.spread(over(gap_C)))
+        log_ratio_C = completions.spread(over(gap_C))
+    ratio_C = torch.exp(log_ratio_C)
     weights_C = ratio_C if config.weight_low is None else ratio_C.clamp(min=config.weight_low)
     weights_C = weights_C.clamp(max=config.weight_high) if config.weight_high else weights_C
     is_truncated_C = weights_C != ratio_C
     if config.normalize and len(weights_C):
-        # A completion's weight counts once, a token's once.
-        one_each = weights_C if config.weight == "token" else completions.mean(weights_C)[completions.num_tokens() > 0]
-        weights_C = weights_C / one_each.mean()
+        # By logarithms: without a bound a weight may be infinite, and its share of the mean is a number all the same.
+        log_weights_C = torch.where(is_truncated_C, weights_C.log(), log_ratio_C)
+        one_each = log_weights_C
+        if config.weight != "token":  # A completion's weight counts once.
+            one_each = completions.mean(log_weights_C)[completions.num_tokens() > 0]
+        weights_C = torch.exp(log_weights_C - (one_each.logsumexp(0) - math.log(len(one_each))))
     return weights_C, is_truncated_C
 
 

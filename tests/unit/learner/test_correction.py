@@ -57,6 +57,24 @@ def test_weights_are_those_of_the_formula(options: dict[str, Any], weights: list
 
 
 @pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        # Tokens: e^100, 1, 1, e^100; the ones are nothing beside them.
+        ("token", [2, 0, 0, 2]),
+        # Completions: e^100 of three tokens, and e^100.
+        ("sequence", [1, 1, 1, 1]),
+    ],
+)
+def test_weights_without_a_bound_that_float32_cannot_hold_have_their_share_of_the_mean(
+    weight: str, expected: list[float]
+) -> None:
+    config = CorrectionConfig(weight=weight, weight_high=0, normalize=True)
+    proximal_C = torch.zeros(4)
+    found = correct(config, proximal_C, torch.tensor([-100.0, 0, 0, -100.0]), torch.ones(4), COMPLETIONS)
+    torch.testing.assert_close(found.weights_C, torch.tensor(expected, dtype=torch.float32), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("test", "dropped"),
     [
         ({"low": 0.5, "high": 3.0}, [1]),
