@@ -140,6 +140,12 @@ class HttpEndpoint:
         if status == 413 or (status == 400 and _is_too_long(said)):
             raise Unscorable(f"{self._who} says that the question is too long for it: {said[:_SHOWN]}")
         why = f"{self._url} answered {status}: {said[:_SHOWN]}"
+        if 300 <= status < 400:
+            target = self._safe(headers.get("location", "nowhere"))[:_SHOWN]
+            why = (
+                f"{self._url} answered {status} and points to {target}; redirects are not followed: set "
+                f"{self._section}.base_url to where the server is"
+            )
         if status in _PASSING:
             raise _Passing(why, _retry_after_s(headers.get("retry-after")))
         raise EndpointFailed(why, status=status)
@@ -156,9 +162,19 @@ class HttpEndpoint:
         return text.replace(self._key, "***") if self._key else text
 
 
+# As OpenAI, vLLM, SGLang, llama.cpp and others say it.
+_TOO_LONG = (
+    "context_length_exceeded",
+    "context length",
+    "context size",
+    "context window",
+    "maximum model length",
+    "prompt is too long",
+)
+
+
 def _is_too_long(said: str) -> bool:
-    said = said.lower()
-    return "context_length_exceeded" in said or "maximum context length" in said or "context window" in said
+    return any(words in said.lower() for words in _TOO_LONG)
 
 
 def _pause_s(attempt: int, retry_after_s: float | None) -> float:

@@ -2,8 +2,9 @@
 
 `score` reads one JSON document from stdin, {"config": the whole RunConfig, "rows": [{"truths": [[verifier, label,
 weight], ...], "messages": [[role, content], ...], "completion", "finish_reason", "token_ids"}, ...]}, and writes the
-scores in the rows' order; `check` reads {"config", "labels": [[verifier, label], ...]} and writes what is wrong with
-each label, "" for nothing; `list` writes the verifiers. For the command line, which cannot import a service.
+scores in the rows' order and what a judge did for them. `check` reads {"config", "labels": [[verifier, label], ...]} and
+writes what is wrong with each label, "" for nothing. `list` writes the verifiers. For the command line, which cannot
+import a service.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from services.reward.compose import Composer, Output
+from services.reward.judge.judge import JudgeCounts
 from services.reward.panel import Panel
 from shoal.config import RunConfig, parse_config
 from shoal.config.services import RewardConfig
@@ -42,8 +44,8 @@ def main() -> int:
             answer = asyncio.run(check_labels(parse_config(request["config"]).reward, request["labels"]))
         else:
             request = json.load(sys.stdin)
-            scores = asyncio.run(score_rows(parse_config(request["config"]), request["rows"]))
-            answer = [_plain(score) for score in scores]
+            scores, judged = asyncio.run(score_rows(parse_config(request["config"]), request["rows"]))
+            answer = {"scores": [_plain(score) for score in scores], "judge": judged and _accounts(judged)}
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return _INVALID if isinstance(error, InvalidArgument) else _FAILED
@@ -51,8 +53,11 @@ def main() -> int:
     return 0
 
 
-async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """The scores of all rows, in their order. Raises `InvalidArgument` for a verifier that is not installed."""
+async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Score], JudgeCounts | None]:
+    """The scores of all rows, in their order, and what a judge did for them, if there is one.
+
+    Raises `InvalidArgument` for a verifier that is not installed.
+    """
     prompts = [_prompt(number, row) for number, row in enumerate(rows, start=1)]
     panel = Panel(config.reward)
     for name in sorted({truth.verifier for prompt in prompts for truth in prompt.ground_truths}):
@@ -75,7 +80,7 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> li
 
     try:
         await panel.start()
-        return list(await asyncio.gather(*map(score, range(len(rows)))))
+        return list(await asyncio.gather(*map(score, range(len(rows))))), panel.judge_counts
     finally:
         await panel.close()
 
@@ -104,6 +109,16 @@ def _completion(index: int, row: Mapping[str, Any]) -> rollout_pb2.Completion:
         token_ids=int32_to_wire(np.array(row["token_ids"], np.int32)),
         finish_reason=finish_reason_to_wire(FinishReason(row["finish_reason"])),
     )
+
+
+def _accounts(counts: JudgeCounts) -> dict[str, float]:
+    return {
+        "questions": counts.num_questions,
+        "asked": counts.num_asked,
+        "input_tokens": counts.input_tokens,
+        "output_tokens": counts.output_tokens,
+        "cost": counts.cost,
+    }
 
 
 def _plain(score: Score) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.reward.judge.judge import MISSING, Judge
+from services.reward.judge.judge import MISSING, Judge, JudgeCounts
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
 from services.reward.pool import VerifierPool
@@ -70,6 +70,11 @@ class Panel:
             return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
         tokens = () if VERIFIERS[truth.verifier].reads == "text" else token_ids(completion)
         return await self.pool.judge(truth.verifier, completion.text, truth.label, tokens)
+
+    @property
+    def judge_counts(self) -> JudgeCounts | None:
+        """What the judge was asked and what that cost; None where there is no judge."""
+        return None if self._judge is None else self._judge.counts
 
     async def label_problem(self, truth: GroundTruth) -> str:
         """Why nothing can be judged by that label; empty when something can.

@@ -38,8 +38,10 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
         tokenizer = load_tokenizer(config.model)
         for item in asked:
             item["token_ids"] = item["token_ids"] or tokenizer.encode(item["completion"], add_special_tokens=False)
-    scores = ask_reward("score", json.dumps({"config": dump_config(config), "rows": asked}))
-    summary = _summary(scores)
+    answer = ask_reward("score", json.dumps({"config": dump_config(config), "rows": asked}))
+    scores, summary = answer["scores"], _summary(answer["scores"])
+    if answer["judge"]:
+        summary["judge"] = answer["judge"]
     if output == "json":
         print_json({"rows": scores, "summary": summary})
         return

@@ -64,6 +64,6 @@ def _reply(answer: Any) -> Reply:
         raise ValueError("the content is no text")
     usage = answer.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
-    has_usage = all(isinstance(count, int) and count >= 0 for count in counts)
+    has_usage = all(type(count) is int and 0 <= count < 1 << 53 for count in counts)
     taken, given = counts if has_usage else (0, 0)
     return Reply(text or "", taken or 0, given or 0, has_usage, choice.get("finish_reason") == "length")

@@ -25,15 +25,20 @@ def read_grade(reply: str, lowest: float, highest: float) -> Grade:
     Thoughts up to the last </think> and one code fence around the object are allowed, other text is not. Raises
     `Unscorable` for everything else: a grade that is guessed at would be a reward that nobody gave.
     """
-    text = reply.rpartition("</think>")[2].strip()
-    if fenced := _FENCED.match(text):
-        text = fenced[1].strip()
+    text = reply.strip()
     try:
-        verdict = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Unscorable(
-            f"the judge's reply is not the JSON object it was asked for ({error}): {_shown(text)}"
-        ) from None
+        # The whole first: a judge that quotes an answer with </think> in it has not thought up to there.
+        verdict = _parsed(text)
+    except (ValueError, RecursionError):
+        text = reply.rpartition("</think>")[2].strip()
+        if fenced := _FENCED.match(text):
+            text = fenced[1].strip()
+        try:
+            verdict = _parsed(text)
+        except (ValueError, RecursionError) as error:
+            raise Unscorable(
+                f"the judge's reply is not the JSON object it was asked for ({error}): {_shown(text)}"
+            ) from None
     if not isinstance(verdict, dict):
         raise Unscorable(f"the judge's reply is JSON, but no object: {_shown(text)}")
     if "SCORE" not in verdict:
@@ -44,11 +49,14 @@ def read_grade(reply: str, lowest: float, highest: float) -> Grade:
     return Grade(float(score), _text(verdict.get("REASONING")))
 
 
+def _parsed(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    if len({key.casefold() for key, _ in pairs}) != len(pairs):
         raise ValueError("a key stands in it twice")
-    return found
+    return dict(pairs)
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -10,6 +10,7 @@ import pytest
 from services.coordinator.cli import main
 from shoal.verifiers import BUILT_IN_VERIFIERS
 from tests.tiny_model import make_tiny_model
+from tests.unit.reward.judge_server import completion, graded, judge_server_beside
 
 Shoal = Callable[..., tuple[int, str, str]]
 
@@ -73,6 +74,36 @@ def test_a_configuration_brings_its_rules_and_its_tokenizer(shoal: Shoal, tmp_pa
     assert lines[0] == ["line", "outcome", "reward", "parts", "verifiers", "completion"]
     assert lines[1][:6] == ["1", "scored", "0.5", "verifiable=1", "length=-0.5", "non_stop=0"]
     assert lines[2][:3] == ["2", "scored", "-1"]
+
+
+def test_a_judge_is_asked_and_its_cost_told(shoal: Shoal, tmp_path: Path) -> None:
+    rows = [
+        {"completion": "<think>x</think>Four.", "prompt": "2 + 2?", "ground_truth": "4", "verifier": "llm_judge"},
+        {
+            "completion": "Five.",
+            "prompt": [{"role": "system", "content": "Be exact."}, {"role": "user", "content": "2 + 3?"}],
+            "ground_truth": ["5", "4 is even"],
+            "verifier": ["gsm8k", "general-quality_ref"],
+        },
+        {"completion": "Six", "prompt": "3 + 3?", "ground_truth": "6", "verifier": "llm_judge"},
+        {"completion": "Six", "prompt": "3 + 3?", "ground_truth": "6", "verifier": "llm_judge"},
+    ]
+    with judge_server_beside() as server:
+        server.script = lambda number, body: completion("no idea") if "Six" in str(body) else graded(7)
+        settings = [f"base_url={server.url}", "model=judge", "input_price=1", "output_price=5"]
+        overrides = [part for setting in settings for part in ("--set", f"reward.judge.{setting}")]
+        code, out, error = shoal("score", rows_file(tmp_path, *rows), *overrides, "-o", "json")
+    assert code == 0, error
+    answer = json.loads(out)
+    assert [row["reward"] for row in answer["rows"]] == [0.7, 0.7, None, None], answer
+    assert [row["outcome"] for row in answer["rows"]] == ["scored", "scored", "unscorable", "unscorable"]
+    assert "100 tokens in, 20 out, cost 0.0002" in answer["rows"][0]["verifiers"][0]["detail"]
+    # Two that are alike are asked once; a reply that is no verdict costs as much.
+    judge = {"questions": 4, "asked": 3, "input_tokens": 300, "output_tokens": 60, "cost": pytest.approx(0.0006)}
+    assert answer["summary"]["judge"] == judge
+    shown = [request["messages"][1]["content"] for request in server.requests]
+    assert any("2 + 2?" in text and "Four." in text and "<think>" not in text for text in shown), shown
+    assert any("system: Be exact.\nuser: 2 + 3?" in text for text in shown), shown
 
 
 @pytest.mark.parametrize(

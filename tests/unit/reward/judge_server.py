@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,3 +106,24 @@ async def judge_server() -> AsyncIterator[JudgeServer]:
     listener.close()
     for task in tasks:
         task.cancel()
+
+
+@contextlib.contextmanager
+def judge_server_beside() -> Iterator[JudgeServer]:
+    """A server in a thread of its own, for tests without an event loop."""
+    started: queue.Queue[tuple[JudgeServer, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def serve() -> None:
+        async with judge_server() as server:
+            ended = asyncio.Event()
+            started.put((server, asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    server, loop, ended = started.get(timeout=30)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
