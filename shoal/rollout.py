@@ -177,6 +177,8 @@ class VerifierScore:
     duration_s: float = 0.0
     step_scores: tuple[StepScore, ...] = ()
     """In order; empty where it judges the whole alone."""
+    code_digest: str = ""
+    """SHA-256, in hex, of the code that judged, where it does not come with Shoal."""
 
 
 @dataclass(frozen=True)

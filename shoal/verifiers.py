@@ -1,8 +1,10 @@
 """The names of the verifiers, for those who check data and must not import what judges it.
 
 They are the labels of the data's verifier column, open-instruct's among them. `services/reward/registry.py` holds
-what is behind each name; a test compares the two.
+what is behind each name; a test compares the two. Packages and configurations bring others (docs/rewards.md).
 """
+
+import importlib.metadata
 
 JUDGE_VERIFIERS = frozenset(
     {
@@ -50,3 +52,11 @@ BUILT_IN_VERIFIERS = JUDGE_VERIFIERS | frozenset(
         "up_to_max_length",
     }
 )
+
+ENTRY_POINT_GROUP = "shoal.verifiers"
+"""Where installed packages register verifiers: the entry point's name is the verifier's."""
+
+
+def installed_verifiers() -> frozenset[str]:
+    """Names of the verifiers that packages on this machine bring."""
+    return frozenset(point.name.lower() for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))

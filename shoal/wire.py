@@ -225,6 +225,7 @@ def score_to_wire(score: Score) -> rollout_pb2.Score:
                 step_scores=[
                     rollout_pb2.StepScore(end_char=step.end_char, value=step.value) for step in part.step_scores
                 ],
+                code_digest=part.code_digest,
             )
             for part in score.verifier_scores
         ],
@@ -245,6 +246,7 @@ def score_from_wire(message: rollout_pb2.Score) -> Score:
                 detail=part.detail,
                 duration_s=part.duration_s,
                 step_scores=tuple(StepScore(step.end_char, step.value) for step in part.step_scores),
+                code_digest=part.code_digest,
             )
             for part in message.verifier_scores
         ),

@@ -58,6 +58,8 @@ def _inner_tables(path: str, section: type[BaseModel], *, level: int) -> Iterato
     """The tables of fields that are one table each, and theirs."""
     for name, field in section.model_fields.items():
         inner = field.annotation
+        if get_origin(inner) is dict:
+            inner, name = _section(inner), f"{name}.<name>"
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield f"{'#' * level} `[{path}.{name}]`\n\n{_intro(inner)}{_table(inner)}"
             yield from _inner_tables(f"{path}.{name}", inner, level=level + 1)
@@ -97,7 +99,7 @@ def _type_name(annotation: Any) -> str:
         (item,) = get_args(annotation)
         return f"list of {'tables' if _section(item) else _type_name(item)}"
     if origin is dict:
-        return "table"
+        return "table of tables" if _section(annotation) else "table"
     names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     return names.get(annotation, "table")
 

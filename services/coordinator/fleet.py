@@ -44,6 +44,8 @@ class Member:
     service's groups."""
     serving: bool = False
     """Whether it may be asked. A generator that holds no current weights may not."""
+    notice: str = ""
+    """What a reward service says of itself while it works; empty when all is well."""
     version: WeightVersion | None = None
     """The weights that a generator was last seen to hold, byte for byte; None before its first load."""
 
@@ -135,6 +137,8 @@ class Fleet:
         for worker_id, member in list(self._members.items()):
             if worker_id not in alive:
                 self._remove(member, member.record.loss_reason)
+        for member in self.rewards:
+            self._hear(member)
         for worker_id in list(self._failures):
             if worker_id not in alive:
                 del self._failures[worker_id]
@@ -142,6 +146,19 @@ class Fleet:
             known = worker_id in self._members or worker_id in self._loading or worker_id in self._failures
             if not known:
                 self._loading[worker_id] = asyncio.create_task(self._load(record))
+
+    def _hear(self, member: Member) -> None:
+        """Says what a reward service says of itself, when it is something else."""
+        status = member.record.status
+        if status.state == worker_pb2.WORKER_STATE_READY and status.message != member.notice:
+            member.notice = status.message
+            self._events.add(
+                "worker_notice",
+                f"{member.name}: {status.message or 'all is well again'}",
+                worker_id=member.record.worker_id,
+                address=member.record.address,
+                notice=status.message,
+            )
 
     def _remove(self, member: Member, reason: str) -> None:
         held_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]

@@ -186,6 +186,7 @@ class Ledger:
                             part.detail,
                             part.duration_s,
                             [[step.end_char, step.value] for step in part.step_scores],
+                            part.code_digest,
                         ]
                         for part in score.verifier_scores
                     ]

@@ -1,6 +1,6 @@
 """What can be found wrong with a run before anything heavy starts, and what finding it out yields."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
-from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
+from shoal.verifiers import JUDGE_VERIFIERS
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
@@ -29,13 +29,15 @@ class PreparedInputs:
     """Held-out questions, none of which is in `prompts`; empty without `evaluation.sources`."""
     stop_token_ids: tuple[int, ...]
     """Tokens that end a completion."""
+    verifiers_to_ask_for: tuple[str, ...] = ()
+    """Verifiers of the data that only a reward service can know, which is asked when it is there."""
 
 
-def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BUILT_IN_VERIFIERS) -> PreparedInputs:
+def preflight(config: RunConfig) -> PreparedInputs:
     """Loads tokenizer and data, and checks that they fit each other and the model.
 
-    Reads no weights and needs no torch. `known_verifiers` are the names that prompts may use, None that any will
-    do: a name that no reward service has is refused here, where the data is read, and not scored.
+    Reads no weights and needs no torch. A verifier's name that no reward service has is refused here, where the data is
+    read, and not scored; but for servers of `reward.servers` that only the reward service can ask.
 
     Raises `InvalidArgument` that names the field at fault: a model that is not there, a tokenizer of another
     model, no prompt, no prompt that is short enough, no evaluation question that is not trained on, a label
@@ -53,7 +55,7 @@ def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BU
             data=config.data,
             seed=config.run.seed,
             reward=config.reward,
-            known_verifiers=known_verifiers,
+            known_verifiers=config.reward.known_verifiers,
             tokenizer=tokenizer,
         )
 
@@ -62,13 +64,15 @@ def preflight(config: RunConfig, *, known_verifiers: Collection[str] | None = BU
     if config.evaluation.sources:
         candidates = load(config.evaluation.sources)
         evaluation_prompts = tuple(held_out_prompts(candidates, prompts, config.evaluation.num_prompts))
-    if known_verifiers is not None:
-        _check_judge(config, (*prompts.prompts, *evaluation_prompts))
+    every_prompt = (*prompts.prompts, *evaluation_prompts)
+    _check_judge(config, every_prompt)
+    named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}
     return PreparedInputs(
         tokenizer=tokenizer,
         prompts=prompts,
         evaluation_prompts=evaluation_prompts,
         stop_token_ids=stop_token_ids(config.model, tokenizer),
+        verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
     )
 
 

@@ -101,9 +101,10 @@ def _read_completion(
         reward=reward or 0.0,
         verifier_scores=tuple(
             VerifierScore(
-                name, ScoreOutcome(part), value, detail, duration_s, tuple(StepScore(*step) for step in steps)
+                name, ScoreOutcome(part), value, detail, duration_s, tuple(StepScore(*step) for step in steps), *digest
             )
-            for name, part, value, detail, duration_s, steps in json.loads(verifier_scores or "[]")
+            # Runs from before there was a digest go on as well.
+            for name, part, value, detail, duration_s, steps, *digest in json.loads(verifier_scores or "[]")
         ),
         parts=tuple(RewardPart(name, value) for name, value in json.loads(reward_parts or "[]")),
     )

@@ -8,9 +8,12 @@ from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet, Member
 from services.coordinator.occupancy import Occupancy
 from services.coordinator.tasks import Signal
+from services.coordinator.verifier_code import VerifierCode
+from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
+from shoal.verifiers import BUILT_IN_VERIFIERS
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
 
 LIST_TIMEOUT_S = 30.0
@@ -56,18 +59,18 @@ class GrowingGroup:
 class Rewards:
     """The reward services of a run as one."""
 
-    def __init__(self, fleet: Fleet, events: EventLog, *, wait_timeout_s: float) -> None:
-        """`wait_timeout_s`: longest wait for a reward service."""
+    def __init__(self, fleet: Fleet, events: EventLog, config: RunConfig) -> None:
         self._fleet = fleet
         self._events = events
-        self._wait_timeout_s = wait_timeout_s
+        self._wait_timeout_s = config.coordinator.worker_timeout_s
+        self._code = VerifierCode(events, settle_s=config.reward.timeout_s)
         self.occupancy = Occupancy()
 
     async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
         """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have."""
         member = await self._choose()
         response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
-        known = {verifier.name for verifier in response.verifiers}
+        known = {verifier.name for verifier in response.verifiers if not _is_out_of_order(verifier)}
         for prompt in prompts:
             if unknown := sorted({truth.verifier for truth in prompt.ground_truths} - known):
                 raise InvalidArgument(
@@ -169,6 +172,7 @@ class Rewards:
         try:
             async for response in member.stub.ScoreGroup(requests(), timeout=timeout_s):
                 score = score_from_wire(response.score)
+                self._code.seen(member.name, prompt.prompt_id, score)
                 if score.sample_index in num_tokens and score.sample_index not in scores:
                     self.occupancy.back(num_tokens=num_tokens[score.sample_index])
                     scores[score.sample_index] = score
@@ -193,3 +197,8 @@ def _label_requests(truths: Sequence[GroundTruth]) -> list[reward_pb2.CheckLabel
         requests[-1].ground_truths.append(message)
         num_bytes += message.ByteSize()
     return requests
+
+
+def _is_out_of_order(verifier: reward_pb2.VerifierInfo) -> bool:
+    """Whether one that a package brings cannot be loaded there."""
+    return verifier.name not in BUILT_IN_VERIFIERS and verifier.description.startswith("UNAVAILABLE HERE: ")

@@ -80,7 +80,7 @@ class ActiveRun:
             config, self._fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
         )
         self._generators = Generators(self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s)
-        self._rewards = Rewards(self._fleet, events, wait_timeout_s=config.coordinator.worker_timeout_s)
+        self._rewards = Rewards(self._fleet, events, config)
         self._figures = StepFigures(self._generators.occupancy, self._rewards.occupancy)
         self._sampler = Sampler(
             config,

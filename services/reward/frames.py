@@ -5,6 +5,7 @@ pass too.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -26,6 +27,16 @@ def read_frame(file: BinaryIO) -> Message | None:
     body = file.read(int.from_bytes(head, "little"))
     message: Message = json.loads(body)
     return message
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Jobs and answers, moved away from stdin and stdout so that nothing that a verifier reads or prints meets them."""
+    jobs = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    return jobs, answers
 
 
 class FrameBuffer:

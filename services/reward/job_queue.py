@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from services.reward.frames import Message
 from shoal.rollout import ScoreOutcome, VerifierScore
 
 _LONG_S = 0.25
@@ -34,12 +35,20 @@ class Job:
     attempts: int = 0
     position: int = 0
     """In the order in which they came."""
+    given: Callable[[frozenset[str]], Message] | None = None
+    """What a verifier of yours gets of what it wants, in place of completion, label and tokens."""
+    code_digest: str = ""
+    """Of the verifier's code that judges, where it does not come with Shoal."""
 
     def fail(self, why: str) -> None:
         """Answers that the verifier broke, unless there is an answer."""
         if not self.done.done():
             took = asyncio.get_running_loop().time() - self.started if self.started else 0.0
-            self.done.set_result(VerifierScore(self.verifier, ScoreOutcome.FAILED, detail=why, duration_s=took))
+            self.done.set_result(
+                VerifierScore(
+                    self.verifier, ScoreOutcome.FAILED, detail=why, duration_s=took, code_digest=self.code_digest
+                )
+            )
 
 
 class JobQueue:

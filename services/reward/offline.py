@@ -1,10 +1,10 @@
-"""`python -m services.reward.offline score|check|list`: scoring without a service, by the same pool and rules.
+"""`python -m services.reward.offline score|check|list|try`: the same pool and the same rules without a service.
 
-`score` reads one JSON document from stdin, {"config": the whole RunConfig, "rows": [{"truths": [[verifier, label,
-weight], ...], "messages": [[role, content], ...], "completion", "finish_reason", "token_ids"}, ...]}, and writes the
-scores in the rows' order and what a judge did for them. `check` reads {"config", "labels": [[verifier, label], ...]} and
-writes what is wrong with each label, "" for nothing. `list` writes the verifiers. For the command line, which cannot
-import a service.
+Each reads one JSON document from stdin, {"config": the whole RunConfig, ...}. `score` also reads "rows": [{"truths":
+[[verifier, label, weight], ...], "messages": [[role, content], ...], "completion", "finish_reason", "token_ids"}, ...],
+and writes the scores in the rows' order and what a judge did for them; `check` reads "labels": [[verifier, label], ...]
+and writes what is wrong with each label, "" for nothing; `list` writes the verifiers; `try` writes which verifiers of
+yours work. For the command line, which cannot import a service.
 """
 
 import asyncio
@@ -19,32 +19,39 @@ import numpy as np
 
 from services.reward.compose import Composer, Output
 from services.reward.judge.judge import JudgeCounts
-from services.reward.panel import Panel
+from services.reward.own.check import check
+from services.reward.panel import Listed, Panel
 from shoal.config import RunConfig, parse_config
 from shoal.config.services import RewardConfig
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
 from shoal.v1 import rollout_pb2
+from shoal.verifiers import BUILT_IN_VERIFIERS
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
+_SERVER_PATIENCE_S = 3.0
+"""Somebody waits for the answer, and a server that is asked for here is up already."""
 
 
 def main() -> int:
     """Exit codes are those of `shoal`."""
-    if importlib.util.find_spec("math_verify") is None:
+    what = sys.argv[1]
+    if what != "try" and importlib.util.find_spec("math_verify") is None:
         print("error: scoring needs math_verify: pip install 'shoal[reward]'", file=sys.stderr)
         return _EXTRA_MISSING
+    request = json.load(sys.stdin)
     try:
+        config = parse_config(request["config"])
         answer: Any
-        if sys.argv[1:] == ["list"]:
-            answer = [asdict(one) for one in asyncio.run(Panel(RewardConfig()).describe())]
-        elif sys.argv[1:] == ["check"]:
-            request = json.load(sys.stdin)
-            answer = asyncio.run(check_labels(parse_config(request["config"]).reward, request["labels"]))
+        if what == "list":
+            answer = [asdict(one) for one in asyncio.run(_described(config))]
+        elif what == "try":
+            answer = asdict(asyncio.run(check(config.reward.custom)))
+        elif what == "check":
+            answer = asyncio.run(check_labels(config.reward, request["labels"]))
         else:
-            request = json.load(sys.stdin)
-            scores, judged = asyncio.run(score_rows(parse_config(request["config"]), request["rows"]))
+            scores, judged = asyncio.run(score_rows(config, request["rows"]))
             answer = {"scores": [_plain(score) for score in scores], "judge": judged and _accounts(judged)}
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -60,6 +67,16 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tu
     """
     prompts = [_prompt(number, row) for number, row in enumerate(rows, start=1)]
     panel = Panel(config.reward)
+    try:
+        await panel.find(_SERVER_PATIENCE_S)
+        return await _scores(config, panel, prompts, rows), panel.judge_counts
+    finally:
+        await panel.close()
+
+
+async def _scores(
+    config: RunConfig, panel: Panel, prompts: Sequence[Prompt], rows: Sequence[Mapping[str, Any]]
+) -> list[Score]:
     for name in sorted({truth.verifier for prompt in prompts for truth in prompt.ground_truths}):
         if why := panel.why_not(name):
             raise InvalidArgument(why)
@@ -78,20 +95,30 @@ async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tu
         output = Output(row["completion"], FinishReason(row["finish_reason"]), row["token_ids"])
         return composer.score(index, prompt.ground_truths, parts, output)
 
+    await panel.start()
+    return list(await asyncio.gather(*map(score, range(len(rows)))))
+
+
+async def _described(config: RunConfig) -> list[Listed]:
+    panel = Panel(config.reward)
     try:
-        await panel.start()
-        return list(await asyncio.gather(*map(score, range(len(rows))))), panel.judge_counts
+        await panel.find(_SERVER_PATIENCE_S)
+        return await panel.describe()
     finally:
         await panel.close()
 
 
 async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) -> list[str]:
     """Why nothing can be judged by each label, given with its verifier's name; empty where something can."""
-    # Nobody is asked anything, so no key is needed.
-    panel = Panel(config.model_copy(update={"judge": config.judge.model_copy(update={"api_key_env": ""})}))
+    # Nobody is asked anything, so no key is needed; and nothing is known of labels that verifiers of yours have.
+    judge = config.judge.model_copy(update={"api_key_env": ""})
+    panel = Panel(config.model_copy(update={"judge": judge, "custom": {}, "servers": {}}))
     try:
         await panel.start()
-        return list(await asyncio.gather(*(panel.label_problem(GroundTruth(*label)) for label in labels)))
+        known = [(number, label) for number, label in enumerate(labels) if label[0] in BUILT_IN_VERIFIERS]
+        found = await asyncio.gather(*(panel.label_problem(GroundTruth(*label)) for _, label in known))
+        problems = {number: problem for (number, _), problem in zip(known, found, strict=True)}
+        return [problems.get(number, "") for number in range(len(labels))]
     finally:
         await panel.close()
 

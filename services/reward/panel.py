@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from services.reward.judge.judge import MISSING, Judge, JudgeCounts
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
+from services.reward.own.given import Given
+from services.reward.own.own import OwnVerifier, OwnVerifiers
 from services.reward.pool import VerifierPool
 from services.reward.registry import ALL_VERIFIERS, VERIFIERS
+from services.reward.servers import RewardServers, ServedVerifier
 from shoal.config.services import RewardConfig
 from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
-from shoal.verifiers import JUDGE_VERIFIERS
+from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
 from shoal.wire import int32_from_wire
+
+SERVER_PATIENCE_S = 60.0
+"""How long other servers are looked for: services start in any order."""
+_UNAVAILABLE = "UNAVAILABLE HERE: "
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,8 @@ class Listed:
     """What it reads, what it returns, and in which range."""
     unavailable: str = ""
     """Why it cannot work here; empty when it can."""
+    code_digest: str = ""
+    """SHA-256, in hex, of its code, where that does not come with Shoal."""
 
 
 class Panel:
@@ -39,15 +48,32 @@ class Panel:
             num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
         )
         self._judge: Judge | None = None
+        self._own = OwnVerifiers(config.custom, self.pool.hold)
+        self._servers = RewardServers(config.servers)
+
+    @property
+    def notice(self) -> str:
+        """What people should know of while it works. Empty when all is well."""
+        return self._own.notice
+
+    async def find(self, server_patience_s: float = SERVER_PATIENCE_S) -> None:
+        """Tries the verifiers that do not come with Shoal, and asks other servers for theirs, so that they can be
+        described. Raises a `ShoalError` that names the table that cannot be used."""
+        await self._own.start()
+        taken = {name: f"reward.custom.{name}" for name in self._own.verifiers}
+        await self._servers.start(taken, server_patience_s)
 
     async def start(self) -> None:
-        """Starts what judges. Raises a `ShoalError` that says what cannot work."""
+        """Starts what judges, after `find`. Raises a `ShoalError` that says what cannot work."""
         if self._config.judge.base_url:
             self._judge = Judge(self._config.judge)
         await self.pool.start()
+        self._own.watch()
 
     async def close(self) -> None:
         """Ends everything that was started."""
+        await self._own.close()
+        await self._servers.close()
         await self.pool.close()
         if self._judge is not None:
             await self._judge.close()
@@ -60,14 +86,25 @@ class Panel:
             return ""
         if verifier in ALL_VERIFIERS:
             return f"the verifier {verifier!r} is not installed here: {_missing_package(verifier)}"
-        return f"no verifier is called {verifier!r}; known: {', '.join([*VERIFIERS, *sorted(JUDGE_VERIFIERS)])}"
+        if (own := self._own.verifiers.get(verifier)) is not None:
+            return f"the verifier {verifier!r} cannot be used: {own.unavailable}" if own.unavailable else ""
+        if verifier in self._servers.verifiers:
+            return ""
+        known = [*VERIFIERS, *sorted(JUDGE_VERIFIERS), *self._own.verifiers, *self._servers.verifiers]
+        return f"no verifier is called {verifier!r}; known: {', '.join(known)}"
 
     async def verify(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
-        """One verifier's score: the judge's, which waits for its network here, or that of the pool."""
+        """One verifier's score: that of the pool, or of the judge or another server, whose network is waited for
+        here."""
         if truth.verifier in JUDGE_VERIFIERS:
             if self._judge is None:
                 return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
             return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
+        if (served := self._servers.verifiers.get(truth.verifier)) is not None:
+            return await served.server.score(served.name, truth, prompt, completion)
+        if truth.verifier in self._own.verifiers:
+            given = Given(truth, prompt, completion)
+            return await self.pool.judge_by_own(truth.verifier, given.values)
         tokens = () if VERIFIERS[truth.verifier].reads == "text" else token_ids(completion)
         return await self.pool.judge(truth.verifier, completion.text, truth.label, tokens)
 
@@ -84,6 +121,8 @@ class Panel:
         """
         if why := self.why_not(truth.verifier):
             return why
+        if truth.verifier not in BUILT_IN_VERIFIERS:
+            return ""  # What a label may be is known to its author.
         if truth.verifier in JUDGE_VERIFIERS:
             return "" if self._judge is None else self._judge.label_problem(truth.verifier, truth.label)
         judged = await self.pool.judge(truth.verifier, "", truth.label)
@@ -94,6 +133,8 @@ class Panel:
         return [
             *await asyncio.gather(*(asyncio.to_thread(_described, name) for name in ALL_VERIFIERS)),
             *(self._described_judge(name) for name in sorted(JUDGE_VERIFIERS)),
+            *(_described_own(name, own) for name, own in self._own.verifiers.items()),
+            *(_described_served(name, served) for name, served in self._servers.verifiers.items()),
         ]
 
     def _described_judge(self, name: str) -> Listed:
@@ -111,6 +152,18 @@ def _described(name: str) -> Listed:
     verifier = ALL_VERIFIERS[name]
     why = verifier.unavailable() if name in VERIFIERS else _missing_package(name)
     return Listed(name, verifier.reads, verifier.description, why)
+
+
+def _described_own(name: str, own: OwnVerifier) -> Listed:
+    reads = " ".join(sorted(own.wants))
+    return Listed(name, reads, own.description or f"A verifier of yours: {own.code.place}", own.unavailable, own.digest)
+
+
+def _described_served(name: str, served: ServedVerifier) -> Listed:
+    why, description = "", served.description
+    if description.startswith(_UNAVAILABLE):
+        why, _, description = description.removeprefix(_UNAVAILABLE).partition("\n\n")
+    return Listed(name, "what its server reads", description, why, served.code_digest)
 
 
 def _missing_package(name: str) -> str:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from services.reward.frames import Message
 from services.reward.job_queue import Job, JobQueue
+from services.reward.own.own import OwnVerifier
+from services.reward.own.tracebacks import Tracebacks
 from services.reward.pool_process import PoolProcess
 from shoal.errors import Unavailable
 from shoal.rollout import ScoreOutcome, StepScore, VerifierScore
@@ -49,6 +51,8 @@ class VerifierPool:
         """`timeout_s`: longest time for one verifier on one completion. `options`: by verifier, where not the
         default."""
         self._options = options or {}
+        self._own: dict[str, OwnVerifier] = {}
+        self._tracebacks = Tracebacks()
         self._num_processes = num_processes
         self._timeout_s = timeout_s
         self._seats: dict[PoolProcess, _Seat] = {}
@@ -91,7 +95,21 @@ class VerifierPool:
         `token_ids` are needed by the verifiers that read more than text.
         """
         loop = asyncio.get_running_loop()
-        job = Job(verifier, completion, label, loop.create_future(), token_ids, asked=loop.time())
+        return await self._judged(Job(verifier, completion, label, loop.create_future(), token_ids, asked=loop.time()))
+
+    async def judge_by_own(self, verifier: str, given: Callable[[frozenset[str]], Message]) -> VerifierScore:
+        """The same by a verifier that `hold` named. `given` makes of the names that it wants what it gets."""
+        loop = asyncio.get_running_loop()
+        return await self._judged(Job(verifier, "", None, loop.create_future(), asked=loop.time(), given=given))
+
+    def hold(self, verifier: OwnVerifier) -> None:
+        """Takes a verifier of yours, or another version of one, for the completions that are not yet begun."""
+        self._own[verifier.code.name] = verifier
+        for seat in self._seats.values():
+            if seat.is_ready:
+                seat.process.send({"code": asdict(verifier.code)})
+
+    async def _judged(self, job: Job) -> VerifierScore:
         if self._closing:
             # A stream that began before the pool was replaced; nothing would ever take the completion.
             job.fail("the pool was closed")
@@ -147,6 +165,11 @@ class VerifierPool:
             metrics.histogram(names.REWARD_WAIT).record(job.started - job.asked, {names.VERIFIER: job.verifier})
         seat.job = job
         self._start_clock(seat)
+        if job.given is not None:
+            own = self._own[job.verifier]
+            job.code_digest = own.digest
+            seat.process.send({"verifier": job.verifier, "given": job.given(own.wants)})
+            return
         seat.process.send(
             {"verifier": job.verifier, "completion": job.completion, "label": job.label, "token_ids": job.token_ids}
         )
@@ -177,6 +200,8 @@ class VerifierPool:
                 seat.ready.set()
                 self._failed_starts = 0
                 process.send({"options": self._options})
+                for own in self._own.values():
+                    process.send({"code": asdict(own.code)})
                 self._release(seat)
             case "loading":
                 self._set_deadline(seat, _LOAD_TIMEOUT_S, "the verifier did not load")
@@ -195,8 +220,14 @@ class VerifierPool:
                             detail=message["detail"],
                             step_scores=tuple(StepScore(int(end), value) for end, value in message["steps"]),
                             duration_s=message["duration_s"],
+                            code_digest=message.get("code", ""),
                         )
                     )
+                if job is not None and message.get("traceback"):
+                    self._tracebacks.write(job.verifier, message["traceback"])
+                if message.get("spent"):
+                    seat.why_killed = message["spent"]
+                    process.kill()
                 if not seat.why_killed:
                     self._release(seat)
 

@@ -9,7 +9,8 @@ from typing import Any
 from services.reward.frames import FrameBuffer, Message, encode_frame
 
 # One thread is all that a verifier needs, and many processes share the machine.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""What such a process has in its environment beyond what this one has."""
 
 
 class PoolProcess(asyncio.SubprocessProtocol):
@@ -40,7 +41,7 @@ class PoolProcess(asyncio.SubprocessProtocol):
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=None,
-            env={**os.environ, **_ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT},
         )
 
     def send(self, message: Message) -> None:

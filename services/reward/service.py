@@ -63,7 +63,7 @@ class RewardService(RewardServiceServicer):
         num_running = min(self._num_open, self._panel.pool.num_running)
         return worker_pb2.WorkerStatus(
             state=self._state,
-            message=self._message,
+            message=self._message or self._panel.notice,
             run_id=self._run_id,
             config_digest=self._digest,
             load=worker_pb2.WorkerLoad(
@@ -106,6 +106,7 @@ class RewardService(RewardServiceServicer):
         self._composer = Composer.of(config)
         self._panel = Panel(config.reward)
         try:
+            await self._panel.find()
             await self._panel.start()
         except ShoalError as error:
             self._state, self._message = _FAILED, error.message
@@ -269,7 +270,7 @@ async def _end(task: asyncio.Task[None] | None) -> None:
 
 def _to_wire(one: Listed) -> reward_pb2.VerifierInfo:
     why = f"UNAVAILABLE HERE: {one.unavailable}\n\n" if one.unavailable else ""
-    return reward_pb2.VerifierInfo(name=one.name, description=why + one.description)
+    return reward_pb2.VerifierInfo(name=one.name, description=why + one.description, code_digest=one.code_digest)
 
 
 def _check_verifiers(prompt: Prompt, panel: Panel) -> None:

@@ -22,6 +22,10 @@ class Unscorable(Exception):
     """The completion cannot be judged, for example because its label is malformed. The message says why."""
 
 
+class Broken(Exception):
+    """The verifier gave no verdict, and the message says what it did instead."""
+
+
 def acceptable_texts(label: Any) -> list[str]:
     """The answers that a label allows: one text or number, or a list of them of which any will do.
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.chat_templates import is_file_name, template_text
+from shoal.config.own_verifiers import find_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
@@ -36,8 +37,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise InvalidArgument(f"there is no configuration file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as TOML: {error}") from None
+    find_files(values, path.parent)
     for override in overrides:
         apply_override(values, override)
+    find_files(values, Path.cwd())
     _inline_chat_template(values)
     return parse_config(values)
 
@@ -159,8 +162,10 @@ def _violation(details: ErrorDetails) -> FieldViolation:
 def _field_names(location: Sequence[str]) -> list[str]:
     """Names of the fields of the section at a place in RunConfig."""
     section: type[BaseModel] = RunConfig
+    is_key = False
     for part in location:
-        if part.isdigit():
+        if part.isdigit() or is_key:
+            is_key = False
             continue
         field = section.model_fields.get(part)
         if field is None:
@@ -168,14 +173,14 @@ def _field_names(location: Sequence[str]) -> list[str]:
         inner = _section_type(field.annotation)
         if inner is None:
             return []
-        section = inner
+        section, is_key = inner, get_origin(field.annotation) is dict
     return sorted(section.model_fields)
 
 
 def _section_type(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (list, Union, UnionType):
+    if get_origin(annotation) in (list, dict, Union, UnionType):
         for argument in get_args(annotation):
             if (found := _section_type(argument)) is not None:
                 return found

@@ -1,8 +1,8 @@
 """The tables of the four services."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from shoal.config.composition import (
     CosineLengthConfig,
@@ -12,8 +12,10 @@ from shoal.config.composition import (
     RepetitionPenaltyConfig,
 )
 from shoal.config.judge import JudgeConfig
+from shoal.config.own_verifiers import CustomVerifierConfig, RewardServerConfig, check_name, check_names
 from shoal.config.section import Section
 from shoal.config.verifiers import VerifiersConfig
+from shoal.verifiers import BUILT_IN_VERIFIERS, installed_verifiers
 
 
 class GeneratorConfig(Section):
@@ -81,12 +83,37 @@ class RewardConfig(Section):
     """Options of verifiers, by their names."""
     judge: JudgeConfig = JudgeConfig()
     """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
+    custom: dict[str, CustomVerifierConfig] = Field(default_factory=dict)
+    """Verifiers of yours, by the names that the data has for them."""
+    servers: dict[str, RewardServerConfig] = Field(default_factory=dict)
+    """Other servers whose verifiers are used, by any names."""
+
+    @field_validator("custom")
+    @classmethod
+    def _names_are_free(cls, custom: dict[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
+        return {check_name(name): table for name, table in custom.items()}
+
+    @model_validator(mode="after")
+    def _names_have_one_owner(self) -> Self:
+        check_names(self.custom, self.servers)
+        return self
 
     @field_validator("remap", "weights")
     @classmethod
     def _names_are_in_lower_case(cls, given: dict[str, Any]) -> dict[str, Any]:
         # As those of the data are read.
         return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in given.items()}
+
+    @property
+    def verifiers_here(self) -> frozenset[str]:
+        """Names of verifiers that are known without asking anybody."""
+        declared = [name for server in self.servers.values() for name in server.verifiers]
+        return BUILT_IN_VERIFIERS | installed_verifiers() | self.custom.keys() | frozenset(declared)
+
+    @property
+    def known_verifiers(self) -> frozenset[str] | None:
+        """Names that data may have; None where a server has still to be asked for its own."""
+        return self.verifiers_here if all(server.verifiers for server in self.servers.values()) else None
 
     @property
     def shapes(self) -> bool:

@@ -255,6 +255,7 @@ class VerifierInfo(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    CODE_DIGEST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The registered name."""
     description: _builtins.str
@@ -262,15 +263,20 @@ class VerifierInfo(_message.Message):
     "UNAVAILABLE HERE: " and the reason where it cannot work: what it is
     asked to judge is FAILED there.
     """
+    code_digest: _builtins.str
+    """SHA-256, in hex, of the code that judges the next completion, where it
+    does not come with Shoal; else empty.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         description: _builtins.str = ...,
+        code_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "description", b"description", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

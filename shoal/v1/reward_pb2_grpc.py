@@ -28,6 +28,10 @@ if _version_not_supported:
 class RewardServiceStub:
     """Scores completions with verifiers that run in processes of their own.
 
+    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
+    by a reward service (`reward.servers` of the configuration); docs/rewards.md
+    says which fields it has to set.
+
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
 
@@ -66,6 +70,10 @@ class RewardServiceStub:
 
 class RewardServiceServicer:
     """Scores completions with verifiers that run in processes of their own.
+
+    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
+    by a reward service (`reward.servers` of the configuration); docs/rewards.md
+    says which fields it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -123,7 +131,9 @@ class RewardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListVerifiers(self, request, context):
-        """Lists the verifiers that can be named. Safe to retry.
+        """Lists the verifiers that can be named: before `Configure` those that come
+        with the service, after it those of the configuration as well. Safe to
+        retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,6 +185,10 @@ def add_RewardServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class RewardService:
     """Scores completions with verifiers that run in processes of their own.
+
+    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
+    by a reward service (`reward.servers` of the configuration); docs/rewards.md
+    says which fields it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """

@@ -29,6 +29,10 @@ GRPC_VERSION: str
 class RewardServiceStub:
     """Scores completions with verifiers that run in processes of their own.
 
+    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
+    by a reward service (`reward.servers` of the configuration); docs/rewards.md
+    says which fields it has to set.
+
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
 
@@ -77,7 +81,10 @@ class RewardServiceStub:
       then not checked before they are scored by.
     """
     ListVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]
-    """Lists the verifiers that can be named. Safe to retry."""
+    """Lists the verifiers that can be named: before `Configure` those that come
+    with the service, after it those of the configuration as well. Safe to
+    retry.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceGetStatusRequest, _reward_pb2.RewardServiceGetStatusResponse]
     """Says how the service is. Answers within a second at all times. Safe to
     retry.
@@ -86,6 +93,10 @@ class RewardServiceStub:
 @_typing.type_check_only
 class RewardServiceAsyncStub(RewardServiceStub):
     """Scores completions with verifiers that run in processes of their own.
+
+    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
+    by a reward service (`reward.servers` of the configuration); docs/rewards.md
+    says which fields it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -132,7 +143,10 @@ class RewardServiceAsyncStub(RewardServiceStub):
       then not checked before they are scored by.
     """
     ListVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]  # type: ignore[assignment]
-    """Lists the verifiers that can be named. Safe to retry."""
+    """Lists the verifiers that can be named: before `Configure` those that come
+    with the service, after it those of the configuration as well. Safe to
+    retry.
+    """
     GetStatus: _aio.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceGetStatusRequest, _reward_pb2.RewardServiceGetStatusResponse]  # type: ignore[assignment]
     """Says how the service is. Answers within a second at all times. Safe to
     retry.
@@ -140,6 +154,10 @@ class RewardServiceAsyncStub(RewardServiceStub):
 
 class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
     """Scores completions with verifiers that run in processes of their own.
+
+    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
+    by a reward service (`reward.servers` of the configuration); docs/rewards.md
+    says which fields it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -208,7 +226,10 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reward_pb2.ListVerifiersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.ListVerifiersResponse, _abc.Awaitable[_reward_pb2.ListVerifiersResponse]]:
-        """Lists the verifiers that can be named. Safe to retry."""
+        """Lists the verifiers that can be named: before `Configure` those that come
+        with the service, after it those of the configuration as well. Safe to
+        retry.
+        """
 
     @_abc_1.abstractmethod
     def GetStatus(

@@ -455,6 +455,7 @@ class VerifierScore(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     DURATION_S_FIELD_NUMBER: _builtins.int
     STEP_SCORES_FIELD_NUMBER: _builtins.int
+    CODE_DIGEST_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """The verifier's registered name."""
     outcome: Global___ScoreOutcome.ValueType
@@ -467,6 +468,10 @@ class VerifierScore(_message.Message):
     """For people: what was extracted, or why it could not be scored."""
     duration_s: _builtins.float
     """Wall time of the verifier."""
+    code_digest: _builtins.str
+    """SHA-256, in hex, of the code that judged, where it does not come with
+    Shoal; else empty.
+    """
     @_builtins.property
     def step_scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepScore]:
         """What it says of single steps of the completion, in order. Empty where it
@@ -482,10 +487,11 @@ class VerifierScore(_message.Message):
         detail: _builtins.str = ...,
         duration_s: _builtins.float = ...,
         step_scores: _abc.Iterable[Global___StepScore] | None = ...,
+        code_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "duration_s", b"duration_s", "outcome", b"outcome", "step_scores", b"step_scores", "value", b"value", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "detail", b"detail", "duration_s", b"duration_s", "outcome", b"outcome", "step_scores", b"step_scores", "value", b"value", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

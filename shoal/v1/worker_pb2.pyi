@@ -110,7 +110,9 @@ class WorkerStatus(_message.Message):
     state: Global___WorkerState.ValueType
     """The worker's state."""
     message: _builtins.str
-    """For people: why it is in that state. Set when FAILED."""
+    """For people: why it is in that state. Set when FAILED, and when something
+    is amiss that does not keep it from its work.
+    """
     run_id: _builtins.str
     """The run it is configured for; empty when IDLE."""
     config_digest: _builtins.str

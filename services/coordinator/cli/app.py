@@ -287,11 +287,17 @@ def reward_score(
 
 
 @reward_app.command("list")
-def reward_list(output: OutputOption = Output.TABLE) -> None:
+def reward_list(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Describe the verifiers of this file as well.")
+    ] = None,
+    overrides: Overrides = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Describe every verifier: what it reads, what it returns, and whether it can work here."""
     from services.coordinator.cli import rewards
 
-    rewards.list_verifiers(output=output)
+    rewards.list_verifiers(config, overrides or [], output=output)
 
 
 @app.command()

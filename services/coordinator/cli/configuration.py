@@ -70,6 +70,7 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -
                 config.run.num_steps * config.grpo.groups_per_step / len(inputs.prompts.prompts), 3
             ),
             "model_folder": str(check_weights(config)),
+            **_own_verifiers(config, inputs.verifiers_to_ask_for),
         }
     if output == "json":
         print_json(facts)
@@ -90,11 +91,28 @@ def _label_facts(config: RunConfig, inputs: "PreparedInputs") -> dict[str, Any]:
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     labels = Labels((*prompts, *questions))
     asked = [[truth.verifier, truth.label] for truth in labels.distinct]
-    problems = ask_reward("check", json.dumps({"config": dump_config(config), "labels": asked}))
+    problems = ask_reward("check", {"config": dump_config(config), "labels": asked})
     malformed = labels.malformed(problems)
     for said, _ in left_out(config.data, malformed, prompts, questions):
         print(f"note: {said}", file=sys.stderr)
     return {"labels": len(labels.distinct), "prompts_left_out_for_labels": len(malformed)}
+
+
+def _own_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
+    """What can be told here of verifiers that do not come with Shoal, and what cannot."""
+    from services.coordinator.cli.rewards import ask_reward
+
+    facts: dict[str, Any] = {}
+    if config.reward.custom:
+        checked = ask_reward("try", {"config": dump_config(config)})
+        facts["custom_verifiers"] = {name: digest[:12] for name, digest in checked["digests"].items()}
+        if checked["elsewhere"]:
+            facts["custom_verifiers_not_on_this_machine"] = checked["elsewhere"]
+    if config.reward.servers:
+        facts["reward_servers_not_asked"] = [server.address for server in config.reward.servers.values()]
+    if to_ask_for:
+        facts["verifiers_not_known_before_the_run_starts"] = list(to_ask_for)
+    return facts
 
 
 def translate(system: str, source: Sequence[str], overrides: Sequence[str], skip: Sequence[str]) -> None:

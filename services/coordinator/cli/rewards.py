@@ -16,13 +16,14 @@ from services.coordinator.cli.tables import print_json, print_table
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.data import SourceConfig
 from shoal.config.load import apply_override
+from shoal.config.own_verifiers import find_files
 from shoal.data.conversation import ground_truths_of, messages_of
 from shoal.data.files import read_file
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer
 from shoal.rollout import FinishReason
-from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
+from shoal.verifiers import JUDGE_VERIFIERS
 
 _TEXT_CHARS = 60
 
@@ -38,7 +39,7 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
         tokenizer = load_tokenizer(config.model)
         for item in asked:
             item["token_ids"] = item["token_ids"] or tokenizer.encode(item["completion"], add_special_tokens=False)
-    answer = ask_reward("score", json.dumps({"config": dump_config(config), "rows": asked}))
+    answer = ask_reward("score", {"config": dump_config(config), "rows": asked})
     scores, summary = answer["scores"], _summary(answer["scores"])
     if answer["judge"]:
         summary["judge"] = answer["judge"]
@@ -52,9 +53,10 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
     print(json.dumps(summary))
 
 
-def list_verifiers(*, output: Output) -> None:
-    """Describes every verifier, and says which cannot work here."""
-    verifiers = ask_reward("list", "")
+def list_verifiers(config_file: Path | None, overrides: Sequence[str], *, output: Output) -> None:
+    """Describes every verifier, those of a configuration too, and says which cannot work here."""
+    config = _config(Path("unused"), config_file, overrides)
+    verifiers = ask_reward("list", {"config": dump_config(config)})
     if output == "json":
         print_json(verifiers)
         return
@@ -62,6 +64,8 @@ def list_verifiers(*, output: Output) -> None:
         print(f"{verifier['name']} (reads {verifier['reads']})")
         if verifier["unavailable"]:
             print(f"    UNAVAILABLE HERE: {verifier['unavailable']}")
+        if verifier["code_digest"]:
+            print(f"    code {verifier['code_digest']}")
         for line in verifier["description"].splitlines():
             print(f"    {line}".rstrip())
 
@@ -73,6 +77,7 @@ def _config(file: Path, config_file: Path | None, overrides: Sequence[str]) -> R
     values: dict[str, Any] = {"model": {"path": "unused"}, "data": {"sources": [{"path": str(file)}]}}
     for override in overrides:
         apply_override(values, override)
+    find_files(values, Path.cwd())
     return parse_config(values)
 
 
@@ -84,7 +89,7 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or weight <= 0:
         raise InvalidArgument(f"{row.where}: weight must be a positive number (found: {weight!r:.80})")
     source = SourceConfig(path="unused", verifier_column=column, weight=float(weight))
-    truths = ground_truths_of(row, source, BUILT_IN_VERIFIERS, config.reward)
+    truths = ground_truths_of(row, source, config.reward.known_verifiers, config.reward)
     completion, finish = values.get("completion"), values.get("finish_reason", "stop")
     if not isinstance(completion, str):
         raise InvalidArgument(f"{row.where}: completion must be a text (found: {type(completion).__name__})")
@@ -109,11 +114,11 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def ask_reward(what: str, question: str) -> Any:
+def ask_reward(what: str, question: Mapping[str, Any]) -> Any:
     """Asks a process of the reward service; it has said on standard error what it refuses."""
     asked = subprocess.run(
         [sys.executable, "-m", "services.reward.offline", what],
-        input=question, stdout=subprocess.PIPE, text=True, check=False,
+        input=json.dumps(question), stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     if asked.returncode:
         raise typer.Exit(asked.returncode if asked.returncode > 0 else 1)

@@ -46,7 +46,7 @@ async def bring_to_scored(ledger: Ledger, order_number: int) -> None:
             0,
             ScoreOutcome.SCORED,
             1.0,
-            (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1),),
+            (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1, code_digest="3fa2"),),
             (RewardPart("verifiable", 1.0),),
         ),
         Score(1, ScoreOutcome.FAILED, 0.0, (VerifierScore("gsm8k", ScoreOutcome.FAILED, 0.0, "timed out", 9.0),)),
