@@ -13,6 +13,7 @@ from shoal.rollout import (
     FinishReason,
     GroundTruth,
     Prompt,
+    RewardPart,
     Score,
     ScoreOutcome,
     VerifierScore,
@@ -88,6 +89,27 @@ def test_rates_are_over_what_was_scored_and_sampled() -> None:
     assert metrics["val/truncated_rate"] == pytest.approx(1 / 2)
     assert metrics["other/real_batch_size_ratio"] == pytest.approx(1 / 2), "one group of two, of four completions"
     assert metrics["val/num_groups_dropped"] == 2
+
+
+def test_each_part_of_the_reward_is_a_metric_and_they_sum_up_to_the_reward() -> None:
+    parts = [
+        {"verifiable": 10.0, "overlong": 0.0},
+        {"verifiable": 10.0, "overlong": -0.5},
+        {"verifiable": 0.0, "overlong": -0.25},
+        {"verifiable": 99.0},  # Not scored, so no part of it counts.
+        {"verifiable": 3.0, "format": 1.0},
+    ]
+    shares = [tuple(RewardPart(*item) for item in part.items()) for part in parts]
+    groups = []
+    for one, given in ((group(0, [10.0, 9.5, -0.25]), shares[:3]), (group(1, [None, 4.0]), shares[3:])):
+        scores = tuple(replace(score, parts=part) for score, part in zip(one.scores, given, strict=True))
+        groups.append(replace(one, scores=scores))
+    got = rollout_metrics(CONFIG, groups, plan_step(CONFIG, groups, NOW, "step"))
+    found = {name: value for name, value in got.items() if name.startswith("reward/")}
+    # Over the four that were scored; a part that one of them lacks is 0 there.
+    wanted = {"reward/verifiable": 23 / 4, "reward/overlong": -0.75 / 4, "reward/format": 1 / 4}
+    assert found == pytest.approx(wanted)
+    assert sum(found.values()) == pytest.approx(got["objective/scores"])
 
 
 def test_each_verifier_tells_how_long_it_took_and_how_often_it_could_not_judge() -> None:
