@@ -15,8 +15,8 @@ from services.reward.verdict import Unscorable
 from shoal.config.endpoint import EndpointConfig
 from shoal.errors import InvalidArgument
 
-# Busy, broken for now, or too slow: the same request may succeed later.
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+# Busy or too slow: the same request may succeed later. So it may after any error of the server's own, 500 and above.
+_PASSING = frozenset({408, 409, 425, 429})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MOST_REPLY_BYTES = 4 << 20
 _SHOWN = 160
@@ -146,7 +146,7 @@ class HttpEndpoint:
                 f"{self._url} answered {status} and points to {target}; redirects are not followed: set "
                 f"{self._section}.base_url to where the server is"
             )
-        if status in _PASSING:
+        if status in _PASSING or status >= 500:
             raise _Passing(why, _retry_after_s(headers.get("retry-after")))
         raise EndpointFailed(why, status=status)
 

@@ -242,7 +242,7 @@ async def test_a_verdict_that_could_not_be_read_is_asked_for_again(server: Judge
 # Errors.
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 524, 529])
 async def test_a_server_that_is_busy_for_a_while_costs_attempts(server: JudgeServer, make: Make, status: int) -> None:
     server.script = lambda number, body: graded(4) if number == 2 else http(status, "later", "Retry-After: 0")
     score = await make().judge("general-quality", "Q", "A", None)
@@ -251,7 +251,19 @@ async def test_a_server_that_is_busy_for_a_while_costs_attempts(server: JudgeSer
 
 @pytest.mark.parametrize(
     "answer",
-    [http(500, "down"), http(429, "busy"), http(200, "<html>"), http(200, "{}"), http(200, '{"choices": []}'), b""],
+    [
+        http(500, "down"),
+        http(429, "busy"),
+        http(200, "<html>"),
+        http(200, "{}"),
+        http(200, "[]"),
+        http(200, '{"choices": []}'),
+        http(200, '{"choices": [{"message": {"cont'),
+        http(200, '{"choices": [{"message": {"content": ["SCORE"]}}]}'),
+        http(200, '{"error": {"code": 529, "message": "overloaded"}}'),
+        http(200, 'data: {"choices": [{"delta": {"content": "{"}}]}\n\n'),
+        b"",
+    ],
 )
 async def test_a_server_that_stays_broken_is_failed_with_the_reason(
     server: JudgeServer, make: Make, answer: bytes
