@@ -1,20 +1,25 @@
 """The commands of a shell script, with what its own assignments put into them.
 
 Reads what launch scripts are made of: assignments, continued lines, comments, quotes, `$NAME`, `${NAME:-default}`,
-`$((arithmetic))`. It runs nothing: what only a shell could know (`$(command)`, arguments, the environment) stays empty,
-as bash has it, and is remembered, so that whoever needs the value can say what is missing.
+`$((arithmetic))`, tests of what the script itself sets. It runs nothing: what only a shell could know (`$(command)`,
+arguments, the environment) stays empty, as bash has it, and is remembered, so that whoever needs the value can say what
+is missing. A branch whose test only a shell could know is taken, and what it sets is remembered as a guess.
 """
 
 import ast
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from shoal.config.translate.branches import Branches, is_test
+from shoal.config.translate.parameters import cut
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "if", "then", "else", "do", "{")
+_KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "do", "{", *Branches.KEYWORDS)
+_REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -42,6 +47,10 @@ class Script:
     commands: list[list[Word]] = field(default_factory=list)
     variables: dict[str, Word] = field(default_factory=dict)
     arrays: dict[str, list[Word]] = field(default_factory=dict)
+    guesses: dict[str, str] = field(default_factory=dict)
+    """Variables whose value depends on a test that cannot be told, and the value that was taken."""
+    used: set[str] = field(default_factory=set)
+    """Variables that were put in somewhere."""
 
 
 def read_script(text: str) -> Script:
@@ -60,6 +69,9 @@ class _Reader:
         self._in_word = False
         self._assigns = False
         """Whether the word is an assignment, in which expansions are not split."""
+        self._is_target = False
+        """Whether the next word is where a redirection goes."""
+        self._branches = Branches()
 
     def read(self) -> Script:
         text = self._text
@@ -92,27 +104,36 @@ class _Reader:
                 self._at += 1
             elif char == "(" and (array := _ARRAY.fullmatch("".join(self._parts))):
                 self._read_array(array[1], appends=bool(array[2]))
-            elif char in "\n;&|()" and not self._is_redirection():
-                self._end_command()
-                self._at += 1
+            elif redirection := _REDIRECTION.match(text, self._at):
+                self._redirect(redirection.end())
+            elif char in "\n;&|()":
+                joint = text[self._at : self._at + 2]
+                joint = joint if joint in ("&&", "||") else char
+                self._end_command(joint)
+                self._at += len(joint)
             else:
                 self._add(char)
                 self._at += 1
-        self._end_command()
+        self._end_command("\n")
         return self._script
 
     def _read_array(self, name: str, *, appends: bool) -> None:
         """NAME=(words): its lines are one list, and comments in it are none of them."""
         end = _array_end(self._text, self._at)
         reader = _Reader(self._text[self._at + 1 : end - 1])
-        reader._script = Script(variables=self._script.variables, arrays=self._script.arrays)
+        reader._script = replace(self._script, commands=[])
         words = [word for command in reader.read().commands for word in command]
         self._script.arrays[name] = [*self._script.arrays.get(name, []), *words] if appends else words
         self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
         self._at = end
 
-    def _is_redirection(self) -> bool:
-        return self._text[self._at] == "&" and self._text[self._at - 1 : self._at] == ">"
+    def _redirect(self, end: int) -> None:
+        """A redirection is no argument: neither its number before it nor its target behind."""
+        if "".join(self._parts).isdigit():
+            self._parts, self._unknown, self._in_word = [], [], False
+        self._end_word()
+        self._is_target = True
+        self._at = end
 
     def _double_quoted(self) -> None:
         text = self._text
@@ -168,10 +189,19 @@ class _Reader:
                 self._add(word.text)
                 self._unknown.extend(word.unknown)
             return
+        if name:
+            self._script.used.add(name[0])
         known = self._script.variables.get(name[0]) if name else None
         if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
             default = rest.lstrip(":")[1:]
             value = known if known is not None and known.text else _word_of(default, self._script)
+            if name and "=" in rest[:2]:
+                self._script.variables[name[0]] = value
+        elif name and known is not None and (shortened := cut(known.text, rest)) is not None:
+            value = Word(shortened, known.unknown)
+        elif name and (element := re.fullmatch(r"\[(\d+)\]", rest)) and name[0] in self._script.arrays:
+            items = self._script.arrays[name[0]]
+            value = items[int(element[1])] if int(element[1]) < len(items) else Word("")
         elif not name and (match := re.match(r"\d+:?[-=](.*)", inner, re.DOTALL)):
             value = _word_of(match[1], self._script)
         elif rest or not name:
@@ -209,14 +239,21 @@ class _Reader:
         if self._in_word:
             word = Word("".join(self._parts), tuple(dict.fromkeys(self._unknown)))
             # A word of nothing but an unset variable is no word to bash; it is kept for what it does not know.
-            self._words.append(word)
+            if not self._is_target:
+                self._words.append(word)
+            self._is_target = False
         self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
 
-    def _end_command(self) -> None:
+    def _end_command(self, ended_by: str) -> None:
         self._end_word()
-        words = self._words
+        words, self._words, self._is_target = self._words, [], False
         while words and words[0].text in _KEYWORDS:
+            self._branches.turn(words[0].text)
             words = words[1:]
+        known = not any(word.unknown for word in words)
+        runs = self._branches.enter([word.text for word in words], ended_by, is_known=known)
+        if runs is False and not (words and is_test(words[0].text)):
+            return
         if len(words) >= 3 and words[0].text == "for" and words[2].text == "in":
             # A loop over one value is an assignment; over several, which one it is nobody can say.
             values = words[3:]
@@ -228,17 +265,19 @@ class _Reader:
             before = self._script.variables.get(name)
             if match[2] and before is not None:
                 value = Word(before.text + value.text, before.unknown + value.unknown)
+            self._script.guesses.pop(name, None)
+            if runs is None and before is not None and before != value:
+                self._script.guesses[name] = value.text
             self._script.variables[name] = value
             words = words[1:]
         if words:
             self._script.commands.append(words)
-        self._words = []
 
 
 def _word_of(text: str, script: Script) -> Word:
     """A default inside `${NAME:-default}`, expanded."""
     reader = _Reader(f'"{text}"' if '"' not in text else text)
-    reader._script.variables = script.variables
+    reader._script = replace(script, commands=[])
     words = [word for command in reader.read().commands for word in command]
     return Word(" ".join(word.text for word in words), tuple(name for word in words for name in word.unknown))
 

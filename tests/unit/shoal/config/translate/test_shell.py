@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from shoal.config.translate.shell import read_script
 
 
@@ -99,3 +101,57 @@ def test_a_loop_over_one_value_is_an_assignment_and_over_several_is_not_known() 
     assert _words('SIZES=(\n 64 # usual\n)\nfor n in "${SIZES[@]}"; do\n run $n\ndone')[0] == ["run", "64"]
     (command, *_) = read_script("for n in 1 2; do run $n; done").commands
     assert command[-1].unknown == ("$n, one of 2 values of a loop",)
+
+
+def test_redirections_are_no_arguments() -> None:
+    script = (
+        "run --x 1 2>&1 | tee log.txt\nrun --y 2 > out.txt 2>err.txt\nrun --z 3 &>> all.log &\nrun --w 4 </dev/null"
+    )
+    assert [words for words in _words(script) if words[0] == "run"] == [
+        ["run", "--x", "1"],
+        ["run", "--y", "2"],
+        ["run", "--z", "3"],
+        ["run", "--w", "4"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "length"), [("7b", "8192"), ("32b", "4096"), ("70b", "2048")], ids=["if", "elif", "else"]
+)
+def test_a_test_of_what_the_script_sets_chooses_the_branch(size: str, length: str) -> None:
+    script = (
+        f'SIZE={size}\nif [ "$SIZE" = "7b" ]; then\n  LENGTH=8192\nelif [[ $SIZE == "32b" ]]; then\n  LENGTH=4096\n'
+        "else\n  LENGTH=2048\nfi\nrun $LENGTH"
+    )
+    assert _words(script)[-1] == ["run", length]
+    assert not read_script(script).guesses
+
+
+def test_a_command_of_a_branch_that_is_not_taken_does_not_run() -> None:
+    script = (
+        "N=1\nif [ $N -gt 1 ]; then\n  run many\n  if [ $N -gt 2 ]; then run more; fi\nelse\n  run one\nfi\nrun after"
+    )
+    assert [words for words in _words(script) if words[0] == "run"] == [["run", "one"], ["run", "after"]]
+
+
+def test_a_test_that_only_a_shell_could_know_leaves_a_guess() -> None:
+    script = read_script("LENGTH=1024\nif [ -f /etc/here ]; then LENGTH=8192; fi\nrun $LENGTH")
+    assert [word.text for word in script.commands[-1]] == ["run", "8192"]
+    assert (script.guesses, "LENGTH" in script.used) == ({"LENGTH": "8192"}, True)
+
+
+def test_what_joins_two_commands_says_whether_the_second_runs() -> None:
+    assert _words('A=x\n[ -z "$A" ] && A=y\nrun $A')[-1] == ["run", "x"]
+    assert _words('A=x\n[ "$A" = z ] || A=y\nrun $A')[-1] == ["run", "y"]
+    assert _words("A=x\ncd /somewhere && A=y\nrun $A")[-1] == ["run", "y"]
+
+
+def test_a_default_that_is_assigned_stays() -> None:
+    assert _words(': "${MODEL:=org/model-7b}"\nrun $MODEL ${MODEL##*/} ${MODEL%-*} ${MODEL%%/*} ${MODEL//o/0}')[-1] == [
+        "run",
+        "org/model-7b",
+        "model-7b",
+        "org/model",
+        "org",
+        "0rg/m0del-7b",
+    ]

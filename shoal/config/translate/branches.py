@@ -1,0 +1,124 @@
+"""Which commands of a shell script run, as far as its tests tell."""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+_BRACKETS = {"[": "]", "[[": "]]"}
+
+
+@dataclass
+class _Branch:
+    """An `if` or `case` that has not ended."""
+
+    is_testing: bool
+    holds: bool | None = None
+    """Whether the part that is being read runs; None where only a shell could know."""
+    has_run: bool | None = False
+    """Whether an earlier part of it did."""
+    tests: int = 0
+
+
+class Branches:
+    """Follows `if`, `case`, `&&` and `||` through a script."""
+
+    KEYWORDS = ("if", "elif", "then", "else", "fi", "case", "esac")
+
+    def __init__(self) -> None:
+        self._open: list[_Branch] = []
+        self._gate: bool | None = True
+        """Whether the next command runs, after the one before it and what joins them."""
+
+    def turn(self, keyword: str) -> None:
+        """A command begins with a word; only `KEYWORDS` say anything."""
+        if keyword in ("if", "case"):
+            self._open.append(_Branch(is_testing=keyword == "if"))
+        if not self._open:
+            return
+        branch = self._open[-1]
+        if keyword == "then":
+            branch.is_testing = False
+        elif keyword in ("elif", "else"):
+            branch.has_run = _either(branch.has_run, branch.holds)
+            branch.holds = None if branch.has_run is None else not branch.has_run
+            branch.is_testing, branch.tests = keyword == "elif", 0
+        elif keyword in ("fi", "esac"):
+            self._open.pop()
+
+    def enter(self, command: Sequence[str], ended_by: str, *, is_known: bool) -> bool | None:
+        """Whether a command runs, None where only a shell could know; `ended_by` joins it to the next one."""
+        gate, runs = self._gate, self._gate
+        for branch in self._open:
+            runs = _both(runs, True if branch.is_testing else branch.holds)
+        if not command:
+            return runs
+        outcome = holds(command) if is_known else None
+        if self._open and self._open[-1].is_testing:
+            self._test(self._open[-1], outcome)
+        # A command that is no test is taken to go well.
+        status = _both(gate, outcome if is_test(command[0]) else True)
+        self._gate = status if ended_by == "&&" else True
+        if ended_by == "||" and is_test(command[0]):
+            self._gate = None if status is None else not status
+        return runs
+
+    @staticmethod
+    def _test(branch: _Branch, outcome: bool | None) -> None:
+        branch.tests += 1
+        outcome = outcome if branch.tests == 1 else None
+        branch.holds = _both(None if branch.has_run is None else not branch.has_run, outcome)
+
+
+def is_test(word: str) -> bool:
+    """Whether a command of this name is a test."""
+    return word == "test" or word in _BRACKETS
+
+
+def holds(command: Sequence[str]) -> bool | None:
+    """Whether `[ a = b ]`, `[[ ... ]]` or `test ...` holds; None for what only running it would tell."""
+    if command[0] != "test" and command[-1] != _BRACKETS.get(command[0]):
+        return None
+    words = list(command[1:] if command[0] == "test" else command[1:-1])
+    is_negated = bool(words) and words[0] == "!"
+    outcome = _outcome(words[1:] if is_negated else words, has_patterns=command[0] == "[[")
+    return outcome if outcome is None or not is_negated else not outcome
+
+
+def _outcome(words: Sequence[str], *, has_patterns: bool) -> bool | None:
+    if len(words) == 1:
+        return bool(words[0])
+    if len(words) == 2 and words[0] in ("-z", "-n"):
+        return bool(words[1]) == (words[0] == "-n")
+    if len(words) != 3:
+        return None
+    left, how, right = words
+    if how in ("=", "==", "!="):
+        if has_patterns and any(char in right for char in "*?["):
+            return None
+        return (left == right) == (how != "!=")
+    if how in _NUMBERS:
+        try:
+            return _NUMBERS[how](int(left), int(right))
+        except ValueError:
+            return None
+    return None
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _either(one: bool | None, other: bool | None) -> bool | None:
+    if one or other:
+        return True
+    return None if one is None or other is None else False
