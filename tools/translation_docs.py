@@ -26,8 +26,9 @@ shoal config translate --from verl -- algorithm.adv_estimator=grpo actor_rollout
 ```
 
 The configuration goes to standard output, each line with the words of the source beside it; notes and refusals go to
-standard error. A file may be a launch script (nothing in it is run), YAML, JSON, or Python with the call of a
-configuration class, which is read and not run. Settings behind it go on top of it.
+standard error. A file may be a launch script, YAML, JSON, Python with the call of a configuration class, or a notebook
+with one. Nothing is run: launchers (mason.py, accelerate, ray) are looked through, variables and simple tests followed,
+and a value that only running would tell is named as missing. Settings behind the file go on top of it.
 
 Every field is one of these, and none is dropped silently:
 

@@ -1,6 +1,7 @@
 """A configuration while it is translated: values with where each came from, and what was left out."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class Draft:
             self.given.discard(name)
 
     def refuse(self, name: str, value: Any, reason: str, *, blocks: bool = True, cure: str = "") -> None:
-        self.refusals.append(Refusal(name, "" if value is None else _shown(value), reason, blocks, cure))
+        self.refusals.append(Refusal(name, "" if value is None else _shown(value, name), reason, blocks, cure))
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,9 @@ class Source:
         row = self._fields[name]
         try:
             value = read_value(row.kind, raw)
+            if value is None and row.aliases:
+                # Nothing by one name of several: the others say it.
+                return
             if value is None and row.default is not None and row.kind in _NEVER_NULL and row.convert is None:
                 raise Unfit(f"a value is expected; leave it out for {_shown(row.default)}")
             if name in self._values:
@@ -103,8 +107,23 @@ class Source:
         self._spelled[name] = spelled
 
     def _family(self, spelled: str) -> Field | None:
-        """The row "a.*" that stands for all fields below a."""
-        return next((row for row in self._families if spelled.startswith(row.name[:-1])), None)
+        """The row "a.*" that stands for all fields below a; of several the narrowest."""
+        fitting = [row for row in self._families if spelled.startswith(row.name[:-1])]
+        return max(fitting, key=lambda row: len(row.name), default=None)
+
+    def miss(self, spelled: str, reason: str, draft: Draft) -> None:
+        """A field that the source gives without a value that can be told: it matters as much as the field does."""
+        name = self._names.get(spelled)
+        row = self._fields[name] if name is not None else self._family(spelled)
+        if name in self._values:
+            return  # Another name of it says.
+        if row is not None and row.fate is Fate.IGNORED:
+            draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
+            return
+        cure = row.to[0] if row is not None and len(row.to) == 1 else ""
+        if cure:
+            reason = f"{reason}; answer with --set {cure}=..."
+        draft.refuse(spelled, None, reason, blocks=row is None or row.fate is not Fate.OUTSIDE, cure=cure)
 
     def __getitem__(self, name: str) -> Any:
         self._used.add(name)
@@ -145,14 +164,14 @@ class Source:
 
     def _judge_value(self, row: Field, spelled: str, value: Any, draft: Draft) -> None:
         if row.fate is Fate.IGNORED:
-            draft.notes.append(f"{spelled} = {_shown(value)} changes nothing here: {row.why}")
+            draft.notes.append(f"{spelled} = {_shown(value, spelled)} changes nothing here: {row.why}")
         elif any(_same(value, accepted) for accepted in row.accepts):
             return
         elif row.fate is Fate.OUTSIDE:
             draft.refuse(spelled, value, f"{row.why}; training is the same without it", blocks=False)
         else:
             prefix = "not yet available: " if row.fate is Fate.NOT_YET else ""
-            draft.refuse(spelled, value, prefix + row.why)
+            draft.refuse(spelled, value, prefix + row.why, cure=row.to[0] if row.to else "")
 
     def unused(self) -> Iterable[str]:
         """Given fields that nobody looked at."""
@@ -161,11 +180,19 @@ class Source:
 
 def _same(value: Any, accepted: Any) -> bool:
     if isinstance(value, bool) or isinstance(accepted, bool) or accepted is None:
-        return value is accepted or (accepted is None and value in ("", []))
+        return value is accepted or (accepted is None and value in ("", [], {}))
     return bool(value == accepted)
 
 
-def _shown(value: Any) -> str:
+_SECRETS = re.compile(r"(^|[._])(api_?key|password|secret|(hub|hf|access|auth)_token)$|(^|\.)token$", re.IGNORECASE)
+
+
+def _shown(value: Any, name: str = "") -> str:
+    """A value for people; what its name says is secret is not repeated."""
+    if value and _SECRETS.search(name):
+        return "(hidden)"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_shown(item, str(key))}' for key, item in value.items())}}}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

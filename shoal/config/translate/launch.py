@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.config.translate.shell import Word, read_script
 from shoal.errors import InvalidArgument
@@ -15,7 +15,9 @@ class Launch:
     program: str
     arguments: tuple[Word, ...]
     launcher: tuple[str, ...]
-    """What stood before `--`, which another program (mason.py) would have read."""
+    """What stood before the program, which another one (mason.py, accelerate) would have read."""
+    guesses: tuple[str, ...] = ()
+    """Variables whose value depends on a test that cannot be told, with the value that was taken."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -> Launch:
@@ -26,11 +28,17 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -
     script = read_script(text)
     launches = [launch for command in script.commands for launch in _launches(command, programs)]
     if not launches:
-        known = " or ".join(pattern.pattern.replace("\\", "").strip("^$") for pattern in programs)
-        raise InvalidArgument(f"{where} starts no trainer that is known here ({known})")
+        # bash -c "the whole command": one word.
+        inner = [word.text for command in script.commands for word in command if " " in word.text.strip()]
+        commands = [command for part in inner for command in read_script(part).commands]
+        launches = [launch for command in commands for launch in _launches(command, programs)]
+    if not launches:
+        known = " or ".join(pattern.pattern for pattern in programs)
+        raise InvalidArgument(f"{where} starts no trainer that is known here: no word of it matches {known}")
     if len(launches) > 1:
         raise InvalidArgument(f"{where} starts {len(launches)} trainings; give a script that starts one")
-    return launches[0]
+    guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
+    return replace(launches[0], guesses=tuple(guesses))
 
 
 def _launches(command: Sequence[Word], programs: Sequence[re.Pattern[str]]) -> list[Launch]:
@@ -38,18 +46,26 @@ def _launches(command: Sequence[Word], programs: Sequence[re.Pattern[str]]) -> l
     found = []
     end = next((index for index, word in enumerate(command) if word.text == "--"), None)
     launcher = tuple(word.text for word in command[:end]) if end is not None else ()
-    for part in _joined(command if end is None else command[end + 1 :]):
-        for index, word in enumerate(part):
-            if any(program.search(word.text) for program in programs):
-                found.append(Launch(word.text, tuple(part[index + 1 :]), launcher))
+    for part in [list(command)] if end is None else _joined(command[end + 1 :]):
+        texts = [word.text for word in part]
+        for index, text in enumerate(texts):
+            # A program may be two words: "trl grpo".
+            length = next((n for n in (1, 2) if _is_program(" ".join(texts[index : index + n]), programs)), 0)
+            if length:
+                found.append(Launch(text, tuple(part[index + length :]), (*launcher, *texts[:index])))
                 break
     return found
 
 
+def _is_program(text: str, programs: Sequence[re.Pattern[str]]) -> bool:
+    return any(program.search(text) for program in programs if (" " in program.pattern) == (" " in text))
+
+
 def _joined(words: Sequence[Word]) -> list[list[Word]]:
+    """The commands behind a launcher's `--`: its shell parts them, so their operators came escaped."""
     parts: list[list[Word]] = [[]]
     for word in words:
-        for index, piece in enumerate(re.split(r"&&|;|\|\|", word.text)):
+        for index, piece in enumerate(re.split(r"&&|\|\|", word.text)):
             if index:
                 parts.append([])
             if piece or (word.unknown and not word.text):

@@ -1,42 +1,19 @@
-"""Settings of another system out of what its users have: scripts, flags, YAML, JSON, Python."""
+"""Settings of another system out of what its users have: scripts, flags, YAML, JSON, Python, notebooks."""
 
-import ast
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from shoal.config.translate.given import Given
 from shoal.config.translate.launch import read_flags, read_launch
+from shoal.config.translate.python import notebook_code, read_calls
 from shoal.config.translate.shell import Word
 from shoal.config.translate.system import System
 from shoal.errors import InvalidArgument
-
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
-@dataclass
-class Given:
-    """What a source gives."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    unset: dict[str, str] = field(default_factory=dict)
-    """Fields whose value the source does not tell, and why."""
-
-    def take(self, values: Mapping[str, Any]) -> None:
-        """Adds settings; later ones replace earlier ones."""
-        for name, value in values.items():
-            self.values[name] = value
-            self.unset.pop(name, None)
 
 
 def read_given(system: System, arguments: Sequence[str]) -> Given:
@@ -46,7 +23,7 @@ def read_given(system: System, arguments: Sequence[str]) -> Given:
     """
     given = Given()
     rest = list(arguments)
-    if rest and Path(rest[0]).suffix in (".sh", ".bash", ".yaml", ".yml", ".json", ".py"):
+    if rest and Path(rest[0]).suffix in (".sh", ".bash", ".yaml", ".yml", ".json", ".py", ".ipynb"):
         _read_file(system, Path(rest.pop(0)), given)
     if rest:
         _read_words(system, [Word(text) for text in rest], given)
@@ -60,8 +37,8 @@ def _read_file(system: System, path: Path, given: Given) -> None:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     if path.suffix in (".sh", ".bash"):
         _read_script(system, text, path, given)
-    elif path.suffix == ".py":
-        given.take(_calls(system, text, path))
+    elif path.suffix in (".py", ".ipynb"):
+        read_calls(system, notebook_code(text, path) if path.suffix == ".ipynb" else text, path, given)
     else:
         _read_values(system, _parsed(text, path), given)
 
@@ -70,12 +47,15 @@ def _read_script(system: System, text: str, path: Path, given: Given) -> None:
     if not system.programs:
         raise InvalidArgument(f"{path}: {system.name} is not configured by scripts; give YAML, JSON or Python")
     launch = read_launch(text, system.programs, where=str(path))
-    if launch.launcher:
-        flags = [word for word in launch.launcher if word.startswith("--")]
+    if flags := [word.partition("=")[0] for word in launch.launcher if word.startswith("--") and len(word) > 2]:
         given.notes.append(
-            f"left out with the launcher ({', '.join(dict.fromkeys(flags)) or 'no flags'}): where processes run is the "
+            f"left out with the launcher ({', '.join(dict.fromkeys(flags))}): where processes run is the "
             "deployment's; `shoal train` starts all of them on one machine"
         )
+    if "num_processes" in system.names and (processes := _processes(launch.launcher)):
+        given.take({"num_processes": processes})
+    for guess in launch.guesses:
+        given.notes.append(f"{guess} depends on a test that only running the script could tell: check it")
     if launch.program.endswith("grpo.py"):
         given.notes.append(
             "grpo.py trains with OLMo-core and FSDP, which are put off: the same settings are trained with DeepSpeed"
@@ -85,14 +65,30 @@ def _read_script(system: System, text: str, path: Path, given: Given) -> None:
     if words and Path(words[0].text).suffix in (".yaml", ".yml", ".json"):
         inner = Path(words.pop(0).text)
         _read_file(system, inner if inner.is_file() else path.parent / inner, given)
-    _read_words(system, words, given)
+    _read_words(system, words, given, folder=path.parent)
 
 
-def _read_words(system: System, words: Sequence[Word], given: Given) -> None:
+def _processes(launcher: Sequence[str]) -> str | None:
+    """What accelerate or torchrun is told of the number of processes."""
+    for index, word in enumerate(launcher):
+        name, equals, value = word.lstrip("-").replace("-", "_").partition("=")
+        if word.startswith("--") and name in ("num_processes", "nproc_per_node"):
+            return value if equals else next(iter(launcher[index + 1 :]), None)
+    return None
+
+
+def _read_words(system: System, words: Sequence[Word], given: Given, *, folder: Path | None = None) -> None:
     if system.is_nested:
         _read_overrides(words, given)
         return
     flags = read_flags(words, known=system.names, flags=system.flags)
+    if "config" not in system.names and isinstance(config := flags.values.pop("config", None), str):
+        # TRL's and accelerate's parsers read a file first, whatever its place among the flags.
+        path = Path(config)
+        beside = next(
+            (at / path for at in (folder, *(folder.parents if folder else ())) if at and (at / path).is_file()), path
+        )
+        _read_file(system, beside, given)
     given.take(flags.values)
     given.notes += flags.notes
     for name, unknown in flags.unset.items():
@@ -101,14 +97,19 @@ def _read_words(system: System, words: Sequence[Word], given: Given) -> None:
 
 
 def _read_overrides(words: Sequence[Word], given: Given) -> None:
-    for word in words:
+    texts = iter(words)
+    for word in texts:
         if not word.text:
             continue
         name, equals, value = word.text.lstrip("+").partition("=")
         if name.startswith("~"):
             given.unset[name[1:]] = "is deleted from the defaults; say instead what it should be"
-        elif name.startswith("--config"):
-            given.unset[name] = "names a file of defaults: give that file itself"
+        elif name in ("--config-path", "--config-dir", "--config-name", "-cp", "-cd", "-cn"):
+            value = value if equals else next((other.text for other in texts), "")
+            if name in ("--config-name", "-cn") and not re.fullmatch(r"(ppo|dapo)(_\w+)?_trainer(\.yaml)?", value):
+                given.unset[name] = f"names a file of defaults, {value}: translate that file, with these on top of it"
+            else:
+                given.notes.append(f"{name} = {value}: the defaults are those of verl's own ppo_trainer.yaml")
         elif not equals:
             raise InvalidArgument(f"{word.text!r} is not of the form a.b=c")
         elif word.unknown and not value:
@@ -138,10 +139,14 @@ def _parsed(text: str, path: Path) -> Mapping[str, Any]:
 
 def _read_values(system: System, values: Mapping[str, Any], given: Given) -> None:
     flat = dict(_flat(values, set(system.names))) if system.is_nested else dict(values)
+    if classes := [name for name in flat if name.rpartition(".")[2] == "_target_"]:
+        given.notes.append(f"_target_ names {len(classes)} classes, whose settings stand beside it")
+        flat = {name: value for name, value in flat.items() if name not in classes}
     for name, value in flat.items():
         # Hydra's ${...} refer to other settings of the same file.
         resolved = _resolved(value, flat)
-        if isinstance(resolved, str) and "${" in resolved:
+        is_known = isinstance(resolved, str) and system.presets is not None and system.presets.search(resolved)
+        if isinstance(resolved, str) and "${" in resolved and not is_known:
             given.unset[name] = f"has no value: nothing here says what {resolved} is"
         else:
             given.take({name: resolved})
@@ -162,60 +167,11 @@ def _flat(values: Mapping[str, Any], known: set[str], prefix: str = "") -> list[
 def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, str) and value.startswith("${") and value.endswith("}") and value[2:-1] in values:
         return _resolved(values[value[2:-1]], {key: item for key, item in values.items() if key != value[2:-1]})
+    if isinstance(value, str) and (select := re.fullmatch(r"\$\{oc\.select:\s*([^,}]+?)\s*(?:,\s*([^{}]*))?\}", value)):
+        others = {key: item for key, item in values.items() if values[key] != value}
+        return _resolved(others[select[1]], others) if select[1] in others else _scalar(select[2] or "null")
     if isinstance(value, str):
         for key, item in values.items():
             if f"${{{key}}}" in value and not isinstance(item, Mapping | list):
                 value = value.replace(f"${{{key}}}", str(item))
     return value
-
-
-def _calls(system: System, text: str, path: Path) -> dict[str, Any]:
-    """The keywords of the calls that hold the system's settings; nothing is run."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise InvalidArgument(f"{path} cannot be read as Python: {error}") from None
-    constants = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) in system.calls]
-    by_class = [_called(node.func) for node in found]
-    if not found:
-        raise InvalidArgument(f"{path} calls none of {', '.join(system.calls)}")
-    if len(by_class) != len(set(by_class)):
-        raise InvalidArgument(f"{path} calls {by_class[0]} {len(found)} times; give a file with one call")
-    values: dict[str, Any] = {}
-    for node in found:
-        for keyword in node.keywords:
-            if keyword.arg is None:
-                raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running them")
-            values[keyword.arg] = _value(keyword.value, constants, path)
-    return values
-
-
-def _called(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _value(node: ast.expr, constants: Mapping[str, ast.expr], path: Path) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        pass
-    if isinstance(node, ast.Name) and node.id in constants:
-        others = {name: value for name, value in constants.items() if name != node.id}
-        return _value(constants[node.id], others, path)
-    if isinstance(node, ast.Attribute):
-        # A member of an enum is its name: GRPOLossType.dapo.
-        return node.attr
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = (_value(side, constants, path) for side in (node.left, node.right))
-        if isinstance(left, int | float) and isinstance(right, int | float):
-            return _OPERATORS[type(node.op)](left, right)
-        if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
-            return left + right
-    raise InvalidArgument(f"{path} line {node.lineno}: {ast.unparse(node)} cannot be read without running the file")

@@ -28,6 +28,12 @@ class System:
     """What its trainer is called in launch scripts."""
     calls: tuple[str, ...] = ()
     """Classes whose calls in Python files hold its settings."""
+    calls_beside: tuple[str, ...] = ()
+    """Calls beside them; a keyword of one is the field "call.keyword", where the table has it or a family of it."""
+    piecewise: tuple[str, ...] = ()
+    """Fields that are tables, of which `compose` judges each setting that a Python file does not tell."""
+    presets: re.Pattern[str] | None = None
+    """References to files of the system's own that are known by their names; they stay as they are written."""
     is_nested: bool = False
     """Its fields are dotted names, from nested YAML or overrides a.b=c, not flags."""
 
@@ -40,3 +46,8 @@ class System:
     def flags(self) -> list[str]:
         """Fields that are true or false."""
         return [name for row in self.table if row.kind == "flag" for name in (row.name, *row.aliases)]
+
+    @property
+    def families(self) -> list[str]:
+        """Rows "a.*" that stand for all fields below a."""
+        return [row.name for row in self.table if row.name.endswith(".*")]

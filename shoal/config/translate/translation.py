@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.config.load import apply_override, parse_config
 from shoal.config.translate.draft import Draft, Origin, Refusal, Source
-from shoal.config.translate.reading import Given
+from shoal.config.translate.given import Given
 from shoal.config.translate.system import System
 from shoal.config.translate.toml import to_toml
 from shoal.errors import InvalidArgument
@@ -45,7 +45,7 @@ def translate(
     draft = Draft(notes=list(given.notes))
     source = Source(system.table, given.values, draft, system=system.name)
     for name, reason in given.unset.items():
-        draft.refuse(name, None, reason)
+        source.miss(name, reason, draft)
     for name, (value, why) in system.implied.items():
         draft.set(name, value, Origin(why, False))
     source.sort(draft)
@@ -59,7 +59,7 @@ def translate(
         where = system.data_field or "data"
         draft.refuse(where, None, "the source names no data: give --set 'data.sources=[{dataset = \"NAME\"}]'")
     answered = {override.partition("=")[0].strip() for override in overrides}
-    draft.refusals = [refusal for refusal in draft.refusals if refusal.cure not in answered or not refusal.cure]
+    draft.refusals = [refusal for refusal in draft.refusals if not _is_answered(refusal.cure, answered)]
     skipped = frozenset(r.name for r in draft.refusals) if EVERYTHING in skip else frozenset(skip)
     known = {refusal.name for refusal in draft.refusals}
     for name in set(skip) - known - {EVERYTHING}:
@@ -81,6 +81,11 @@ def translate(
     return Translation(
         to_toml(draft, _header(system, title, draft, skipped)), values, result.notes, result.refusals, skipped
     )
+
+
+def _is_answered(cure: str, answered: set[str]) -> bool:
+    """Whether a setting of ours, or one within it, answers a refusal."""
+    return bool(cure) and any(name == cure or name.startswith(f"{cure}.") for name in answered)
 
 
 def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """ROLL (alibaba/ROLL): the YAML of its RLVR pipeline."""
 
+import re
+
 from shoal.config.translate.roll.compose import compose
 from shoal.config.translate.roll.fields import PIPELINE
 from shoal.config.translate.roll.worker_fields import WORKERS
@@ -12,4 +14,5 @@ ROLL = System(
     model_field="pretrain",
     data_field="actor_train.data_args.file_name",
     is_nested=True,
+    presets=re.compile(r"^\$\{deepspeed_zero\w*\}$"),
 )

@@ -1,10 +1,13 @@
 """ROLL's ranks, and how many samples an optimizer step takes."""
 
+import math
 import re
 
 from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.roll.worker_fields import SPLITS
 
 TRAINING = "actor_train.training_args"
+_STRATEGY = "actor_train.strategy_args.strategy_config"
 
 
 def _ranks(mapping: str | None) -> int | None:
@@ -15,6 +18,19 @@ def _ranks(mapping: str | None) -> int | None:
         return int(match[2]) - int(match[1])
     numbers = re.findall(r"\d+", mapping)
     return len(numbers) or None
+
+
+def _sharding(source: Source, draft: Draft) -> None:
+    """ROLL names its files of DeepSpeed settings; a table that stands there itself is judged by its rows."""
+    config = source[_STRATEGY]
+    match = re.fullmatch(r"\$\{deepspeed_zero([123]?)(_cpuoffload)?\}", config) if isinstance(config, str) else None
+    if match is not None:
+        draft.set("learner.zero_stage", int(match[1] or 0), source.origin(_STRATEGY))
+        if match[2]:
+            draft.set("learner.offload_optimizer", True, source.origin(_STRATEGY))
+            draft.set("learner.offload_parameters", match[1] == "3", source.origin(_STRATEGY))
+    elif config:
+        draft.refuse(_STRATEGY, config, "known: ROLL's own deepspeed_zero files", cure="learner.zero_stage")
 
 
 def compose_batches(source: Source, draft: Draft) -> None:
@@ -32,6 +48,8 @@ def compose_batches(source: Source, draft: Draft) -> None:
         draft.refuse(
             "actor_train.strategy_args.strategy_name", name, "learners are DeepSpeed's", cure="learner.zero_stage"
         )
+    _sharding(source, draft)
+    splits = [source[f"{_STRATEGY}.{name}"] for name in SPLITS]
     device, accumulation = (
         source[f"{TRAINING}.per_device_train_batch_size"],
         source[f"{TRAINING}.gradient_accumulation_steps"],
@@ -43,7 +61,9 @@ def compose_batches(source: Source, draft: Draft) -> None:
         )
         return
     samples = source["rollout_batch_size"] * source["num_return_sequences_in_group"]
-    per_step = device * accumulation * (ranks or 1)
+    # Ranks that share a model, or a row, take the same samples.
+    shared = math.prod(max(1, split or 1) for split in splits)
+    per_step = device * accumulation * max(1, (ranks or 1) // shared)
     if per_step < 1 or samples % per_step:
         draft.refuse(
             names[1],

@@ -78,3 +78,8 @@ def _data(source: Source, draft: Draft) -> None:
         tables.append(table | ({"messages_column": messages} if messages != "messages" else {}))
     if tables:
         draft.set("data.sources", tables, source.origin("actor_train.data_args.file_name"))
+    for part in ("domain_interleave_probs", "interleave_probs"):
+        shares = source[f"actor_train.data_args.{part}"] or ()
+        if len(shares) > 1:
+            reason = "mix by data.sources' fraction or count instead"
+            draft.refuse(f"actor_train.data_args.{part}", shares, reason, cure="data.sources")

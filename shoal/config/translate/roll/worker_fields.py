@@ -24,6 +24,9 @@ _WORKERS = (
     'verifier_column = "tag", and reward.remap from each tag to a verifier'
 )
 
+SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "ulysses_size")
+"""How many ranks of a strategy share one model, or one row."""
+
 WORKERS: list[Field] = [
     composed("actor_train.training_args.learning_rate", "number", 5e-5, "learner.learning_rate"),
     mapped("actor_train.training_args.weight_decay", "number", 0.0, "learner.weight_decay"),
@@ -56,7 +59,8 @@ WORKERS: list[Field] = [
         "text",
         None,
         "learner.attention",
-        choice({None: "auto", "fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}),
+        choice({None: "auto", "auto": "auto", "fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}),
+        aliases=["actor_train.model_args.flash_attn"],
     ),
     ignored("actor_train.model_args.model_type", "the model's own config.json says what it is"),
     refused("actor_train.model_args.lora_rank", "integer", None, "LoRA and quantized training are put off"),
@@ -75,16 +79,36 @@ WORKERS: list[Field] = [
         choice({None: None, "native": None, "qwen2_5": None, "qwen3": None, "chatml": "chatml"}),
         why="all but chatml are the tokenizer's own; others are given with --set model.chat_template=...",
     ),
-    refused(
-        "actor_train.data_args.domain_interleave_probs", "any", None, "mix by data.sources' fraction or count instead"
-    ),
-    refused("actor_train.data_args.interleave_probs", "any", None, "mix by data.sources' fraction or count instead"),
+    composed("actor_train.data_args.domain_interleave_probs", "table", None, "data.sources", why="of one domain alone"),
+    composed("actor_train.data_args.interleave_probs", "numbers", None, "data.sources", why="of one file alone"),
     ignored("actor_train.data_args.preprocessing_num_workers", "data is read by the coordinator"),
     composed("actor_train.strategy_args.strategy_name", "text", None, "learner.zero_stage"),
-    ignored("actor_train.strategy_args.strategy_config", _PLACES),
+    composed(
+        "actor_train.strategy_args.strategy_config",
+        "any",
+        None,
+        "learner.zero_stage learner.offload_parameters learner.offload_optimizer",
+        why="ROLL's own files of DeepSpeed settings, by their names",
+    ),
+    *(
+        composed(f"actor_train.strategy_args.strategy_config.{name}", "integer", 1, "grpo.num_mini_batches")
+        for name in SPLITS
+    ),
     ignored("actor_train.strategy_args.strategy_config.*", "learners are DeepSpeed's; how they share is in [learner]"),
     composed("actor_train.device_mapping", "text", None, "launch.num_learner_ranks"),
     ignored("actor_train.infer_batch_size", _BATCHES),
+    ignored("actor_train.max_tokens_per_microbatch_in_train", _BATCHES),
+    ignored("actor_train.sequence_length_round_in_train", _BATCHES),
+    *(
+        ignored(f"{worker}.{name}", _PLACES)
+        for worker in ("actor_train", "actor_infer")
+        for name in ("worker_cls", "num_gpus_per_worker", "world_size", "system_envs", "system_envs.*", "offload_nccl")
+    ),
+    *(
+        refused(f"actor_train.model_args.{name}", "any", None, "LoRA and quantized training are put off")
+        for name in ("lora_alpha", "lora_dropout", "additional_target")
+    ),
+    ignored("actor_train.model_args.device_map", _PLACES),
     ignored("actor_train.use_dynamic_batching_in_train", "rows are always packed to learner.pack_tokens"),
     ignored("actor_train.use_sequence_packing", "rows are always packed to learner.pack_tokens"),
     ignored("actor_infer.model_args.*", "the engine's type is generator.dtype"),

@@ -14,8 +14,10 @@ TRL = System(
         "learner.weight_decay_on_bias_and_norm": (False, "transformers' Trainer leaves biases and norms undecayed"),
         "grpo.keep_zero_signal": (True, "TRL trains on groups of equal rewards too: they count in the divisor"),
     },
-    programs=(re.compile(r"^(trl|.*grpo\w*\.py)$"),),
+    programs=(re.compile(r"grpo\w*\.py$"), re.compile(r"^trl\.scripts\.grpo$"), re.compile(r"^trl grpo$")),
     calls=("GRPOConfig",),
+    calls_beside=("GRPOTrainer", "LoraConfig"),
+    piecewise=("model_init_kwargs",),
     model_field="model",
     data_field="train_dataset",
 )

@@ -28,8 +28,8 @@ def compose(source: Source, draft: Draft) -> None:
     draft.set("run.name", run_name(named), source.origin("run_name" if source["run_name"] else "output_dir"))
     if source["model_name_or_path"]:
         draft.set("model.path", source["model_name_or_path"], source.origin("model_name_or_path"))
-    if source["dataset_name"]:
-        draft.set("data.sources", [{"dataset": source["dataset_name"]}], source.origin("dataset_name"))
+    _data(source, draft)
+    _model(source, draft)
     set_trackers(source, draft, "report_to", source["report_to"])
     _batches(source, draft)
     _schedule(source, draft)
@@ -39,22 +39,83 @@ def compose(source: Source, draft: Draft) -> None:
     _advantage(source, draft)
 
 
+def _data(source: Source, draft: Draft) -> None:
+    name, columns = source["dataset_name"], source["dataset_prompt_column"] or "prompt"
+    table = {"dataset": name, "messages_column": columns, "ground_truth_column": "solution"}
+    for field, ours, default in (
+        ("dataset_config", "dataset_config", None),
+        ("dataset_train_split", "split", "train"),
+        ("system_prompt", "system_prompt", None),
+    ):
+        if source[field] != default:
+            table[ours] = source[field]
+    if not name:
+        return
+    draft.set("data.sources", [table], source.origin("dataset_name"))
+    draft.notes.append(
+        f"dataset_name = {name}: questions are its column {columns}, labels its column solution, which TRL's "
+        "accuracy_reward reads; --set data.sources=... says otherwise, and which verifier judges (verifier = ...)"
+    )
+
+
+def _model(source: Source, draft: Draft) -> None:
+    """How the model is loaded: its type has a field of its own, its attention is taken, nothing else is known."""
+    name, attention = "attn_implementation", source["attn_implementation"]
+    settings = source["model_init_kwargs"] or {}
+    if attention is None and name in settings:
+        name, attention = "model_init_kwargs", settings[name]
+    for setting, value in settings.items():
+        if setting not in ("attn_implementation", "dtype", "torch_dtype", "device_map", "use_cache", "revision"):
+            draft.refuse("model_init_kwargs", f"{setting} = {value}", "the model is loaded as its files have it")
+    if settings.get("revision"):
+        draft.set("model.revision", settings["revision"], source.origin("model_init_kwargs"))
+    if attention in ("sdpa", "flash_attention_2", "eager"):
+        draft.set("learner.attention", attention, source.origin(name))
+    elif attention is not None:
+        draft.refuse(name, attention, "known: sdpa, flash_attention_2, eager", cure="learner.attention")
+
+
 def _batches(source: Source, draft: Draft) -> None:
-    """TRL counts per process: one process is assumed, so that per-device sizes are whole ones."""
+    """TRL counts per process: without their number one is assumed, so that per-device sizes are whole ones."""
     device, accumulation = source["per_device_train_batch_size"], source["gradient_accumulation_steps"]
     generations, epochs = source["num_generations"], source["num_iterations"]
-    given, steps = source["generation_batch_size"], source["steps_per_generation"]
-    for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"):
+    given, steps, processes = (
+        source["generation_batch_size"],
+        source["steps_per_generation"],
+        source["num_processes"],
+    )
+    for name in (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_generations",
+        "num_iterations",
+        "num_processes",
+    ):
         if source[name] < 1:
             draft.refuse(name, source[name], "must be at least 1")
-            device, accumulation, generations, epochs = (max(1, n) for n in (device, accumulation, generations, epochs))
+            device, accumulation, generations, epochs, processes = (
+                max(1, n) for n in (device, accumulation, generations, epochs, processes)
+            )
+    if given and steps:
+        draft.refuse("steps_per_generation", steps, "give it or generation_batch_size, as TRL asks too")
+    device *= processes
+    names: tuple[str, ...] = ("per_device_train_batch_size", "gradient_accumulation_steps")
     batch = given or device * (steps or accumulation)
-    names = ("generation_batch_size",) if given else ("per_device_train_batch_size", "gradient_accumulation_steps")
+    if batch < device * accumulation:
+        # An optimizer step takes several generation batches, all of them of one policy.
+        batch = device * accumulation
+    elif given:
+        names = ("generation_batch_size",)
+    elif steps:
+        names = ("per_device_train_batch_size", "steps_per_generation")
     origin = source.origin(*names, "num_generations")
-    draft.notes.append(
-        f"a generation batch is {batch} completions of one process: with more processes multiply grpo.groups_per_step "
-        "by their number, and set launch.num_learner_ranks"
-    )
+    if source.is_given("num_processes"):
+        draft.set("launch.num_learner_ranks", processes, source.origin("num_processes"))
+    else:
+        draft.notes.append(
+            f"a generation batch is {batch} completions of one process: with more processes add num_processes=N (as "
+            "--num_processes N behind the file), or set grpo.groups_per_step and launch.num_learner_ranks"
+        )
     if batch % generations:
         draft.refuse(
             names[0],

@@ -3,12 +3,14 @@
 from typing import Any
 
 from shoal.config.translate.fields import (
+    Fate,
     Field,
     Unfit,
     accepted,
     composed,
     ignored,
     mapped,
+    not_yet,
     outside,
     refused,
     text_list,
@@ -20,11 +22,19 @@ _HUB = "the trained model stays in the run's folder; upload it from there"
 _TOOLS = "tools and multi-turn environments are put off"
 _MOE = "mixture-of-experts training is put off"
 _TRANSFORMERS = "completions are always sampled by vLLM"
-_FULL = (
+FULL = (
     "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
 )
 _EVALUATION = "held-out questions are given in evaluation.sources, and how often in evaluation.every_steps"
 _HOW = "how the process computes or prints is its own"
+
+
+_DTYPE = "the learner's type is bf16's, the engine's generator.dtype"
+_LORA = "LoRA and quantized training are put off: all weights are trained"
+_FUNCTIONS = (
+    "reward functions are Python's; here verifiers score, and each row of the data names its own: answer with "
+    "--set data.sources=..., whose verifier_column or verifier says which"
+)
 
 
 def _stop_strings(kwargs: Any) -> list[str]:
@@ -38,7 +48,7 @@ def _stop_strings(kwargs: Any) -> list[str]:
 
 
 GRPO: list[Field] = [
-    refused("model_init_kwargs", "any", None, "the model is loaded as its files have it", accepts=[None, {}]),
+    composed("model_init_kwargs", "table", None, "learner.attention", why="its attn_implementation"),
     refused("trust_remote_code", "flag", False, "code from a model's folder is not run"),
     refused("router_aux_loss_coef", "number", None, _MOE, accepts=[None, 0.0]),
     accepted("disable_dropout", "flag", False, [True, False], ""),
@@ -54,10 +64,10 @@ GRPO: list[Field] = [
     composed("generation_batch_size", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
     composed("steps_per_generation", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
-    refused("top_p", "number", 1.0, _FULL, accepts=[1.0]),
-    refused("top_k", "integer", 0, _FULL, accepts=[0, -1, None]),
-    refused("min_p", "number", None, _FULL, accepts=[0.0, None]),
-    refused("repetition_penalty", "number", 1.0, _FULL, accepts=[1.0]),
+    refused("top_p", "number", 1.0, FULL, accepts=[1.0]),
+    refused("top_k", "integer", 0, FULL, accepts=[0, -1, None]),
+    refused("min_p", "number", None, FULL, accepts=[0.0, None]),
+    refused("repetition_penalty", "number", 1.0, FULL, accepts=[1.0]),
     mapped(
         "generation_kwargs",
         "any",
@@ -95,13 +105,13 @@ GRPO: list[Field] = [
     mapped("vllm_gpu_memory_utilization", "number", 0.3, "generator.gpu_memory_utilization"),
     mapped("vllm_max_model_length", "integer", None, "generator.max_model_len"),
     mapped("vllm_tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"),
-    composed("beta", "number", 0.0, "kl.coef"),
+    composed("beta", "number", 0.0, "kl.coef", why="0.04 in TRL before 0.18"),
     mapped("num_iterations", "integer", 1, "grpo.num_epochs"),
     composed("epsilon", "number", 0.2, "loss.clip_low loss.clip_high"),
     composed("epsilon_high", "number", None, "loss.clip_high loss.cispo_cap"),
     composed("delta", "number", None, "loss.dual_clip"),
     composed("importance_sampling_level", "text", "token", "loss.objective"),
-    composed("loss_type", "text", "dapo", "loss.objective loss.aggregation"),
+    composed("loss_type", "text", "dapo", "loss.objective loss.aggregation", why="bnpo in TRL before 0.22"),
     mapped("mask_truncated_completions", "flag", False, "grpo.mask_truncated_completions"),
     mapped("top_entropy_quantile", "number", 1.0, "loss.top_entropy_share"),
     mapped("entropy_coef", "number", 0.0, "loss.entropy_coef"),
@@ -118,12 +128,17 @@ GRPO: list[Field] = [
     composed("vespo_lambda_neg", "number", 2.0, "loss.vespo_lambda_negative"),
     mapped("off_policy_mask_threshold", "number", None, "loss.off_policy_mask"),
     composed("use_bias_correction_kl", "flag", True, "kl.gradient"),
-    refused(
+    Field(
         "reward_weights",
         "any",
         None,
-        "reward functions are Python objects, and weights are theirs by place; here they are the verifiers' by name: "
-        "--set reward.weights.math=0.5",
+        Fate.REFUSED,
+        ("reward.weights",),
+        accepts=(None,),
+        why=(
+            "reward functions are Python objects, and weights are theirs by place; here they are the verifiers' by "
+            "name: --set reward.weights.math=0.5"
+        ),
     ),
     composed("multi_objective_aggregation", "text", "sum_then_normalize", "advantage.per_verifier"),
     composed("scale_rewards", "any", "group", "advantage.scale"),
@@ -190,11 +205,23 @@ TRAINING: list[Field] = [
     refused("fsdp", "any", None, "learners are DeepSpeed's: set learner.zero_stage", accepts=[None, "", []]),
     refused("auto_find_batch_size", "flag", False, "batches are what the configuration says"),
     refused("label_smoothing_factor", "number", 0.0, "there are no labels to smooth", accepts=[0.0]),
+    refused("fsdp_config", "any", None, "learners are DeepSpeed's: set learner.zero_stage", accepts=[None, {}]),
+    refused("parallelism_config", "any", None, "give learner.sequence_parallel_size", accepts=[None]),
+    refused("optim_args", "any", None, "AdamW's settings have fields of their own"),
+    refused("optim_target_modules", "any", None, "all weights are trained by one optimizer"),
     refused("neftune_noise_alpha", "number", None, "noise would take the learner off the engine's policy"),
     *(
         ignored(name, _EVALUATION)
         for name in (
             "do_eval",
+            "bf16_full_eval",
+            "fp16_full_eval",
+            "prediction_loss_only",
+            "eval_do_concat_batches",
+            "eval_use_gather_object",
+            "include_for_metrics",
+            "batch_eval_metrics",
+            "greater_is_better",
             "eval_strategy",
             "evaluation_strategy",
             "eval_steps",
@@ -215,6 +242,9 @@ TRAINING: list[Field] = [
             "logging_first_step",
             "logging_nan_inf_filter",
             "log_level",
+            "log_level_replica",
+            "trackio_bucket_id",
+            "trackio_static_space_id",
             "project",
             "trackio_space_id",
             "disable_tqdm",
@@ -226,6 +256,30 @@ TRAINING: list[Field] = [
         ignored(name, _HOW)
         for name in (
             "do_train",
+            "do_predict",
+            "log_on_each_node",
+            "save_on_each_node",
+            "enable_jit_checkpoint",
+            "accelerator_config",
+            "restore_callback_states_from_checkpoint",
+            "dataloader_multiprocessing_context",
+            "dataloader_in_order",
+            "train_sampling_strategy",
+            "group_by_length",
+            "length_column_name",
+            "ddp_bucket_cap_mb",
+            "ddp_broadcast_buffers",
+            "ddp_static_graph",
+            "ddp_backend",
+            "debug",
+            "skip_memory_metrics",
+            "local_rank",
+            "torch_compile_backend",
+            "torch_compile_mode",
+            "liger_kernel_config",
+            "use_cache",
+            "label_names",
+            "save_safetensors",
             "dataloader_num_workers",
             "dataloader_pin_memory",
             "dataloader_drop_last",
@@ -245,15 +299,68 @@ TRAINING: list[Field] = [
     ),
     *(
         outside(name, "any", None, _HUB)
-        for name in ("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo")
+        for name in (
+            "push_to_hub",
+            "hub_model_id",
+            "hub_strategy",
+            "hub_token",
+            "hub_private_repo",
+            "hub_always_push",
+            "hub_revision",
+        )
     ),
 ]
 
 BESIDE: list[Field] = [
-    composed("model_name_or_path", "text", None, "model.path", aliases=["model", "model_name"]),
+    composed("model_name_or_path", "text", None, "model.path", aliases=["model", "model_name", "GRPOTrainer.model"]),
     composed("dataset_name", "text", None, "data.sources"),
     mapped("model_revision", "text", None, "model.revision"),
-    refused("use_peft", "flag", False, "LoRA and quantized training are put off: all weights are trained"),
-    refused("load_in_4bit", "flag", False, "LoRA and quantized training are put off: all weights are trained"),
+    composed("attn_implementation", "text", None, "learner.attention"),
+    ignored("dtype", _DTYPE, aliases=["torch_dtype"]),
+    composed("dataset_config", "text", None, "data.sources", aliases=["dataset_configs"]),
+    composed("dataset_train_split", "text", "train", "data.sources"),
+    composed("dataset_prompt_column", "text", None, "data.sources"),
+    composed("system_prompt", "text", None, "data.sources"),
+    composed("num_processes", "integer", 1, "grpo.groups_per_step launch.num_learner_ranks"),
+    ignored("dataset_test_split", _EVALUATION),
+    ignored("dataset_streaming", "data is read by the coordinator"),
+    ignored("ignore_bias_buffers", _HOW),
+    ignored("vllm_device", _TRANSFORMERS),
+    ignored("vllm_dtype", _DTYPE),
+    Field(
+        "reward_funcs",
+        "any",
+        None,
+        Fate.REFUSED,
+        ("data.sources",),
+        accepts=(None,),
+        why=_FUNCTIONS,
+        aliases=("GRPOTrainer.reward_funcs",),
+    ),
+    not_yet("reward_model_name_or_path", "text", None, "reward models"),
+    refused("GRPOTrainer.peft_config", "any", None, _LORA),
+    refused("GRPOTrainer.tools", "any", None, _TOOLS, accepts=[None, []]),
+    refused("GRPOTrainer.rollout_func", "any", None, _TOOLS),
+    refused("GRPOTrainer.environment_factory", "any", None, _TOOLS),
+    refused("GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW, by optim"),
+    refused("LoraConfig.*", "any", None, _LORA, accepts=[]),
+    *(refused(name, "flag", False, _LORA) for name in ("use_peft", "load_in_4bit", "load_in_8bit")),
+    *(
+        ignored(name, "LoRA's, or a quantized model's, which are refused where they are turned on")
+        for name in (
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_modules",
+            "lora_target_parameters",
+            "lora_modules_to_save",
+            "lora_task_type",
+            "use_rslora",
+            "use_dora",
+            "bnb_4bit_quant_type",
+            "bnb_4bit_quant_storage",
+            "use_bnb_nested_quant",
+        )
+    ),
 ]
 """What the script or the command line beside GRPOConfig says."""

@@ -6,14 +6,15 @@ from shoal.config.translate.system import System
 from shoal.config.translate.verl.compose import compose
 from shoal.config.translate.verl.fields import FIELDS
 from shoal.config.translate.verl.names import MODEL
+from shoal.config.translate.verl.surroundings import SURROUNDINGS
 
 VERL = System(
     name="verl",
-    table=tuple(FIELDS),
+    table=(*FIELDS, *SURROUNDINGS),
     compose=compose,
     model_field=f"{MODEL}.path",
     data_field="data.train_files",
     implied={"grpo.keep_zero_signal": (True, "verl trains on groups of equal rewards too: they count in the divisor")},
-    programs=(re.compile(r"^verl\.trainer\.main_ppo\w*$|main_ppo\w*\.py$|^verl\..*\.main_\w+$"),),
+    programs=(re.compile(r"(^|[./])main_(ppo|dapo)\w*(\.py)?$"), re.compile(r"^verl\.(\w+\.)+main_\w+$")),
     is_nested=True,
 )

@@ -24,7 +24,7 @@ def compose_advantage(source: Source, draft: Draft) -> None:
     """Baseline and scale."""
     kind, by_std = source["algorithm.adv_estimator"], source["algorithm.norm_adv_by_std_in_grpo"]
     if kind not in _ADVANTAGES:
-        draft.refuse("algorithm.adv_estimator", kind, f"known here: {', '.join(_ADVANTAGES)}; others need a critic")
+        draft.refuse("algorithm.adv_estimator", kind, f"known here: {', '.join(_ADVANTAGES)}; gae needs a critic")
         return
     baseline, scale, options = _ADVANTAGES[kind]
     origin = source.origin("algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo")

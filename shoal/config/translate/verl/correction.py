@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.fields import Unfit
+from shoal.config.translate.verl.names import ACTOR
 
 _FIELD = "algorithm.rollout_correction"
 _LEVELS = {"token": "token", "seq_sum": "sequence_sum", "seq_mean": "sequence_mean", "seq_max": "sequence_max"}
@@ -27,6 +28,10 @@ def compose_correction(source: Source, draft: Draft) -> None:
 
 def _weigh(source: Source, draft: Draft) -> None:
     level, threshold = source[f"{_FIELD}.rollout_is"], source[f"{_FIELD}.rollout_is_threshold"]
+    cap = source[f"{ACTOR}.tis_imp_ratio_cap"]
+    if cap > 0 and level is None:
+        draft.set("correction.weight", "token", source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
+        draft.set("correction.weight_high", cap, source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
     if level is None:
         return
     if level not in ("token", "sequence"):

@@ -19,8 +19,9 @@ def compose_data(source: Source, draft: Draft) -> None:
     test, before = source["trainer.test_freq"], source["trainer.val_before_train"]
     names = ("n", "temperature", "top_p", "top_k", "do_sample")
     samples, temperature, top_p, top_k, sampled = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)
+    most = source["data.val_max_samples"]
     if source["data.val_files"]:
-        draft.set("evaluation.num_prompts", 1_000_000, source.origin("data.val_files"))
+        draft.set("evaluation.num_prompts", most if most > 0 else 1_000_000, source.origin("data.val_max_samples"))
         draft.set("evaluation.every_steps", max(0, test), source.origin("trainer.test_freq"))
         draft.set("evaluation.on_start", before, source.origin("trainer.val_before_train"))
         draft.set("evaluation.samples_per_prompt", samples, source.origin(f"{ROLLOUT}.val_kwargs.n"))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.config.translate.fields import Field, Kind, accepted, choice, composed, ignored, mapped, not_yet, refused
-from shoal.config.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
+from shoal.config.translate.verl.names import ACTOR, MODEL, ROLLOUT
 
 _CRITIC = "GRPO has no critic"
 _BATCHES = "gradients do not depend on how rows are cut into micro-batches; rows are packed to learner.pack_tokens"
@@ -13,15 +13,22 @@ _FULL = (
 _LORA = "LoRA and quantized training are put off: all weights are trained"
 _SHARDS = "learners are DeepSpeed's; how they share is in [learner]"
 _ENGINE = "the engine's own matter"
+_BY_STEPS = "train steps there, optimizer steps here"
 
 _FUNCTION = (
     "a row is judged by the verifier that it names: map verl's data sources to verifiers with reward.remap, for "
     "example --set reward.remap.openai/gsm8k=gsm8k"
 )
+
+
+def _earlier(name: str) -> list[str]:
+    return [f"reward_model.overlong_buffer.{name}", f"custom_reward_function.overlong_buffer.{name}"]
+
+
 OVERLONG: tuple[tuple[str, Kind, Any, list[str]], ...] = (
-    ("overlong_buffer_cfg.enable", "flag", False, ["reward_model.overlong_buffer.enable"]),
-    ("overlong_buffer_cfg.len", "integer", 0, ["reward_model.overlong_buffer.len"]),
-    ("overlong_buffer_cfg.penalty_factor", "number", 0.0, ["reward_model.overlong_buffer.penalty_factor"]),
+    ("overlong_buffer_cfg.enable", "flag", False, _earlier("enable")),
+    ("overlong_buffer_cfg.len", "integer", 0, _earlier("len")),
+    ("overlong_buffer_cfg.penalty_factor", "number", 0.0, _earlier("penalty_factor")),
     ("max_resp_len", "integer", None, []),
 )
 """Name, kind, default and other names of what DAPO's reward manager is given."""
@@ -29,6 +36,7 @@ OVERLONG: tuple[tuple[str, Kind, Any, list[str]], ...] = (
 FIELDS: list[Field] = [
     composed("data.train_files", "texts", None, "data.sources"),
     composed("data.val_files", "texts", None, "evaluation.sources"),
+    composed("data.val_max_samples", "integer", -1, "evaluation.num_prompts"),
     mapped("data.train_batch_size", "integer", 1024, "grpo.groups_per_step"),
     ignored("data.val_batch_size", "held-out questions are asked as the engine has room"),
     ignored("data.gen_batch_size", "grpo.active_sampling samples what is missing"),
@@ -65,6 +73,7 @@ FIELDS: list[Field] = [
     composed("algorithm.rollout_correction.rollout_rs_threshold", "text", None, "correction.filters"),
     composed("algorithm.rollout_correction.bypass_mode", "flag", False, "loss.baseline"),
     composed(f"{MODEL}.path", "text", None, "model.path"),
+    mapped(f"{MODEL}.tokenizer_path", "text", None, "model.tokenizer", aliases=["data.tokenizer"]),
     mapped(f"{MODEL}.custom_chat_template", "text", None, "model.chat_template"),
     ignored(f"{MODEL}.use_remove_padding", _BATCHES),
     mapped(f"{MODEL}.enable_gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
@@ -89,11 +98,11 @@ FIELDS: list[Field] = [
     ),
     composed(f"{ACTOR}.use_dynamic_bsz", "flag", False, "learner.pack_tokens"),
     composed(f"{ACTOR}.ppo_max_token_len_per_gpu", "integer", 16384, "learner.pack_tokens"),
-    mapped(f"{ACTOR}.grad_clip", "number", 1.0, "learner.max_grad_norm"),
+    mapped(f"{ACTOR}.grad_clip", "number", 1.0, "learner.max_grad_norm", aliases=[f"{ACTOR}.optim.clip_grad"]),
     composed(f"{ACTOR}.clip_ratio", "number", 0.2, "loss.clip_low loss.clip_high"),
     composed(f"{ACTOR}.clip_ratio_low", "number", 0.2, "loss.clip_low"),
     composed(f"{ACTOR}.clip_ratio_high", "number", 0.2, "loss.clip_high"),
-    composed(f"{ACTOR}.clip_ratio_c", "number", 3.0, "loss.dual_clip"),
+    composed(f"{ACTOR}.clip_ratio_c", "number", 3.0, "loss.dual_clip loss.dppo_ratio_cap"),
     mapped(
         f"{ACTOR}.loss_agg_mode",
         "text",
@@ -106,9 +115,21 @@ FIELDS: list[Field] = [
             }
         ),
     ),
+    refused(
+        f"{ACTOR}.use_token_level_loss",
+        "flag",
+        None,
+        "an earlier name: give actor.loss_agg_mode=seq-mean-token-mean",
+        accepts=[None, True],
+    ),
     composed(f"{ACTOR}.loss_scale_factor", "number", None, "loss.denominator"),
     mapped(f"{ACTOR}.entropy_coeff", "number", 0.0, "loss.entropy_coef"),
     ignored(f"{ACTOR}.calculate_entropy", "entropy is always measured"),
+    composed(f"{ACTOR}.tau_pos", "number", 1.0, "loss.sapo_tau_positive"),
+    composed(f"{ACTOR}.tau_neg", "number", 1.05, "loss.sapo_tau_negative"),
+    composed(
+        f"{ACTOR}.tis_imp_ratio_cap", "number", -1.0, "correction.weight correction.weight_high", why="an earlier name"
+    ),
     composed(f"{ACTOR}.use_kl_loss", "flag", False, "kl.coef"),
     composed(f"{ACTOR}.kl_loss_coef", "number", 0.001, "kl.coef"),
     composed(f"{ACTOR}.kl_loss_type", "text", "low_var_kl", "kl.estimator kl.gradient"),
@@ -117,7 +138,7 @@ FIELDS: list[Field] = [
     mapped(f"{ACTOR}.ulysses_sequence_parallel_size", "integer", 1, "learner.sequence_parallel_size"),
     composed(f"{ACTOR}.policy_loss.loss_mode", "text", "vanilla", "loss.objective"),
     mapped(f"{ACTOR}.optim.lr", "number", 1e-6, "learner.learning_rate"),
-    composed(f"{ACTOR}.optim.lr_warmup_steps", "integer", -1, "learner.warmup_steps"),
+    composed(f"{ACTOR}.optim.lr_warmup_steps", "integer", -1, "learner.warmup_steps", why=_BY_STEPS),
     composed(f"{ACTOR}.optim.lr_warmup_steps_ratio", "number", 0.0, "learner.warmup_ratio"),
     composed(
         f"{ACTOR}.optim.lr_scheduler_type",
@@ -138,15 +159,15 @@ FIELDS: list[Field] = [
     accepted(f"{ACTOR}.strategy", "text", "fsdp", ["fsdp", "fsdp2"], _SHARDS),
     ignored(f"{ACTOR}.use_torch_compile", "the learner's model is not compiled"),
     ignored(f"{ACTOR}.checkpoint.*", "checkpoints hold what a resume needs"),
-    ignored(f"{REFERENCE}.*", "the reference is held beside the policy, when kl needs it"),
     mapped(f"{ROLLOUT}.n", "integer", 1, "grpo.group_size"),
     mapped(f"{ROLLOUT}.temperature", "number", 1.0, "sampling.temperature"),
     refused(f"{ROLLOUT}.top_p", "number", 1.0, _FULL, accepts=[1.0]),
     refused(f"{ROLLOUT}.top_k", "integer", -1, _FULL, accepts=[-1, 0]),
-    accepted(f"{ROLLOUT}.name", "text", "vllm", ["vllm"], "the engine is vLLM"),
+    accepted(f"{ROLLOUT}.name", "text", "vllm", ["vllm", "???"], "the engine is vLLM"),
     accepted(f"{ROLLOUT}.do_sample", "flag", True, [True], "completions are sampled"),
     accepted(f"{ROLLOUT}.ignore_eos", "flag", False, [False], "completions end at their end-of-sequence token"),
     mapped(f"{ROLLOUT}.tensor_model_parallel_size", "integer", 2, "generator.tensor_parallel_size"),
+    mapped(f"{ROLLOUT}.pipeline_model_parallel_size", "integer", 1, "generator.pipeline_parallel_size"),
     mapped(f"{ROLLOUT}.gpu_memory_utilization", "number", 0.5, "generator.gpu_memory_utilization"),
     mapped(f"{ROLLOUT}.max_num_seqs", "integer", 1024, "generator.max_num_seqs"),
     mapped(f"{ROLLOUT}.max_model_len", "integer", None, "generator.max_model_len"),
@@ -205,7 +226,7 @@ FIELDS: list[Field] = [
     ignored("ray_kwargs.*", "there is no Ray"),
     ignored("ray_init.*", "there is no Ray"),
     ignored("hydra.*", "settings are one file here"),
-    not_yet("reward_model.enable", "flag", False, "reward models"),
+    not_yet("reward_model.enable", "flag", False, "reward models", aliases=["reward.reward_model.enable"]),
     composed("reward_model.reward_manager", "text", "naive", "reward.overlong", aliases=["reward.reward_manager.name"]),
     *(
         composed(
@@ -217,10 +238,13 @@ FIELDS: list[Field] = [
         )
         for name, kind, default, aliases in OVERLONG
     ),
-    ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "reward/overlong is always among the metrics"),
-    ignored("reward_model.overlong_buffer.log", "reward/overlong is always among the metrics"),
-    not_yet("reward_model.*", "any", None, "reward models"),
-    not_yet("reward.*", "any", None, "reward models"),
-    refused("custom_reward_function.path", "text", None, _FUNCTION),
-    refused("custom_reward_function.name", "text", "compute_score", _FUNCTION),
+    refused("custom_reward_function.path", "text", None, _FUNCTION, aliases=["reward.custom_reward_function.path"]),
+    refused(
+        "custom_reward_function.name",
+        "text",
+        "compute_score",
+        _FUNCTION,
+        aliases=["reward.custom_reward_function.name"],
+    ),
+    refused("custom_reward_function.reward_kwargs.*", "any", None, _FUNCTION),
 ]

@@ -9,6 +9,7 @@ def compose_schedule(source: Source, draft: Draft) -> None:
     name = f"{ACTOR}.optim"
     steps, ratio = source[f"{name}.lr_warmup_steps"], source[f"{name}.lr_warmup_steps_ratio"]
     kind, lowest, cycles = (source[f"{name}.{part}"] for part in ("lr_scheduler_type", "min_lr_ratio", "num_cycles"))
+    kind = kind or "constant"
     origin = source.origin(f"{name}.lr_scheduler_type")
     if kind not in ("constant", "cosine"):
         draft.refuse(f"{name}.lr_scheduler_type", kind, "known: constant, cosine")
@@ -20,7 +21,9 @@ def compose_schedule(source: Source, draft: Draft) -> None:
     else:
         draft.set("learner.lr_scheduler", "constant_with_warmup" if steps > 0 or ratio else "constant", origin)
     if steps > 0:
-        draft.set("learner.warmup_steps", steps, source.origin(f"{name}.lr_warmup_steps"))
+        # verl's schedule moves once in a train step, whatever the number of its mini-batches and epochs.
+        optimizer_steps = draft.values.get("grpo.num_mini_batches", 1) * source[f"{ACTOR}.ppo_epochs"]
+        draft.set("learner.warmup_steps", steps * max(1, optimizer_steps), source.origin(f"{name}.lr_warmup_steps"))
     elif ratio:
         draft.set("learner.warmup_ratio", ratio, source.origin(f"{name}.lr_warmup_steps_ratio"))
     betas = source[f"{name}.betas"]

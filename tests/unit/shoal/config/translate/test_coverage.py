@@ -8,9 +8,9 @@ import pytest
 from shoal.config import RunConfig
 from shoal.config.translate import SYSTEMS, System, translate
 from shoal.config.translate.fields import Fate, Field
+from shoal.config.translate.given import Given
 from shoal.config.translate.not_yet import NOT_YET
 from shoal.config.translate.open_instruct.fields import INTERNAL
-from shoal.config.translate.reading import Given
 from tests.golden import golden_folder
 
 _BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]', "run.num_steps=10", "sampling.max_completion_tokens=64")
@@ -145,7 +145,8 @@ def test_whatever_is_refused_is_refused_by_its_name(system: System) -> None:
         value = ["other"] if row.kind == "texts" else value
         if row.kind == "flag" and True in [accepted for accepted in row.accepts if isinstance(accepted, bool)]:
             value = False
-        result = translate(system, Given({row.name: value}), overrides=_BASE)
+        base = [setting for setting in _BASE if setting.partition("=")[0] not in row.to]
+        result = translate(system, Given({row.name: value}), overrides=base)
         named = [refusal for refusal in result.refusals if refusal.name == row.name]
         if row.kind == "flag" and not named:
             continue  # Both values are accepted.

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.config import RunConfig, parse_config
 from shoal.config.translate import SYSTEMS, Translation, translate
-from shoal.config.translate.reading import Given, read_given
-from shoal.errors import InvalidArgument
+from shoal.config.translate.given import Given
+from shoal.config.translate.reading import read_given
 
 BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]')
 
@@ -189,9 +189,11 @@ def test_a_python_file_is_read_without_being_run(tmp_path: Path) -> None:
     assert (values["max_steps"], values["max_completion_length"]) == (50, 768)
     config = _config("trl", values)
     assert (config.tracking.wandb, config.tracking.tensorboard) == ("online", True)
-    path.write_text("args = GRPOConfig(max_steps=len(data))\n")
-    with pytest.raises(InvalidArgument, match=r"line 1: len\(data\) cannot be read without running"):
-        read_given(SYSTEMS["trl"], [str(path)])
+    path.write_text("args = GRPOConfig(max_steps=len(data), logging_steps=len(data))\n")
+    translation = translate(SYSTEMS["trl"], read_given(SYSTEMS["trl"], [str(path)]), overrides=BASE)
+    (refusal,) = (refusal for refusal in translation.blocking if refusal.name == "max_steps")
+    assert "line 1, len(data), cannot be read without running" in refusal.reason
+    assert any(note.startswith("logging_steps has no value") for note in translation.notes), "it changes nothing"
 
 
 def test_json_and_yaml_are_read_alike(tmp_path: Path) -> None:

@@ -1,0 +1,333 @@
+"""Sources as their users have them: wrapped scripts, notebooks, whole configurations."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import RunConfig, parse_config
+from shoal.config.translate import SYSTEMS, Translation, translate
+from shoal.config.translate.given import Given
+from shoal.config.translate.reading import read_given
+from shoal.errors import InvalidArgument
+
+BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]', "run.num_steps=10")
+
+
+def _from_file(system: str, path: Path, text: str, *overrides: str, flags: tuple[str, ...] = ()) -> Translation:
+    path.write_text(text)
+    return translate(SYSTEMS[system], read_given(SYSTEMS[system], [str(path), *flags]), overrides=overrides)
+
+
+def _config(translation: Translation) -> RunConfig:
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    return parse_config(translation.values)
+
+
+def _verl(**values: Any) -> Translation:
+    given = {
+        "algorithm.adv_estimator": "grpo",
+        "actor_rollout_ref.rollout.n": 4,
+        **{name.replace("__", "."): value for name, value in values.items()},
+    }
+    return translate(SYSTEMS["verl"], Given(given), overrides=BASE)
+
+
+ACTOR = "actor_rollout_ref__actor__"
+DAPO = """set -xeuo pipefail
+n=16
+NNODES=${NNODES:-2}
+length=$((1024 * 8))
+%s \\
+    data.train_files="${HOME}/train.parquet" data.max_response_length=${length} \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.n=${n} algorithm.adv_estimator=grpo \\
+    +actor_rollout_ref.model.override_config.attention_dropout=0. \\
+    trainer.total_training_steps=20 trainer.nnodes="${NNODES}" $@%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("python3 -m verl.trainer.main_ppo", " 2>&1 | tee log.txt"),
+        ("ray job submit --no-wait --working-dir . -- python3 -m recipe.dapo.main_dapo", ""),
+        ("ray job submit -- python3 -m recipe.dapo.src.main_dapo", ""),
+        ("uv run python recipe/dapo/main_dapo.py --config-path=config --config-name='dapo_trainer'", ""),
+        ("python3 -m verl.trainer.main_ppo --config-path config --config-name ppo_megatron_trainer.yaml", ""),
+    ],
+)
+def test_verls_trainer_is_found_behind_its_launchers(start: str, end: str, tmp_path: Path) -> None:
+    config = _config(_from_file("verl", tmp_path / "run.sh", DAPO % (start, end)))
+    assert (config.grpo.group_size, config.sampling.max_completion_tokens) == (16, 8192)
+    assert (config.run.num_steps, config.launch.num_learner_ranks) == (20, 16)
+
+
+def test_a_configuration_that_is_not_verls_own_is_asked_for(tmp_path: Path) -> None:
+    script = DAPO % ("python3 -m verl.trainer.main_ppo --config-name=mine", "")
+    (refusal,) = _from_file("verl", tmp_path / "run.sh", script).blocking
+    assert (refusal.name, "translate that file" in refusal.reason) == ("--config-name", True)
+
+
+def test_verls_schedule_counts_train_steps() -> None:
+    """Its warm-up of 10 lasts 10 train steps; here each has 4 mini-batches in 2 epochs, which are optimizer steps."""
+    values = {"optim__lr_warmup_steps": 10, "ppo_epochs": 2, "ppo_mini_batch_size": 256}
+    config = _config(_verl(**{ACTOR + name: value for name, value in values.items()}))
+    assert (config.grpo.num_mini_batches, config.learner.warmup_steps) == (4, 80)
+
+
+def test_verls_dppo_keeps_its_thresholds_and_sapo_its_temperatures() -> None:
+    loss = _config(
+        _verl(**{ACTOR + "policy_loss__loss_mode": "dppo_tv", ACTOR + "clip_ratio_low": 0.1, ACTOR + "clip_ratio_c": 5})
+    ).loss
+    assert (loss.dppo_divergence_low, loss.dppo_divergence_high, loss.dppo_ratio_cap) == (0.1, 0.2, 5)
+    loss = _config(_verl(**{ACTOR + "policy_loss__loss_mode": "sapo", ACTOR + "tau_neg": 1.2})).loss
+    assert (loss.sapo_tau_positive, loss.sapo_tau_negative) == (1.0, 1.2)
+
+
+def test_what_verl_would_not_do_is_said() -> None:
+    gspo = _verl(**{ACTOR + "policy_loss__loss_mode": "gspo", ACTOR + "loss_agg_mode": "token-mean"})
+    assert _config(gspo).loss.aggregation == "seq-mean-token-mean"
+    assert any("gspo takes seq-mean-token-mean" in note for note in gspo.notes)
+    assert any("only seq-mean-token-sum-norm" in note for note in _verl(**{ACTOR + "loss_scale_factor": 1024}).notes)
+    assert any("for the sides that are not given" in note for note in _verl(**{ACTOR + "clip_ratio": 0.1}).notes)
+
+
+@pytest.mark.parametrize("threshold", ["much", "0", "2_", "-1"])
+def test_a_threshold_that_is_no_bound_is_refused_by_its_name(threshold: str) -> None:
+    correction = "algorithm__rollout_correction__"
+    for names in (("rollout_is", "rollout_is_threshold"), ("rollout_rs", "rollout_rs_threshold")):
+        kind = "token" if names[0] == "rollout_is" else "token_k1"
+        (refusal,) = _verl(**{correction + names[0]: kind, correction + names[1]: threshold}).blocking
+        assert refusal.name in [f"algorithm.rollout_correction.{name}" for name in names]
+
+
+def test_a_resolved_configuration_of_verl_is_read_whole(tmp_path: Path) -> None:
+    """What Hydra leaves in a run's folder names every field, most at values that change nothing."""
+    text = """
+actor_rollout_ref:
+  actor:
+    _target_: verl.workers.config.FSDPActorConfig
+    rollout_n: ${oc.select:actor_rollout_ref.rollout.n,1}
+    optim: {_target_: x, lr: 2e-6, optimizer: AdamW, warmup_style: null, override_optimizer_config: null}
+    profiler: {enable: false, tool_config: {npu: {level: level0}}}
+    qat: {enable: false, mode: w4a16}
+    clip_ratio: 0.2
+  rollout:
+    n: 4
+    name: vllm
+    trace: {backend: null}
+    multi_turn: {enable: false, format: hermes}
+    prompt_length: ${oc.select:data.max_prompt_length,512}
+  model: {path: org/model, override_config: {}, lora: {rank: 0, alpha: 32}, mtp: {enable: false, method: mtp}}
+algorithm: {adv_estimator: grpo, rollout_correction: {rollout_is: null, loss_type: ppo_clip}, use_pf_ppo: false}
+data: {train_files: a.parquet, apply_chat_template_kwargs: {}}
+reward: {num_workers: 8, reward_model: {enable: false, n_gpus_per_node: 8}, reward_manager: {name: naive}}
+reward_model: {enable: null, reward_manager: null, num_workers: null}
+trainer: {total_training_steps: 5, use_v1: true, v1: {trainer_mode: sync, sync: {}}}
+global_profiler: {tool: null}
+transfer_queue: {enable: false}
+distillation: {enabled: false, distillation_loss: {topk: 32}}
+"""
+    translation = _from_file("verl", tmp_path / "config.yaml", text)
+    assert (_config(translation).grpo.group_size, _config(translation).learner.learning_rate) == (4, 2e-6)
+    assert any(note.startswith("_target_ names 2 classes") for note in translation.notes)
+
+
+def test_a_value_that_is_missing_matters_as_much_as_its_field(tmp_path: Path) -> None:
+    script = (
+        "python open_instruct/grpo_fast.py --model_name_or_path m --run_name x_$(date) --oe_eval_tasks $EVALS "
+        "--verbose $VERBOSE --learning_rate $LR\n"
+    )
+    translation = _from_file("open-instruct", tmp_path / "run.sh", script)
+    assert [refusal.name for refusal in translation.blocking] == ["learning_rate"]
+    assert any(note.startswith("verbose has no value") for note in translation.notes)
+    answered = _from_file("open-instruct", tmp_path / "run.sh", script, "learner.learning_rate=1e-6")
+    assert _config(answered).learner.learning_rate == 1e-6
+
+
+def test_a_value_with_a_semicolon_parts_no_command(tmp_path: Path) -> None:
+    script = (
+        'python mason.py --gpus 8 -- python open_instruct/grpo_fast.py --stop_strings "a;b" --model_name_or_path m\n'
+    )
+    config = _config(_from_file("open-instruct", tmp_path / "run.sh", script))
+    assert (config.sampling.stop_strings, config.model.path) == (["a;b"], "m")
+
+
+def test_a_whole_command_in_one_word_is_read(tmp_path: Path) -> None:
+    script = (
+        'LR=1e-6\nsrun bash -c "cd x && python open_instruct/grpo_fast.py --model_name_or_path m --learning_rate $LR"\n'
+    )
+    assert _config(_from_file("open-instruct", tmp_path / "run.sh", script)).learner.learning_rate == 1e-6
+
+
+def test_a_guess_is_a_note(tmp_path: Path) -> None:
+    script = "N=8\nif [ -d /data ]; then N=16; fi\npython grpo_fast.py --model_name_or_path m --num_unique_prompts $N\n"
+    notes = _from_file("open-instruct", tmp_path / "run.sh", script).notes
+    assert any(note.startswith("N = 16 depends on a test") for note in notes), notes
+
+
+TRL_FLAGS = "--model_name_or_path m --dataset_name org/data --max_steps 10"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "trl vllm-serve --model m &\nCUDA_VISIBLE_DEVICES=1 trl grpo",
+        "accelerate launch --config_file zero3.yaml -m trl.scripts.grpo",
+        "accelerate launch --mixed_precision bf16 src/open_r1/grpo.py",
+    ],
+)
+def test_trls_trainer_is_found_behind_its_launchers(start: str, tmp_path: Path) -> None:
+    config = _config(_from_file("trl", tmp_path / "run.sh", f"{start} {TRL_FLAGS} 2>&1 | tee log\n"))
+    assert (config.run.num_steps, config.data.sources[0].messages_column) == (10, "prompt")
+
+
+def test_a_file_of_settings_is_below_the_flags_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("model_name_or_path: m\ndataset_name: d\nmax_steps: 5\nlearning_rate: 1.0e-5\n")
+    config = _config(_from_file("trl", tmp_path / "run.sh", "trl grpo --max_steps 7 --config c.yaml\n"))
+    assert (config.run.num_steps, config.learner.learning_rate) == (7, 1e-5)
+
+
+def test_processes_of_the_launcher_multiply_trls_batches(tmp_path: Path) -> None:
+    script = f"accelerate launch --num_processes=4 grpo.py {TRL_FLAGS} --gradient_accumulation_steps 2\n"
+    config = _config(_from_file("trl", tmp_path / "run.sh", script))
+    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches) == (8, 1), "4 x 8 x 2 completions, 8 a group"
+    assert config.launch.num_learner_ranks == 4
+
+
+def test_an_optimizer_step_may_take_several_generation_batches() -> None:
+    values = {"steps_per_generation": 2, "gradient_accumulation_steps": 8, "max_steps": 10}
+    config = _config(translate(SYSTEMS["trl"], Given(values), overrides=BASE[:2]))
+    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches, config.run.num_steps) == (8, 1, 10)
+
+
+def test_python_is_read_as_far_as_it_tells(tmp_path: Path) -> None:
+    text = """
+base: str = "org/model"
+def main(script_args):
+    run = "other"
+run = "first"
+args = GRPOConfig(
+    output_dir=f"out/{run}-{2 * 4}", learning_rate=script_args.lr, run_name=script_args.name,
+    bf16=is_bfloat16_supported(), fp16=not is_bfloat16_supported(), max_steps=10 * 2,
+    model_init_kwargs=dict(torch_dtype=torch.bfloat16, attn_implementation="sdpa"), hub_token="hf_1234",
+)
+trainer = GRPOTrainer(model=base, reward_funcs=[score], args=args, peft_config=LoraConfig(r=8))
+"""
+    translation = _from_file("trl", tmp_path / "train.py", text, 'data.sources=[{path = "d.jsonl"}]')
+    values = translation.values
+    assert (values["model"]["path"], values["learner"]["attention"]) == ("org/model", "sdpa")
+    names = {refusal.name for refusal in translation.blocking}
+    assert names == {"learning_rate", "run_name", "LoraConfig.r", "GRPOTrainer.peft_config"}
+    assert "hf_1234" not in "".join(map(str, [*translation.notes, *translation.refusals])), "a secret is not repeated"
+
+
+NOTEBOOK = """from unsloth import FastLanguageModel
+length = 2048
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Qwen3-4B-Base", max_seq_length=length, gpu_memory_utilization=0.7, dtype=None%s)
+args = GRPOConfig(
+    max_steps=10, num_generations=4, per_device_train_batch_size=1, gradient_accumulation_steps=1,
+    vllm_sampling_params=SamplingParams(top_k=-1, seed=3407, stop=[tokenizer.eos_token]%s), %s)
+trainer = GRPOTrainer(model=model, args=args)
+"""
+
+
+def _notebook(path: Path, *parts: str) -> Translation:
+    lines = (NOTEBOOK % parts).splitlines(keepends=True)
+    cells = [
+        {"cell_type": "markdown", "source": ["# Train"]},
+        {"cell_type": "code", "source": ["%%capture\n", "!pip install unsloth"]},
+        {"cell_type": "code", "source": lines},
+    ]
+    return _from_file("unsloth", path / "train.ipynb", json.dumps({"cells": cells}), BASE[1])
+
+
+def test_unsloths_notebook_is_read(tmp_path: Path) -> None:
+    translation = _notebook(tmp_path, "", "", "")
+    config = _config(translation)
+    assert (config.model.path, config.generator.max_model_len) == ("unsloth/Qwen3-4B-Base", 2048)
+    assert config.generator.gpu_memory_utilization == 0.7
+    assert (config.grpo.group_size, config.grpo.groups_per_step) == (4, 1), "Unsloth makes the batch a whole group"
+    assert any("Unsloth makes it num_generations (4)" in note for note in translation.notes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        (("", ", min_p=0.1", ""), "vllm_sampling_params"),
+        ((", load_in_4bit=True", "", ""), "from_pretrained.load_in_4bit"),
+        ((")\nmodel = FastLanguageModel.get_peft_model(model, r=32", "", ""), "get_peft_model.r"),
+    ],
+)
+def test_what_unsloth_does_beside_its_configuration_is_not_dropped(
+    parts: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
+    assert [refusal.name for refusal in _notebook(tmp_path, *parts).blocking] == [name]
+
+
+def test_unsloth_follows_the_paper_of_a_loss_that_is_asked_for(tmp_path: Path) -> None:
+    config = _config(_notebook(tmp_path, "", "", 'loss_type="dapo"'))
+    assert (config.loss.clip_high, config.grpo.mask_truncated_completions) == (0.28, True)
+    config = _config(_notebook(tmp_path, "", "", ""))
+    assert (config.loss.clip_high, config.grpo.mask_truncated_completions) == (0.2, False), "by default as TRL"
+    assert _config(_notebook(tmp_path, "", "", 'loss_type="cispo"')).loss.cispo_cap == 5.0
+
+
+def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be read as a notebook"):
+        _from_file("unsloth", tmp_path / "x.ipynb", "{}")
+
+
+ROLL = """
+defaults: [../config/deepspeed_zero3_cpuoffload@_here_]
+exp_name: q-${pg_variant}
+pg_variant: ppo
+adv_estimator: grpo
+pretrain: &base org/model
+reward_pretrain: *base
+response_length: 64
+num_return_sequences_in_group: 8
+tracker_kwargs: {api_key: secret-key-1}
+actor_train: &train
+  worker_cls: roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker
+  pg_variant: topr
+  model_args: {flash_attn: fa2}
+  data_args: {file_name: [a.jsonl], domain_interleave_probs: {math_rule: 1.0}, interleave_probs: "1.0"}
+  strategy_args: {strategy_name: deepspeed_train, strategy_config: "${deepspeed_zero%s}"}
+reference: *train
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sharding"),
+    [("", (0, False, False)), ("2", (2, False, False)), ("3", (3, False, False)), ("3_cpuoffload", (3, True, True))],
+)
+def test_rolls_own_deepspeed_files_are_known_by_their_names(
+    name: str, sharding: tuple[int, bool, bool], tmp_path: Path
+) -> None:
+    translation = _from_file("roll", tmp_path / "c.yaml", ROLL % name)
+    learner = _config(translation).learner
+    assert (learner.zero_stage, learner.offload_optimizer, learner.offload_parameters) == sharding
+    assert (_config(translation).loss.objective, learner.attention) == ("topr", "flash_attention_2")
+    assert "secret-key-1" not in "".join(translation.notes)
+
+
+def test_ranks_that_share_a_model_take_the_same_samples() -> None:
+    """ROLL's optimizer step is of per_device x accumulation x data-parallel ranks."""
+    strategy = "actor_train.strategy_args."
+    values = {
+        "adv_estimator": "grpo",
+        "response_length": 8,
+        "rollout_batch_size": 64,
+        "num_return_sequences_in_group": 8,
+        "actor_train.device_mapping": "list(range(0,16))",
+        "actor_train.training_args.gradient_accumulation_steps": 32,
+        "actor_train.training_args.per_device_train_batch_size": 1,
+        strategy + "strategy_name": "megatron_train",
+        strategy + "strategy_config.tensor_model_parallel_size": 2,
+        strategy + "strategy_config.pipeline_model_parallel_size": 2,
+    }
+    config = _config(translate(SYSTEMS["roll"], Given(values), overrides=BASE))
+    assert config.grpo.num_mini_batches == 4, "512 samples by 32 x 16 / 4"
