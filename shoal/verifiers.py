@@ -22,7 +22,13 @@ JUDGE_VERIFIERS = frozenset(
 )
 """Those that ask a language model, so they need `reward.judge`; `services/reward/judge/labels.py` has them."""
 
-BUILT_IN_VERIFIERS = JUDGE_VERIFIERS | frozenset(
+MODEL_VERIFIERS = frozenset({"reward_model"})
+"""Those that a reward model scores, so they need `reward.model`."""
+
+UNLABELED_VERIFIERS = MODEL_VERIFIERS | {"general-quality", "general-safety"}
+"""Those that read no label, so that data may have none for them."""
+
+_BY_RULE = frozenset(
     {
         "code",
         "code_stdio",
@@ -52,6 +58,8 @@ BUILT_IN_VERIFIERS = JUDGE_VERIFIERS | frozenset(
         "up_to_max_length",
     }
 )
+
+BUILT_IN_VERIFIERS = _BY_RULE | JUDGE_VERIFIERS | MODEL_VERIFIERS
 
 ENTRY_POINT_GROUP = "shoal.verifiers"
 """Where installed packages register verifiers: the entry point's name is the verifier's."""

@@ -1,5 +1,6 @@
 """A tiny random Llama with a tokenizer, for tests that need a real model which costs nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,40 @@ def make_tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).to(torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def make_tiny_reward_model(
+    folder: Path, *, seed: int = 0, labels: Sequence[str] = ("score",), pad: bool = True
+) -> Path:
+    """Saves a random Llama that classifies sequences, of the size and with the tokenizer of `make_tiny_model`.
+
+    Without `pad` its configuration names no padding token, as those of many reward models do not.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    tokenizer = make_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_POSITION_EMBEDDINGS,
+        initializer_range=0.1,
+        bos_token_id=tokenizer.convert_tokens_to_ids(IM_START),
+        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(PAD) if pad else None,
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForSequenceClassification(config).to(torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -30,6 +30,7 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "data": (("data",), ("base",)),
     "tasks": (("tasks",), ("base",)),
     "reward": (("reward",), ("base",)),
+    "reward-model": (("reward-model",), ("reward",)),
     "generator-cpu": (("generator-cpu",), ("base",)),
     "learner": (("learner",), ("base",)),
     "quickstart": (("quickstart",), ("base",)),

@@ -12,7 +12,7 @@ from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
-from shoal.verifiers import JUDGE_VERIFIERS
+from shoal.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
@@ -41,8 +41,8 @@ def preflight(config: RunConfig) -> PreparedInputs:
 
     Raises `InvalidArgument` that names the field at fault: a model that is not there, a tokenizer of another
     model, no prompt, no prompt that is short enough, no evaluation question that is not trained on, a label
-    that needs a judge where none is configured; and
-    `FailedPrecondition` for a tracker whose package is not installed here.
+    that needs a judge or a reward model where none is configured; and `FailedPrecondition` for a tracker whose
+    package is not installed here.
     """
     check_extras(tracking_extras(config))
     _check_context(config)
@@ -65,7 +65,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
         candidates = load(config.evaluation.sources)
         evaluation_prompts = tuple(held_out_prompts(candidates, prompts, config.evaluation.num_prompts))
     every_prompt = (*prompts.prompts, *evaluation_prompts)
-    _check_judge(config, every_prompt)
+    _check_judges(config, every_prompt)
     named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}
     return PreparedInputs(
         tokenizer=tokenizer,
@@ -76,13 +76,17 @@ def preflight(config: RunConfig) -> PreparedInputs:
     )
 
 
-def _check_judge(config: RunConfig, prompts: Sequence[Prompt]) -> None:
-    """Refuses data that need a judge where none is configured."""
-    if config.reward.judge.base_url:
-        return
+def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """Refuses data that need a judge, or a reward model, where none is configured."""
     for prompt in prompts:
         for truth in prompt.ground_truths:
-            if truth.verifier in JUDGE_VERIFIERS:
+            if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
+                raise InvalidArgument(
+                    f"reward.model.path: is unset, as is reward.model.base_url, and {prompt.prompt_id} has the label "
+                    f"{truth.verifier!r}, which a reward model scores; set one of the two: a sequence classification "
+                    "model, or the address of a server that has one"
+                )
+            if truth.verifier in JUDGE_VERIFIERS and not config.reward.judge.base_url:
                 raise InvalidArgument(
                     f"reward.judge.base_url: is unset, and {prompt.prompt_id} has the label {truth.verifier!r}, which "
                     "a language model judges; set it to an OpenAI-compatible endpoint, as in "

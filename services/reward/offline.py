@@ -22,11 +22,12 @@ from services.reward.judge.judge import JudgeCounts
 from services.reward.own.check import check
 from services.reward.panel import Listed, Panel
 from shoal.config import RunConfig, parse_config
+from shoal.config.reward_model import RewardModelConfig
 from shoal.config.services import RewardConfig
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
 from shoal.v1 import rollout_pb2
-from shoal.verifiers import BUILT_IN_VERIFIERS
+from shoal.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
@@ -112,10 +113,12 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
     """Why nothing can be judged by each label, given with its verifier's name; empty where something can."""
     # Nobody is asked anything, so no key is needed; and nothing is known of labels that verifiers of yours have.
     judge = config.judge.model_copy(update={"api_key_env": ""})
-    panel = Panel(config.model_copy(update={"judge": judge, "custom": {}, "servers": {}}))
+    panel = Panel(config.model_copy(update={"judge": judge, "model": RewardModelConfig(), "custom": {}, "servers": {}}))
     try:
         await panel.start()
-        known = [(number, label) for number, label in enumerate(labels) if label[0] in BUILT_IN_VERIFIERS]
+        known = [
+            (number, label) for number, label in enumerate(labels) if label[0] in BUILT_IN_VERIFIERS - MODEL_VERIFIERS
+        ]
         found = await asyncio.gather(*(panel.label_problem(GroundTruth(*label)) for _, label in known))
         problems = {number: problem for (number, _), problem in zip(known, found, strict=True)}
         return [problems.get(number, "") for number in range(len(labels))]

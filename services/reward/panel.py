@@ -4,9 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.reward.judge.judge import MISSING, Judge, JudgeCounts
+from services.reward.judge.judge import MISSING as JUDGE_MISSING
+from services.reward.judge.judge import Judge, JudgeCounts
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
+from services.reward.model.scorer import DESCRIPTION as MODEL_DESCRIPTION
+from services.reward.model.scorer import MISSING as MODEL_MISSING
+from services.reward.model.scorer import RewardModel
 from services.reward.own.given import Given
 from services.reward.own.own import OwnVerifier, OwnVerifiers
 from services.reward.pool import VerifierPool
@@ -15,7 +19,7 @@ from services.reward.servers import RewardServers, ServedVerifier
 from shoal.config.services import RewardConfig
 from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
-from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
+from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.wire import int32_from_wire
 
 SERVER_PATIENCE_S = 60.0
@@ -48,6 +52,7 @@ class Panel:
             num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
         )
         self._judge: Judge | None = None
+        self._model: RewardModel | None = None
         self._own = OwnVerifiers(config.custom, self.pool.hold)
         self._servers = RewardServers(config.servers)
 
@@ -68,6 +73,9 @@ class Panel:
         if self._config.judge.base_url:
             self._judge = Judge(self._config.judge)
         await self.pool.start()
+        if self._config.model.is_given:
+            self._model = RewardModel(self._config.model)
+            await self._model.start()
         self._own.watch()
 
     async def close(self) -> None:
@@ -77,11 +85,15 @@ class Panel:
         await self.pool.close()
         if self._judge is not None:
             await self._judge.close()
+        if self._model is not None:
+            await self._model.close()
 
     def why_not(self, verifier: str) -> str:
         """Why nobody here judges under that name; empty when somebody does."""
         if verifier in JUDGE_VERIFIERS:
-            return "" if self._config.judge.base_url else f"the verifier {verifier!r} needs a judge; {MISSING}"
+            return "" if self._config.judge.base_url else f"the verifier {verifier!r} needs a judge; {JUDGE_MISSING}"
+        if verifier in MODEL_VERIFIERS:
+            return "" if self._config.model.is_given else f"the verifier {verifier!r} needs a model; {MODEL_MISSING}"
         if verifier in VERIFIERS:
             return ""
         if verifier in ALL_VERIFIERS:
@@ -90,16 +102,21 @@ class Panel:
             return f"the verifier {verifier!r} cannot be used: {own.unavailable}" if own.unavailable else ""
         if verifier in self._servers.verifiers:
             return ""
-        known = [*VERIFIERS, *sorted(JUDGE_VERIFIERS), *self._own.verifiers, *self._servers.verifiers]
+        by_models = sorted(JUDGE_VERIFIERS | MODEL_VERIFIERS)
+        known = [*VERIFIERS, *by_models, *self._own.verifiers, *self._servers.verifiers]
         return f"no verifier is called {verifier!r}; known: {', '.join(known)}"
 
     async def verify(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
-        """One verifier's score: that of the pool, or of the judge or another server, whose network is waited for
-        here."""
+        """One verifier's score: that of the pool, or of the judge, the reward model or another server, which are waited
+        for here."""
         if truth.verifier in JUDGE_VERIFIERS:
             if self._judge is None:
                 return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
             return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
+        if truth.verifier in MODEL_VERIFIERS:
+            if self._model is None:
+                return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no reward model")
+            return await self._model.judge(truth.verifier, prompt.messages, prompt.text, completion.text)
         if (served := self._servers.verifiers.get(truth.verifier)) is not None:
             return await served.server.score(served.name, truth, prompt, completion)
         if truth.verifier in self._own.verifiers:
@@ -125,6 +142,8 @@ class Panel:
             return ""  # What a label may be is known to its author.
         if truth.verifier in JUDGE_VERIFIERS:
             return "" if self._judge is None else self._judge.label_problem(truth.verifier, truth.label)
+        if truth.verifier in MODEL_VERIFIERS:
+            return ""
         judged = await self.pool.judge(truth.verifier, "", truth.label)
         return "" if judged.outcome is ScoreOutcome.SCORED else judged.detail
 
@@ -133,13 +152,17 @@ class Panel:
         return [
             *await asyncio.gather(*(asyncio.to_thread(_described, name) for name in ALL_VERIFIERS)),
             *(self._described_judge(name) for name in sorted(JUDGE_VERIFIERS)),
+            *(self._described_model(name) for name in sorted(MODEL_VERIFIERS)),
             *(_described_own(name, own) for name, own in self._own.verifiers.items()),
             *(_described_served(name, served) for name, served in self._servers.verifiers.items()),
         ]
 
     def _described_judge(self, name: str) -> Listed:
         text = RUBRIC_DESCRIPTION if name == "rubric" else JUDGED_LABELS[name].description
-        return Listed(name, "prompt and text", text, "" if self._config.judge.base_url else MISSING)
+        return Listed(name, "prompt and text", text, "" if self._config.judge.base_url else JUDGE_MISSING)
+
+    def _described_model(self, name: str) -> Listed:
+        return Listed(name, "prompt and text", MODEL_DESCRIPTION, "" if self._config.model.is_given else MODEL_MISSING)
 
 
 def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:

@@ -1,9 +1,9 @@
-"""One process of the pool, as its parent sees it."""
+"""A process beside the service, as its parent sees it: one of the pool, or a reward model's."""
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.reward.frames import FrameBuffer, Message, encode_frame
@@ -23,9 +23,14 @@ class PoolProcess(asyncio.SubprocessProtocol):
         self,
         on_message: Callable[["PoolProcess", Message], None],
         on_exit: Callable[["PoolProcess", str], None],
+        *,
+        module: str = "services.reward.pool_worker",
+        environment: Mapping[str, str] = ENVIRONMENT,
     ) -> None:
+        """`module` is what it runs, `environment` what it has beside this process's own."""
         self._on_message = on_message
         self._on_exit = on_exit
+        self._module, self._environment = module, environment
         self._frames = FrameBuffer()
         self._transport: asyncio.SubprocessTransport | None = None
         self.pid = 0
@@ -36,12 +41,12 @@ class PoolProcess(asyncio.SubprocessProtocol):
             lambda: self,
             sys.executable,
             "-m",
-            "services.reward.pool_worker",
+            self._module,
             str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=None,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **self._environment},
         )
 
     def send(self, message: Message) -> None:

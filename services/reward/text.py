@@ -1,4 +1,4 @@
-"""How several verifiers read and compare free text."""
+"""How several verifiers read, show and compare free text."""
 
 import json
 import re
@@ -9,7 +9,21 @@ from typing import Any
 from services.reward.verdict import Unscorable, acceptable_texts
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_TURN = re.compile(
+    r"<(?=[|｜][^\s<>]{1,64}[|｜]>|(?:start|end)_of_turn>|/?s>|[be]os>|</?SYS>>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
+)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def clean(text: str) -> str:
+    """Without lone surrogates, which have no UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_turns(text: str) -> str:
+    """With a blank inside whatever begins or ends a turn in a chat template, such as <|im_end|>: servers make tokens of
+    the templated text, and would end the question where an answer says so."""
+    return _TURN.sub(r"\g<0> ", text)
 
 
 def normalized(text: str) -> str:

@@ -19,17 +19,17 @@ NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
 """Templates that come with Shoal."""
 
 
-def template_text(given: str) -> str:
-    """The Jinja text that `model.chat_template` stands for.
+def template_text(given: str, field: str = FIELD) -> str:
+    """The Jinja text that `model.chat_template`, or another field of its kind, stands for.
 
     Raises `InvalidArgument` for what is neither Jinja text, nor a name, nor a readable file of it on this machine.
     """
     if is_file_name(given):
-        text = _read(local_path(given, FIELD), given)
+        text = _read(local_path(given, field), given, field)
         if not _is_text(text):
-            raise InvalidArgument(f"{FIELD}: {given} is no chat template: it has neither {{{{ nor {{% in it")
+            raise InvalidArgument(f"{field}: {given} is no chat template: it has neither {{{{ nor {{% in it")
         return text
-    return _read(_FOLDER / f"{given}.jinja", given) if given in NAMES else given
+    return _read(_FOLDER / f"{given}.jinja", given, field) if given in NAMES else given
 
 
 def is_file_name(given: str) -> bool:
@@ -41,7 +41,7 @@ def _is_text(given: str) -> bool:
     return "{{" in given or "{%" in given
 
 
-def _read(path: Path, given: str) -> str:
+def _read(path: Path, given: str, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -49,6 +49,6 @@ def _read(path: Path, given: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = f"the file cannot be read: {error}"
     raise InvalidArgument(
-        f"{FIELD}: {given!r:.100} is neither Jinja text, which has {{{{ or {{% in it, nor the name of a template "
+        f"{field}: {given!r:.100} is neither Jinja text, which has {{{{ or {{% in it, nor the name of a template "
         f"({', '.join(NAMES)}), and as a path: {why}"
     )

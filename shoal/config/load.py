@@ -16,12 +16,12 @@ from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from shoal.chat_templates import is_file_name, template_text
+from shoal.chat_templates import FIELD, is_file_name, template_text
 from shoal.config.own_verifiers import find_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
-_MAY_HOLD_KEYS = (["judge", "api_key_env"], ["judge", "base_url"])
+_MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
 """Where a key may stand by mistake: messages do not repeat it."""
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 
@@ -41,16 +41,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         apply_override(values, override)
     find_files(values, Path.cwd())
-    _inline_chat_template(values)
+    _inline_chat_template(values.get("model"), FIELD)
+    reward = values.get("reward")
+    if isinstance(reward, dict):
+        _inline_chat_template(reward.get("model"), f"reward.{FIELD}")
     return parse_config(values)
 
 
-def _inline_chat_template(values: dict[str, Any]) -> None:
+def _inline_chat_template(model: Any, field: str) -> None:
     """Puts a template's text into the place of its path: other machines, and a resume, may not have the file."""
-    model = values.get("model")
     given = model.get("chat_template") if isinstance(model, dict) else None
     if isinstance(given, str) and is_file_name(given):
-        values["model"]["chat_template"] = template_text(given)
+        model["chat_template"] = template_text(given, field)
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:

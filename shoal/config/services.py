@@ -13,6 +13,7 @@ from shoal.config.composition import (
 )
 from shoal.config.judge import JudgeConfig
 from shoal.config.own_verifiers import CustomVerifierConfig, RewardServerConfig, check_name, check_names
+from shoal.config.reward_model import RewardModelConfig
 from shoal.config.section import Section
 from shoal.config.verifiers import VerifiersConfig
 from shoal.verifiers import BUILT_IN_VERIFIERS, installed_verifiers
@@ -83,6 +84,8 @@ class RewardConfig(Section):
     """Options of verifiers, by their names."""
     judge: JudgeConfig = JudgeConfig()
     """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
+    model: RewardModelConfig = RewardModelConfig()
+    """The reward model behind the label `reward_model`."""
     custom: dict[str, CustomVerifierConfig] = Field(default_factory=dict)
     """Verifiers of yours, by the names that the data has for them."""
     servers: dict[str, RewardServerConfig] = Field(default_factory=dict)

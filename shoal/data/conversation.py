@@ -12,6 +12,7 @@ from shoal.config.services import RewardConfig
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.rollout import ChatMessage, GroundTruth
+from shoal.verifiers import UNLABELED_VERIFIERS
 
 
 @dataclass(frozen=True)
@@ -96,25 +97,31 @@ def ground_truths_of(
 ) -> tuple[GroundTruth, ...]:
     """What a row's answers are judged by, with the names and weights that `reward` gives.
 
+    A verifier that reads no label needs none.
+
     Raises `InvalidArgument` for a row without label or verifier, or one of an unknown verifier.
     """
-    label = _column(row, source.ground_truth_column)
     named = source.verifier if source.verifier is not None else _column(row, source.verifier_column)
     if isinstance(named, str):
-        names, labels = [named], [label]
+        names = [named]
     elif isinstance(named, list) and named and all(isinstance(name, str) for name in named):
-        names, labels = named, label if isinstance(label, list) else [label]
+        names = named
     else:
         raise InvalidArgument(
             f"{row.where}: {source.verifier_column} must be a verifier's name or a list of them (found: {named!r:.80})"
         )
+    verifiers = [_verifier(row, name, known_verifiers, reward) for name in names]
+    if UNLABELED_VERIFIERS.issuperset(verifiers) and row.values.get(source.ground_truth_column) is None:
+        labels = [None] * len(verifiers)
+    else:
+        label = _column(row, source.ground_truth_column)
+        labels = label if isinstance(named, list) and isinstance(label, list) else [label]
     if len(names) != len(labels):
         raise InvalidArgument(f"{row.where}: {len(names)} verifiers for {len(labels)} labels; one label is needed each")
-    verifiers = [_verifier(row, name, known_verifiers, reward) for name in names]
     return tuple(
         GroundTruth(
             verifier,
-            _label(row, item, source.ground_truth_column),
+            "" if item is None and verifier in UNLABELED_VERIFIERS else _label(row, item, source.ground_truth_column),
             source.weight * reward.weights.get(verifier, 1.0),
         )
         for verifier, item in zip(verifiers, labels, strict=True)

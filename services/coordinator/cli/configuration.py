@@ -72,6 +72,11 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -
             "model_folder": str(check_weights(config)),
             **_own_verifiers(config, inputs.verifiers_to_ask_for),
         }
+        if config.reward.model.path:
+            from shoal.reward_model import describe_reward_model
+
+            model = describe_reward_model(config.reward.model, weights=False)
+            facts |= {"reward_model_folder": str(model.folder), "reward_model_max_tokens": model.max_length_tokens}
     if output == "json":
         print_json(facts)
     else:

@@ -23,7 +23,7 @@ from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer
 from shoal.rollout import FinishReason
-from shoal.verifiers import JUDGE_VERIFIERS
+from shoal.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 
 _TEXT_CHARS = 60
 
@@ -98,9 +98,10 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     if finish not in (FinishReason.STOP, FinishReason.LENGTH):
         raise InvalidArgument(f"{row.where}: finish_reason must be 'stop' or 'length' (found: {finish!r:.80})")
     prompt = values.get("prompt")
-    if not prompt and any(truth.verifier in JUDGE_VERIFIERS for truth in truths):
+    if not prompt and any(truth.verifier in JUDGE_VERIFIERS | MODEL_VERIFIERS for truth in truths):
         raise InvalidArgument(
-            f"{row.where}: a judge needs a prompt, a question or a list of messages (found: {prompt!r})"
+            f"{row.where}: a judge and a reward model need a prompt, a question or a list of messages "
+            f"(found: {prompt!r})"
         )
     token_ids = values.get("token_ids") or []
     if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in token_ids):

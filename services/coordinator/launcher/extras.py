@@ -40,6 +40,7 @@ LEARNER = Extra(
     "pip install 'shoal[learner]'",
 )
 REWARD = Extra("reward", "the reward service", ("math_verify",), "pip install 'shoal[reward]'")
+REWARD_MODEL = Extra("reward-model", "reward.model.path", ("torch", "safetensors"), "pip install 'shoal[reward-model]'")
 DATASETS = Extra("data", "Hugging Face data sets", ("datasets",), "pip install 'shoal[data]'")
 TASKS = Extra("tasks", "reasoning-gym tasks", ("reasoning_gym",), "pip install 'shoal[tasks]' (needs a C compiler)")
 QUICKSTART = Extra(
@@ -51,7 +52,7 @@ QUICKSTART = Extra(
 TENSORBOARD = Extra("tracking", "tracking.tensorboard", ("tensorboard",), "pip install 'shoal[tracking]'")
 WANDB = Extra("tracking", "tracking.wandb", ("wandb",), "pip install 'shoal[tracking]'")
 
-ALL = (REWARD, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART, TENSORBOARD, WANDB)
+ALL = (REWARD, REWARD_MODEL, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART, TENSORBOARD, WANDB)
 
 
 def extras_for(config: RunConfig) -> list[Extra]:
@@ -62,6 +63,8 @@ def extras_for(config: RunConfig) -> list[Extra]:
         extras.append(DATASETS)
     if any(source.task not in (None, "arithmetic") for source in sources):
         extras.append(TASKS)
+    if config.reward.model.path:
+        extras.append(REWARD_MODEL)
     if config.model.path.startswith("package:"):
         extras.append(QUICKSTART)
     return [*extras, *tracking_extras(config)]

@@ -14,8 +14,8 @@ from services.reward.judge.endpoint import Endpoint, Reply
 from services.reward.judge.labels import JUDGED_LABELS, OWN, JudgedLabel
 from services.reward.judge.reply import read_grade
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
-from services.reward.judge.templates import Template, clean
-from services.reward.text import last_between
+from services.reward.judge.templates import Template
+from services.reward.text import clean, last_between
 from services.reward.verdict import Unscorable
 from shoal.config.judge import JudgeConfig
 from shoal.errors import InvalidArgument

@@ -6,13 +6,13 @@ import pytest
 
 from services.reward.registry import ALL_VERIFIERS
 from shoal.config.verifiers import VerifiersConfig
-from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS
+from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 
 OPTIONS = VerifiersConfig().model_dump()
 
 
 def test_names_for_those_who_check_data_are_those_of_the_registry() -> None:
-    assert set(ALL_VERIFIERS) == BUILT_IN_VERIFIERS - JUDGE_VERIFIERS
+    assert set(ALL_VERIFIERS) == BUILT_IN_VERIFIERS - JUDGE_VERIFIERS - MODEL_VERIFIERS
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))

@@ -1,0 +1,83 @@
+"""The table `reward.model`: a sequence classification model that scores completions."""
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shoal.config.endpoint import EndpointConfig
+
+_ONLY_WITH_PATH = ("revision", "device", "dtype", "num_threads", "batch_size", "batch_tokens", "chat_template")
+_ONLY_WITH_BASE_URL = ("name", "api_key_env", "total_timeout_s", "max_attempts", "max_concurrent")
+
+
+class RewardModelConfig(EndpointConfig):
+    path: str = ""
+    """A Hugging Face sequence classification model, a folder or a hub name, that each reward service runs in a process
+    beside it; needs the extra `shoal[reward-model]`. With neither this nor `base_url`, data with the label
+    `reward_model` are refused."""
+    revision: str | None = None
+    """Hub revision of `path`; unset takes the default branch."""
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$")
+    """Where `path` runs: `cpu`, `cuda`, or one GPU of several as `cuda:1`. What `shoal train` starts shares the GPUs
+    with learner and generators."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the weights of `path`; `auto` takes the model's own."""
+    num_threads: int | None = Field(default=None, ge=1)
+    """Threads on `cpu`; unset leaves them to OMP_NUM_THREADS, which `shoal train` sets to 1 for reward services."""
+    batch_size: int = Field(default=16, ge=1)
+    """Completions that go through `path` at once, of those that wait."""
+    batch_tokens: int = Field(default=16384, ge=1)
+    """Tokens that go through `path` at once, padding included; a longer input goes alone."""
+    base_url: str = ""
+    """In place of `path`: where a server has the model, with the route /classify of `vllm serve MODEL --runner
+    pooling`, as in `http://127.0.0.1:8000`."""
+    name: str = ""
+    """Name of the model at that server; unset sends none, and vLLM takes the one that it serves."""
+    chat_template: str | None = None
+    """Replaces the chat template of `path`: Jinja text, a file of it, or a name, as `model.chat_template`. A server is
+    given its own by its own options."""
+    add_special_tokens: bool = False
+    """Add the tokenizer's special tokens to what the chat template writes. Encoders such as BERT need theirs; templates
+    of language models mostly write them themselves."""
+    after_thoughts: bool = False
+    """Show the model only what follows the last `</think>` of a completion."""
+    max_length_tokens: int | None = Field(default=None, ge=1)
+    """Longest input, prompt and completion together; unset is what the model was made for."""
+    too_long: Literal["unscorable", "cut_start", "cut_end"] = "unscorable"
+    """What becomes of a longer input: no score, or a score of what is left when tokens are taken from its start or its
+    end."""
+    label: int | str | None = None
+    """Which of several labels pays: its number, or with `path` its name. Not needed with one."""
+    value: Literal["logit", "sigmoid", "softmax"] = "logit"
+    """What is paid: the label's logit as it is, its sigmoid, or its share of the softmax over all labels."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Longest time for one request, or for one batch of `path`; past it the outcome is FAILED."""
+
+    @field_validator("label")
+    @classmethod
+    def _is_no_number_from_the_end(cls, value: int | str | None) -> int | str | None:
+        if isinstance(value, int) and value < 0:
+            raise ValueError("must be a name or a number from 0")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.path and self.base_url:
+            raise ValueError("give path, to run the model beside the service, or base_url, to ask a server; not both")
+        given, useless = ("path", _ONLY_WITH_BASE_URL) if self.path else ("base_url", _ONLY_WITH_PATH)
+        if not getattr(self, given):
+            return self
+        for name in useless:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                value = "" if name == "api_key_env" else f" (given: {getattr(self, name)!r:.80})"
+                raise ValueError(f"{name} does nothing with {given}: leave it out{value}")
+        if self.base_url and isinstance(self.label, str):
+            raise ValueError(
+                f"label must be a number with base_url: a server does not tell names (given: {self.label})"
+            )
+        return self
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a reward model."""
+        return bool(self.path or self.base_url)
