@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.coordinator.cli import main
 from services.reward.model.answer import Answer, value_of
 from services.reward.model.process import ModelProcess
 from services.reward.model.question import Question
@@ -350,3 +351,40 @@ async def scored(stub: RewardServiceStub, questions: Sequence[Question]) -> list
         raise AssertionError("no score")
 
     return list(await asyncio.gather(*map(one, questions)))
+
+
+def test_a_file_is_scored_and_the_configuration_checked_before_a_run(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def shoal(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["shoal", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    *asked, answer = QUESTIONS[4]["messages"]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": asked, "completion": answer["content"], "verifier": "reward_model"}) + "\n")
+    code, out, error = shoal(
+        "reward", "score", str(rows), "--set", f"reward.model.path={folders['one']}", "-o", "json",
+    )  # fmt: skip
+    assert code == 0, error
+    reward, expected = json.loads(out)["rows"][0]["reward"], direct(folders["one"], QUESTIONS[4])[0]
+    assert abs(reward - expected) < TOLERANCE, f"{reward} offline, {expected} by transformers"
+
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"messages": asked}) + "\n")
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'[model]\npath = "{make_tiny_model(tmp_path / "policy")}"\n[grpo]\ngroup_size = 2\ngroups_per_step = 1\n'
+        f'[data]\nmax_prompt_tokens = 512\n[[data.sources]]\npath = "{prompts}"\nverifier = "reward_model"\n'
+        "[sampling]\nmax_completion_tokens = 64\n"
+    )
+    check = ("config", "check", "--deep", str(config))
+    code, _, error = shoal(*check)
+    assert code == 2 and "reward.model.path: is unset" in error and "'reward_model'" in error, error
+    code, out, error = shoal(*check, "--set", f"reward.model.path={folders['one']}")
+    assert code == 0 and f"{folders['one']}" in out, error
+    code, _, error = shoal(*check, "--set", f"reward.model.path={folders['three']}")
+    assert code == 2 and "reward.model.label: is unset" in error, error

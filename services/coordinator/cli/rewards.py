@@ -98,11 +98,11 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     if finish not in (FinishReason.STOP, FinishReason.LENGTH):
         raise InvalidArgument(f"{row.where}: finish_reason must be 'stop' or 'length' (found: {finish!r:.80})")
     prompt = values.get("prompt")
-    if not prompt and any(truth.verifier in JUDGE_VERIFIERS | MODEL_VERIFIERS for truth in truths):
-        raise InvalidArgument(
-            f"{row.where}: a judge and a reward model need a prompt, a question or a list of messages "
-            f"(found: {prompt!r})"
-        )
+    for names, who in ((JUDGE_VERIFIERS, "a judge"), (MODEL_VERIFIERS, "a reward model")):
+        if not prompt and any(truth.verifier in names for truth in truths):
+            raise InvalidArgument(
+                f"{row.where}: {who} needs a prompt, a question or a list of messages (found: {prompt!r})"
+            )
     token_ids = values.get("token_ids") or []
     if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in token_ids):
         raise InvalidArgument(f"{row.where}: token_ids must be a list of integers from 0 to 2^31 - 1")

@@ -114,6 +114,7 @@ def test_a_judge_is_asked_and_its_cost_told(shoal: Shoal, tmp_path: Path) -> Non
         ({"finish_reason": "eos"}, "rows.jsonl:1: finish_reason must be 'stop' or 'length' (found: 'eos')"),
         ({"token_ids": [0.5]}, "rows.jsonl:1: token_ids must be a list of integers"),
         ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
+        ({"verifier": "reward_model"}, "rows.jsonl:1: a reward model needs a prompt"),
         ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: each of prompt needs a role and a content"),
         ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number (found: '2')"),
     ],

@@ -17,7 +17,7 @@ from shoal.data import PromptSet, load_prompts
 from shoal.errors import InvalidArgument
 from tests.tiny_model import make_tokenizer
 
-VERIFIERS = ("gsm8k", "math", "exact_string", "reasoning_gym")
+VERIFIERS = ("gsm8k", "math", "exact_string", "reasoning_gym", "reward_model", "general-quality", "general-safety")
 ROW = {"messages": "What is 2 + 2?", "ground_truth": "4", "dataset": "gsm8k"}
 
 
@@ -114,6 +114,18 @@ def test_columns_and_verifier_can_be_named(tmp_path: Path) -> None:
     row = {"question": "2+2?", "answer": "two and two\n#### 4"}
     prompts = loaded(tmp_path, row, messages_column="question", ground_truth_column="answer", verifier="gsm8k")
     assert truths(prompts) == [("gsm8k", "two and two\n#### 4")]
+
+
+def test_a_verifier_that_reads_no_label_needs_none(tmp_path: Path) -> None:
+    question = {"messages": "Tell me a story."}
+    assert truths(loaded(tmp_path, question, verifier="reward_model")) == [("reward_model", "")]
+    rows = [{**question, "dataset": name} for name in ("general-safety", ["reward_model", "general-quality"])]
+    prompts = loaded(tmp_path, *rows, {**ROW, "dataset": ["gsm8k", "reward_model"], "ground_truth": ["4", None]})
+    assert truths(prompts, 0) == [("general-safety", "")]
+    assert truths(prompts, 1) == [("reward_model", ""), ("general-quality", "")]
+    assert truths(prompts, 2) == [("gsm8k", "4"), ("reward_model", "")]
+    with pytest.raises(InvalidArgument, match="no column 'ground_truth'"):
+        loaded(tmp_path, {**question, "dataset": ["gsm8k", "reward_model"]})
 
 
 def test_parquet_reads_like_jsonl(tmp_path: Path) -> None:
