@@ -94,20 +94,23 @@ class HttpEndpoint:
         """
         config = self._config
         why = ""
+        limit = f"{self._section}.total_timeout_s ({config.total_timeout_s:g} s)"
         try:
-            async with asyncio.timeout(config.total_timeout_s):
+            async with asyncio.timeout(config.total_timeout_s) as whole:
                 for attempt in range(1, config.max_attempts + 1):
                     try:
                         return self._read(await self._ask_once(body), read)
                     except _Passing as error:
                         why = f"{error} (attempt {attempt} of {config.max_attempts})"
-                        if attempt < config.max_attempts:
-                            await asyncio.sleep(_pause_s(attempt, error.retry_after_s))
+                        if attempt == config.max_attempts:
+                            break
+                        pause_s = _pause_s(attempt, error.retry_after_s)
+                        if asyncio.get_running_loop().time() + pause_s >= (whole.when() or 0.0):
+                            why += f"; the next would be after {pause_s:g} s, past {limit}"
+                            break
+                        await asyncio.sleep(pause_s)
         except TimeoutError:
-            why = (
-                f"no answer within {self._section}.total_timeout_s ({config.total_timeout_s:g} s); "
-                f"last: {why or 'none'}"
-            )
+            why = f"no answer within {limit}; last: {why or 'none'}"
         raise EndpointFailed(why)
 
     async def _ask_once(self, body: Mapping[str, Any]) -> bytes:
@@ -178,9 +181,11 @@ def _is_too_long(said: str) -> bool:
 
 
 def _pause_s(attempt: int, retry_after_s: float | None) -> float:
-    """Doubles with each attempt, less a random part so that questions do not come back together."""
-    grown = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
-    return grown if retry_after_s is None else max(min(retry_after_s, _LONGEST_PAUSE_S), 0.0)
+    """What the server asks for; or it doubles with each attempt. A random part keeps questions from coming back
+    together."""
+    if retry_after_s is not None:
+        return max(retry_after_s, 0.0) * random.uniform(1.0, 1.2)
+    return min(_FIRST_PAUSE_S * 2.0 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 
 
 def _retry_after_s(header: str | None) -> float | None:

@@ -333,10 +333,20 @@ async def test_a_server_that_goes_silent_is_given_up_on_in_time(
 
 
 async def test_all_attempts_together_end_by_their_deadline(server: JudgeServer, make: Make) -> None:
-    server.script = lambda number, body: http(503, "later", "Retry-After: 20")
+    server.script = lambda number, body: http(503, "later")
+    server.delay_s = 0.2
     score = await make(total_timeout_s=0.3).judge("general-quality", "Q", "A", None)
     assert score.outcome is FAILED and "total_timeout_s (0.3 s)" in score.detail and "503" in score.detail, score
     assert score.duration_s < 5, f"took {score.duration_s} s"
+
+
+async def test_a_server_that_asks_to_come_back_after_the_deadline_is_not_waited_for(
+    server: JudgeServer, make: Make
+) -> None:
+    server.script = lambda number, body: http(429, "later", "Retry-After: 40")
+    score = await make(total_timeout_s=30).judge("general-quality", "Q", "A", None)
+    assert score.outcome is FAILED and "past reward.judge.total_timeout_s (30 s)" in score.detail, score
+    assert len(server.requests) == 1 and score.duration_s < 10, f"took {score.duration_s} s"
 
 
 async def test_an_endpoint_that_is_down_is_failed_with_the_reason(make: Make) -> None:
