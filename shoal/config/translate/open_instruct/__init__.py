@@ -3,13 +3,21 @@
 import re
 
 from shoal.config.translate.open_instruct.compose import compose
-from shoal.config.translate.open_instruct.fields import DATA, ENGINE_AND_MODEL, EXPERIMENT, OUTSIDE, REWARD, TOOLS
+from shoal.config.translate.open_instruct.fields import (
+    DATA,
+    EARLIER,
+    ENGINE_AND_MODEL,
+    EXPERIMENT,
+    OUTSIDE,
+    REWARD,
+    TOOLS,
+)
 from shoal.config.translate.open_instruct.tracking import PLACEMENT, TRACKING
 from shoal.config.translate.system import System
 
 OPEN_INSTRUCT = System(
     name="open-instruct",
-    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
+    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *EARLIER, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
     compose=compose,
     implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
     programs=(re.compile(r"grpo\w*\.py$"),),

@@ -119,6 +119,25 @@ EXPERIMENT = [
     ignored("cache_dataset_only", "`shoal config check --deep` loads the data and ends"),
 ]
 
+EARLIER = [
+    *(
+        refused(
+            name,
+            "integer",
+            None,
+            "of the earlier trainer, which counted by rank: give num_unique_prompts_rollout = local_rollout_batch_size x "
+            "ranks, and num_mini_batches = local_rollout_batch_size x number_samples_per_prompt / local_mini_batch_size",
+        )
+        for name in ("local_rollout_batch_size", "local_mini_batch_size", "rollout_batch_size", "mini_batch_size")
+    ),
+    ignored("local_rollout_forward_batch_size", _ONE_ROW),
+    refused(
+        "reward_model_multiplier", "number", 0.0, "a reward model is a verifier here, with a weight", accepts=[0.0]
+    ),
+    ignored("reward_model_path", "reward_model_multiplier turns it on, which is refused above 0"),
+]
+"""Fields of open-instruct's trainer before grpo_fast.py."""
+
 OUTSIDE = [
     outside("push_to_hub", "flag", True, _HUB),
     *(outside(name, "any", None, _HUB) for name in ("hf_entity", "hf_repo_id", "hf_repo_revision", "hf_repo_url")),
@@ -130,6 +149,7 @@ OUTSIDE = [
         outside(name, "any", default, _BEAKER)
         for name, default in (
             ("try_launch_beaker_eval_jobs_on_weka", False),
+            ("try_launch_beaker_eval_jobs", True),
             ("try_auto_save_to_beaker", True),
             ("oe_eval_tasks", None),
             ("oe_eval_max_length", 4096),
@@ -196,7 +216,8 @@ DATA = [
     ),
     composed("system_prompt_override_file", "text", None, "data.sources", why="the file's text"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
-    mapped("stop_strings", "any", [], "sampling.stop_strings", text_list, aliases=["stop_token"]),
+    mapped("stop_strings", "any", [], "sampling.stop_strings", text_list),
+    accepted("stop_token", "text", None, ["eos", None], 'an earlier name: give stop_strings, "." for period'),
     accepted(
         "inflight_updates",
         "flag",

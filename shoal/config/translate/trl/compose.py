@@ -31,6 +31,9 @@ def compose(source: Source, draft: Draft) -> None:
     _data(source, draft)
     _model(source, draft)
     set_trackers(source, draft, "report_to", source["report_to"])
+    for name, ours in (("wandb_project",) * 2, ("wandb_entity",) * 2, ("wandb_run_group", "wandb_group")):
+        if source[name]:
+            draft.set(f"tracking.{ours}", source[name], source.origin(name))
     _batches(source, draft)
     _schedule(source, draft)
     compose_loss(source, draft)

@@ -307,6 +307,11 @@ TRAINING: list[Field] = [
             "hub_private_repo",
             "hub_always_push",
             "hub_revision",
+            "hub_model_revision",
+            "overwrite_hub_revision",
+            "push_to_hub_revision",
+            "callbacks",
+            "benchmarks",
         )
     ),
 ]
@@ -323,6 +328,10 @@ BESIDE: list[Field] = [
     composed("system_prompt", "text", None, "data.sources"),
     composed("num_processes", "integer", 1, "grpo.groups_per_step launch.num_learner_ranks"),
     ignored("dataset_test_split", _EVALUATION),
+    mapped("chat_template", "text", None, "model.chat_template"),
+    composed("wandb_project", "text", None, "tracking.wandb_project"),
+    composed("wandb_entity", "text", None, "tracking.wandb_entity"),
+    composed("wandb_run_group", "text", None, "tracking.wandb_group"),
     ignored("dataset_streaming", "data is read by the coordinator"),
     ignored("ignore_bias_buffers", _HOW),
     ignored("vllm_device", _TRANSFORMERS),
