@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import grpc.aio
 
 from shoal.config.own_verifiers import RewardServerConfig
-from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
+from shoal.errors import (
+    Aborted,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
 from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, rollout_pb2
@@ -92,7 +100,9 @@ class RewardServer:
                 said = await self._asked(_requests(replace(truth, verifier=verifier, weight=1.0), prompt, completion))
             score = self._one_value(said, completion.sample_index)
         except ShoalError as error:
-            detail = f"{self._field} ({self._config.address}): {error.message}"[:_MAX_DETAIL_CHARACTERS]
+            is_late = isinstance(error, DeadlineExceeded)
+            what = f"no score within timeout_s ({self._config.timeout_s:g} s)" if is_late else error.message
+            detail = f"{self._field} ({self._config.address}): {what}"[:_MAX_DETAIL_CHARACTERS]
             score = VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail=detail)
         return replace(score, verifier=truth.verifier, duration_s=time.perf_counter() - started)
 

@@ -1,6 +1,5 @@
 """The verifiers of yours that one process holds."""
 
-import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,6 @@ from services.reward.process_limits import MEMORY_LIMIT_BYTES
 from services.reward.verdict import Broken, Verdict
 
 _MOST_BYTES = MEMORY_LIMIT_BYTES // 2
-_NOTHING_LEFT = (errno.EMFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 class HeldVerifiers:
@@ -55,13 +53,18 @@ class HeldVerifiers:
             raise Broken(str(loaded))
         try:
             return loaded.judge(given)
-        except (MemoryError, OSError) as error:
-            if isinstance(error, MemoryError) or error.errno in _NOTHING_LEFT:
-                self.spent = f"{name} raised {type(error).__name__}"
+        except MemoryError:
+            self.spent = f"{name} ran out of memory"
             raise
         finally:
+            self._look_for_leaks(name)
+
+    def _look_for_leaks(self, name: str) -> None:
+        try:
             if (used := self._process.memory_info().rss) > _MOST_BYTES:
                 self.spent = f"it has {used >> 20} MiB after {name}"
+        except OSError as error:  # It cannot even open the file that says so.
+            self.spent = f"{error.strerror} after {name}"
 
     def told(self, name: str, error: BaseException) -> str:
         """An error in a line, with the place in the function's file."""

@@ -1,0 +1,214 @@
+"""Verifiers of another server, which has two rpcs of the contract: the example, and one that misbehaves."""
+
+import sys
+from asyncio import create_subprocess_exec, sleep, subprocess
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
+from shoal.rollout import GroundTruth, ScoreOutcome
+from shoal.rpc.server import RpcServer
+from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
+from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
+from tests.contract.test_own_verifiers import listed, refusal
+from tests.contract.test_reward_service import FIVE, Client, client, completion_request, prompt_request
+
+__all__ = ["client"]
+
+SCORED = rollout_pb2.SCORE_OUTCOME_SCORED
+
+
+class Scripted(RewardServiceServicer):
+    """Answers calls of `ScoreGroup` by a script: errors to raise, lists of scores to send, None to hang."""
+
+    def __init__(self) -> None:
+        self.names = ["Style"]
+        self.script: list[ShoalError | Sequence[dict[str, Any]] | None] = []
+        self.requests: list[list[reward_pb2.ScoreGroupRequest]] = []
+
+    async def start(self, port: int = 0) -> None:
+        self.server = RpcServer(listen=f"127.0.0.1:{port}")
+        self.server.add(add_RewardServiceServicer_to_server, self, "shoal.v1.RewardService")
+        await self.server.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def table(self, **settings: Any) -> dict[str, Any]:
+        return {"other": {"address": self.address, **settings}}
+
+    async def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
+        return reward_pb2.ListVerifiersResponse(
+            verifiers=[reward_pb2.VerifierInfo(name=name, description=f"About {name}.") for name in self.names]
+        )
+
+    async def ScoreGroup(
+        self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
+    ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
+        self.requests.append([request async for request in request_iterator])
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(answer, ShoalError):
+            raise answer
+        if answer is None:
+            await sleep(3600)
+        for score in answer or ():
+            yield reward_pb2.ScoreGroupResponse(score=score)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Scripted]:
+    scripted = Scripted()
+    await scripted.start()
+    yield scripted
+    await scripted.server.stop(0)
+
+
+STYLE = GroundTruth("style", ["a label"], 2.0)
+
+
+async def test_the_example_server_is_listed_asked_and_composed_with_what_comes_with_shoal(client: Client) -> None:
+    process = await create_subprocess_exec(
+        *(sys.executable, "examples/reward_server.py", "127.0.0.1:0"), stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        port = (await process.stdout.readline()).decode().split()[-1]
+        servers = {"words": {"address": f"127.0.0.1:{port}"}}
+        await client.configured(num_processes=1, servers=servers, verification_reward=10.0)
+        assert (await listed(client))["word_budget"].description.startswith("How well a completion keeps")
+        truths = [FIVE, GroundTruth("word_budget", "2", 0.5)]
+        scores = sorted(await client.score(truths, ["so 5", "it is 5"]), key=lambda score: score.sample_index)
+        assert [score.reward for score in scores] == [15.0, 12.5]
+        (score,) = await client.score([FIVE, GroundTruth("word_budget", "few")], ["5"])
+        assert score.outcome is ScoreOutcome.UNSCORABLE, score
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_a_server_sees_one_verifier_one_completion_and_its_own_spelling(client: Client, other: Scripted) -> None:
+    other.script = [[{"sample_index": 3, "outcome": SCORED, "reward": 0.5}]]
+    await client.configured(num_processes=1, servers=other.table())
+    requests = [prompt_request([FIVE, STYLE]), completion_request(3, "it is 5", [1, 2])]
+    (score,) = await client.send(requests)
+    assert score.reward == 1 + 2 * 0.5
+    ((prompt, completion),) = other.requests
+    (truth,) = prompt.prompt.ground_truths
+    assert (truth.verifier, truth.weight, list(truth.label.list_value)) == ("Style", 1.0, ["a label"])
+    assert prompt.prompt.text == "a question"
+    assert completion.completion == requests[1].completion
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([], "it answered 0 scores to one completion"),
+        ([{"outcome": SCORED}] * 2, "it answered 2 scores to one completion"),
+        ([{"outcome": SCORED, "sample_index": 7}], "it answered sample_index 7 to 0"),
+        ([{"reward": 1.0}], "score.outcome"),
+        ([{"outcome": SCORED, "reward": float("nan")}], "it answered the value nan"),
+        ([{"outcome": SCORED, "verifier_scores": [{"outcome": SCORED}] * 2}], "it answered 2 verifier_scores"),
+        (Internal("a defect"), "a defect"),
+        (InvalidArgument("no such label"), "no such label"),
+        (FailedPrecondition("not configured"), "not configured"),
+        (Unavailable("away"), "away"),
+    ],
+)
+async def test_an_answer_that_is_no_score_is_failed_and_says_why(
+    client: Client, other: Scripted, answer: Any, said: str
+) -> None:
+    other.script = [answer]
+    await client.configured(num_processes=1, servers=other.table(max_attempts=2))
+    (score,) = await client.score([STYLE], ["x"])
+    (part,) = score.verifier_scores
+    assert (score.outcome, part.verifier) == (ScoreOutcome.FAILED, "style"), score
+    assert f"reward.servers.other ({other.address})" in part.detail and said in part.detail, part
+
+
+async def test_a_server_that_is_away_or_busy_is_asked_again_and_one_that_has_a_defect_is_not(
+    client: Client, other: Scripted
+) -> None:
+    good = [{"outcome": SCORED, "verifier_scores": [{"outcome": SCORED, "value": 0.75, "code_digest": "3fa2"}]}]
+    other.script = [ResourceExhausted("busy", retry_after_s=0.3), Unavailable("away"), good]
+    await client.configured(num_processes=1, servers=other.table(max_attempts=3))
+    (score,) = await client.score([STYLE], ["x"])
+    (part,) = score.verifier_scores
+    assert (part.value, part.code_digest) == (0.75, "3fa2"), part
+    assert part.duration_s >= 0.3, "it was asked again before the time that it gave"
+    asked = len(other.requests)
+    other.script = [Internal("a defect"), good]
+    (score,) = await client.score([STYLE], ["x"])
+    assert score.outcome is ScoreOutcome.FAILED
+    assert len(other.requests) == asked + 1
+
+
+async def test_an_outage_fails_completions_until_the_server_is_back(client: Client, other: Scripted) -> None:
+    other.script = [[{"outcome": SCORED, "reward": 1.0}]]
+    await client.configured(num_processes=1, servers=other.table(max_attempts=1, timeout_s=20.0))
+    port = other.server.port
+    await other.server.stop(0)
+    scores = await client.score([STYLE], ["x", "y"])
+    assert {score.outcome for score in scores} == {ScoreOutcome.FAILED}
+    assert "cannot be reached or went away" in scores[0].verifier_scores[0].detail, scores[0]
+    await other.start(port)
+    (score,) = await client.score([FIVE], ["5"])
+    assert score.reward == 1.0
+    for _ in range(50):
+        [score] = await client.score([STYLE], ["x"])
+        if score.outcome is ScoreOutcome.SCORED:
+            break
+        await sleep(0.1)
+    assert score.outcome is ScoreOutcome.SCORED, score
+
+
+async def test_a_server_that_hangs_is_failed_at_its_deadline(client: Client, other: Scripted) -> None:
+    other.script = [None]
+    await client.configured(num_processes=1, servers=other.table(timeout_s=1.0))
+    (score,) = await client.score([STYLE], ["x"])
+    (part,) = score.verifier_scores
+    assert score.outcome is ScoreOutcome.FAILED and "no score within timeout_s (1 s)" in part.detail, part
+    assert 1.0 <= part.duration_s < 5.0, part
+
+
+async def test_names_that_are_missing_or_taken_are_refused_when_configured(client: Client, other: Scripted) -> None:
+    assert f"reward.servers.other.verifiers: {other.address} has no verifier 'tone'; it has: style" in await refusal(
+        client, servers=other.table(verifiers=["tone"])
+    )
+    other.names = ["gsm8k", "style"]
+    assert "'gsm8k', which is the name of a verifier that comes with Shoal as well: name those" in await refusal(
+        client, servers=other.table()
+    )
+    await client.configured(servers=other.table(verifiers=["Style"]))
+    assert "style" in await listed(client)
+    other.names = ["style"]
+    two = {"one": {"address": other.address}, "two": {"address": other.address}}
+    assert "reward.servers.two.verifiers: 'style' is that of reward.servers.one already" in await refusal(
+        client, servers=two
+    )
+
+
+async def test_a_server_that_is_no_reward_server_is_refused_by_its_table(client: Client) -> None:
+    empty = grpc.aio.server()
+    port = empty.add_insecure_port("127.0.0.1:0")
+    await empty.start()
+    said = await refusal(client, servers={"other": {"address": f"127.0.0.1:{port}"}})
+    assert f"reward.servers.other.address: 127.0.0.1:{port} does not list its verifiers" in said, said
+    assert "does not offer" in said, said
+    await empty.stop(0)
+
+
+async def test_a_service_waits_for_a_server_that_starts_after_it(client: Client, other: Scripted) -> None:
+    other.script = [[{"outcome": SCORED, "reward": 1.0}]]
+    port = other.server.port
+    await other.server.stop(0)
+    await client.configure(num_processes=1, servers={"other": {"address": f"127.0.0.1:{port}"}})
+    await sleep(0.5)
+    assert (await client.status()).status.state == worker_pb2.WORKER_STATE_LOADING
+    await other.start(port)
+    await client.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
+    (score,) = await client.score([STYLE], ["x"])
+    assert score.reward == 2.0
