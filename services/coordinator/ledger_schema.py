@@ -7,8 +7,8 @@ from pathlib import Path
 from shoal.errors import FailedPrecondition
 
 SCHEMA_VERSION = 1
-"""Goes up with every change of the tables; kept in the file as SQLite's `user_version`. Files from before there was one
-say 0."""
+"""Goes up with every change of the tables, or of what a column holds that cannot be read the old way too; kept in the
+file as SQLite's `user_version`. Files from before there was one say 0."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (

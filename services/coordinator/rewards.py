@@ -2,15 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 from services.coordinator.events import EventLog
 from services.coordinator.fleet import Fleet, Member
 from services.coordinator.occupancy import Occupancy
-from services.coordinator.tasks import Signal
+from services.coordinator.tasks import Signal, first_error
 from services.coordinator.verifier_code import VerifierCode
 from shoal.config import RunConfig
-from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
+from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
 from shoal.verifiers import BUILT_IN_VERIFIERS
@@ -83,33 +83,35 @@ class Rewards:
 
         Raises `FailedPrecondition` with the reason UNIMPLEMENTED where the service does not check labels.
         """
-        requests = _label_requests(truths)
-        limit = asyncio.Semaphore(_LABEL_REQUESTS)
-        answers = await asyncio.gather(*(self._check_labels(request, limit) for request in requests))
-        problems: list[str] = []
-        for request, answer in zip(requests, answers, strict=True):
-            reasons = {problem.index: problem.reason for problem in answer.problems}
-            problems += [reasons.get(index, "") for index in range(len(request.ground_truths))]
+        problems = [""] * len(truths)
+        free = asyncio.Semaphore(_LABEL_REQUESTS)
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            for first, request in _label_requests(truths):
+                await free.acquire()
+                checking = tasks.create_task(self._check_labels(first, request, problems))
+                checking.add_done_callback(lambda _: free.release())
         return problems
 
-    async def _check_labels(
-        self, request: reward_pb2.CheckLabelsRequest, limit: asyncio.Semaphore
-    ) -> reward_pb2.CheckLabelsResponse:
-        async with limit:
-            while True:
-                member = await self._choose()
-                member.outstanding += 1
-                try:
-                    response: reward_pb2.CheckLabelsResponse = await member.stub.CheckLabels(
-                        request, timeout=LABELS_TIMEOUT_S
-                    )
-                    return response
-                except (Unavailable, Internal, FailedPrecondition) as error:
-                    if error.reason == "UNIMPLEMENTED":
-                        raise
-                    await self._fleet.lost(member, error)
-                finally:
-                    member.outstanding -= 1
+    async def _check_labels(self, first: int, request: reward_pb2.CheckLabelsRequest, problems: list[str]) -> None:
+        while True:
+            member = await self._choose()
+            member.outstanding += 1
+            try:
+                response = await member.stub.CheckLabels(request, timeout=LABELS_TIMEOUT_S)
+            except DeadlineExceeded as error:
+                raise FailedPrecondition(
+                    f'labels were not looked at in time: {error.message}; data.malformed_labels = "keep" goes without'
+                ) from None
+            except (Unavailable, Internal, FailedPrecondition) as error:
+                if error.reason == "UNIMPLEMENTED":
+                    raise
+                await self._fleet.lost(member, error)
+            else:
+                for problem in response.problems:
+                    problems[first + problem.index] = problem.reason
+                return
+            finally:
+                member.outstanding -= 1
 
     async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
@@ -184,19 +186,20 @@ class Rewards:
             raise Internal(f"{member.name} did not score samples {sorted(missing)} of {prompt.prompt_id}")
 
 
-def _label_requests(truths: Sequence[GroundTruth]) -> list[reward_pb2.CheckLabelsRequest]:
-    """All labels in order, in messages that are well below gRPC's limit unless a single label is not."""
-    requests: list[reward_pb2.CheckLabelsRequest] = []
-    num_bytes = 0
-    for truth in truths:
+def _label_requests(truths: Sequence[GroundTruth]) -> Iterator[tuple[int, reward_pb2.CheckLabelsRequest]]:
+    """All labels in order, each message with the place of its first; well below gRPC's limit unless one label is
+    not."""
+    request, first, num_bytes = reward_pb2.CheckLabelsRequest(), 0, 0
+    for place, truth in enumerate(truths):
         message = ground_truth_to_wire(truth)
-        is_full = not requests or len(requests[-1].ground_truths) >= _LABELS_AT_ONCE
-        if is_full or num_bytes + message.ByteSize() > _BYTES_AT_ONCE:
-            requests.append(reward_pb2.CheckLabelsRequest())
-            num_bytes = 0
-        requests[-1].ground_truths.append(message)
+        is_full = place - first >= _LABELS_AT_ONCE or num_bytes + message.ByteSize() > _BYTES_AT_ONCE
+        if is_full and place > first:
+            yield first, request
+            request, first, num_bytes = reward_pb2.CheckLabelsRequest(), place, 0
+        request.ground_truths.append(message)
         num_bytes += message.ByteSize()
-    return requests
+    if request.ground_truths:
+        yield first, request
 
 
 def _is_out_of_order(verifier: reward_pb2.VerifierInfo) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import reward_pb2
 from tests.house import House, kinds
 from tests.scripted import ScriptedGenerator, ScriptedReward, arithmetic_config
 
@@ -23,6 +24,18 @@ def config(model: Path, tmp_path: Path, labels: list[str], held_out: list[str], 
         evaluation={"sources": [{"path": str(tmp_path / "test.jsonl")}]},
         run={"num_steps": 3},
     )
+
+
+class CountingReward(ScriptedReward):
+    """Keeps how many labels it was asked about at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+
+    async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
+        self.batches.append(len(request.ground_truths))
+        return await super().CheckLabels(request, context)
 
 
 async def run_with(
@@ -44,6 +57,21 @@ async def test_malformed_labels_refuse_the_run_with_their_number_and_rows(
     for part in ("4 of 8 prompts", "train.jsonl row 1 (gsm8k): bad", "row 5 ", 'data.malformed_labels = "drop"'):
         assert part in run.message, run.message
     assert "row 6" not in run.message, run.message
+
+
+async def test_labels_are_looked_at_in_messages_of_a_bounded_size_and_each_once(
+    house: House, model: Path, tmp_path: Path
+) -> None:
+    labels = [str(number % 1100) for number in range(1200)]
+    labels[1050] = "many"
+    reward = CountingReward()
+    reward.malformed = {"many"}
+    await house.add_all(ScriptedGenerator(house.plane), rewards=(reward,))
+    await house.start(config(model, tmp_path, labels, ["x" * (1 << 20), "y" * (1 << 20)], "refuse"))
+    run, _ = await house.end()
+    assert "1 of 1200 prompts" in run.message and "train.jsonl row 1050" in run.message, run.message
+    # 1100 of the prompts, 1050 of them before the malformed one, and two long ones.
+    assert sorted(reward.batches, reverse=True) == [512, 512, 76, 1, 1], reward.batches
 
 
 async def test_malformed_labels_are_left_out_and_counted_where_that_is_asked_for(

@@ -18,6 +18,9 @@ from shoal.errors import InvalidArgument
 if TYPE_CHECKING:
     from services.coordinator.preflight import PreparedInputs
 
+_MANY_LABELS = 10_000
+"""Takes long enough to say so."""
+
 
 def show(path: Path, overrides: Sequence[str], *, output: Output) -> None:
     """Prints every field of the resolved configuration, then what follows from them."""
@@ -96,6 +99,10 @@ def _label_facts(config: RunConfig, inputs: "PreparedInputs") -> dict[str, Any]:
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     labels = Labels((*prompts, *questions))
     asked = [[truth.verifier, truth.label] for truth in labels.distinct]
+    if len(asked) >= _MANY_LABELS:
+        print(
+            f"note: verifiers look at {len(asked)} labels; data.malformed_labels=keep leaves that out", file=sys.stderr
+        )
     problems = ask_reward("check", {"config": dump_config(config), "labels": asked})
     malformed = labels.malformed(problems)
     for said, _ in left_out(config.data, malformed, prompts, questions):
