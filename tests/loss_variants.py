@@ -39,6 +39,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bias-corrected kl": {"kl": {"coef": 0.2, "gradient": "bias_corrected"}},
     "adaptive kl": {"kl": {"coef": 0.2, "estimator": "k2", "target": 0.01, "horizon": 100}},
 }
+CORE = (
+    "ppo_clip", "cispo", "dual clip", "dr. grpo", "truncated importance weights", "normalized sequence weights",
+    "icepop", "rejection", "top entropy", "off-policy mask", "adaptive kl",
+)  # fmt: skip
+"""Those that between them use every part of the loss; tests/acceptance trains with all."""
 
 
 def variant_config(model: Path, variant: str, **sections: Any) -> RunConfig:

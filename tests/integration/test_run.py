@@ -21,12 +21,12 @@ import pytest
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, reward_pb2_grpc
 from tests.collector import Collector, collecting
-from tests.integration.stack import LocalStack, free_port, write_config, write_guessing_game
+from tests.integration.stack import STARTING_S, LocalStack, free_port, write_config, write_guessing_game
 from tests.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.integration
 
-NUM_STEPS = 120
+NUM_STEPS = 30
 BUF = Path(sys.executable).with_name("buf")
 
 
@@ -132,6 +132,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
         for _ in range(10):
             threading.Event().wait(0.2)
         last = call(address, "GetRun", {})["run"]
+        # An engine takes a minute to start again on a busy machine; without the pause the run might end before.
+        until_a_new_generator_serves(stack)
         call(address, "ResumeRun", {})
         yield Outcome(
             stack=stack,
@@ -145,6 +147,24 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
         )
     finally:
         stack.end()
+
+
+def until_a_new_generator_serves(stack: LocalStack) -> None:
+    """Waits until one that came after the first loss of a generator has the weights."""
+
+    def of_a_generator(event: dict[str, Any], kind: str) -> bool:
+        return event["kind"] == kind and event["attributes"].get("worker_kind") == "generator"
+
+    lost = stack.until("a generator is lost", lambda e: of_a_generator(e, "worker_lost"), 60)["sequence"]
+    joined = stack.until(
+        "it is back", lambda e: of_a_generator(e, "worker_joined") and e["sequence"] > lost, STARTING_S
+    )
+    name = f"generator {joined['attributes']['address']}"
+    stack.until(
+        "it is caught up",
+        lambda e: e["kind"] == "publish" and e["sequence"] > lost and name in e["attributes"]["generators"],
+        60,
+    )
 
 
 async def kill_a_pool_process(coordinator: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.stack import STARTING_S, LocalStack, write_config
 from tests.integration.test_run import guessing_config
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.timeout(900)
 
 NUM_STEPS = 4
 
