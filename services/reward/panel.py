@@ -138,6 +138,8 @@ class Panel:
         """
         if why := self.why_not(truth.verifier):
             return why
+        if (served := self._servers.verifiers.get(truth.verifier)) is not None:
+            return await served.server.label_problem(served.name, truth)
         if truth.verifier not in BUILT_IN_VERIFIERS:
             return ""  # What a label may be is known to its author.
         if truth.verifier in JUDGE_VERIFIERS:

@@ -23,7 +23,7 @@ from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, rollout_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.verifiers import BUILT_IN_VERIFIERS
-from shoal.wire import prompt_to_wire, score_from_wire
+from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
 
 _SERVICE = "shoal.v1.RewardService"
 _LIST_TIMEOUT_S = 10.0
@@ -51,6 +51,7 @@ class RewardServer:
         self._slots = asyncio.Semaphore(config.max_concurrent)
         self._channel: grpc.aio.Channel = connect(config.address, _SERVICE)
         self._stub = RewardServiceStub(self._channel)
+        self._looks_at_labels = True
 
     async def close(self) -> None:
         await self._channel.close()
@@ -105,6 +106,21 @@ class RewardServer:
             detail = f"{self._field} ({self._config.address}): {what}"[:_MAX_DETAIL_CHARACTERS]
             score = VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail=detail)
         return replace(score, verifier=truth.verifier, duration_s=time.perf_counter() - started)
+
+    async def label_problem(self, verifier: str, truth: GroundTruth) -> str:
+        """What the server finds wrong with a label; empty also where it looks at none, or cannot now."""
+        if not self._looks_at_labels:
+            return ""
+        asked = ground_truth_to_wire(replace(truth, verifier=verifier))
+        try:
+            async with self._slots:
+                request = reward_pb2.CheckLabelsRequest(ground_truths=[asked])
+                response = await self._stub.CheckLabels(request, timeout=self._config.timeout_s)
+        except ShoalError as error:
+            self._looks_at_labels = isinstance(error, Unavailable | DeadlineExceeded)
+            return ""
+        said = [problem.reason for problem in response.problems]
+        return f"{self._field} ({self._config.address}): {said[0]}"[:_MAX_DETAIL_CHARACTERS] if said else ""
 
     async def _asked(self, requests: list[reward_pb2.ScoreGroupRequest]) -> list[reward_pb2.ScoreGroupResponse]:
         """All responses of a call, made again while the server is away or busy and there is time."""

@@ -13,8 +13,9 @@ from shoal.rollout import GroundTruth, ScoreOutcome
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
+from shoal.wire import ground_truth_to_wire
 from tests.contract.test_own_verifiers import listed, refusal
-from tests.contract.test_reward_service import FIVE, Client, client, completion_request, prompt_request
+from tests.contract.test_reward_service import FIVE, TIMEOUT_S, Client, client, completion_request, prompt_request
 
 __all__ = ["client"]
 
@@ -144,6 +145,30 @@ async def test_a_server_that_is_away_or_busy_is_asked_again_and_one_that_has_a_d
     (score,) = await client.score([STYLE], ["x"])
     assert score.outcome is ScoreOutcome.FAILED
     assert len(other.requests) == asked + 1
+
+
+class Strict(Scripted):
+    """Looks at labels."""
+
+    async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
+        truth = request.ground_truths[0]
+        bad = [reward_pb2.LabelProblem(index=0, reason="is short")] if len(truth.label.string_value) < 3 else []
+        return reward_pb2.CheckLabelsResponse(problems=bad if truth.verifier == "Style" else [])
+
+
+@pytest.mark.parametrize(("kind", "found"), [(Strict, [1]), (Scripted, [])])
+async def test_a_server_that_looks_at_labels_is_asked_and_one_that_does_not_is_left_in_peace(
+    client: Client, kind: type[Scripted], found: list[int]
+) -> None:
+    other = kind()
+    await other.start()
+    await client.configured(num_processes=1, servers=other.table())
+    truths = [GroundTruth("style", "long"), GroundTruth("style", "no"), GroundTruth("gsm8k", "5")]
+    request = reward_pb2.CheckLabelsRequest(ground_truths=map(ground_truth_to_wire, truths))
+    problems = (await client.stub.CheckLabels(request, timeout=TIMEOUT_S)).problems
+    await other.server.stop(0)
+    assert [problem.index for problem in problems] == found, problems
+    assert all("reward.servers.other" in problem.reason and "is short" in problem.reason for problem in problems)
 
 
 async def test_an_outage_fails_completions_until_the_server_is_back(client: Client, other: Scripted) -> None:
