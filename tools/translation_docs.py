@@ -48,7 +48,7 @@ with a setting of ours; `--skip NAME`, or `--skip all`, leaves it out knowingly,
 def page() -> str:
     """The whole page."""
     parts = [HEADER, "## Not yet available\n"]
-    parts += [f"* **{feature}**: {reason}" for feature, reason in NOT_YET.items()]
+    parts += [f"* **{feature}**: {reason}" for feature, reason in NOT_YET.items()] or ["Nothing at present."]
     for system in SYSTEMS.values():
         parts.append(f"\n## {system.name}\n")
         if system.implied:

@@ -63,7 +63,8 @@ def preflight(config: RunConfig) -> PreparedInputs:
     evaluation_prompts: tuple[Prompt, ...] = ()
     if config.evaluation.sources:
         candidates = load(config.evaluation.sources)
-        evaluation_prompts = tuple(held_out_prompts(candidates, prompts, config.evaluation.num_prompts))
+        asked = prompts.questions if config.evaluation.held_out else ()
+        evaluation_prompts = tuple(held_out_prompts(candidates, asked, config.evaluation.num_prompts))
     every_prompt = (*prompts.prompts, *evaluation_prompts)
     _check_judges(config, every_prompt)
     named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}

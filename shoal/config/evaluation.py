@@ -16,6 +16,9 @@ class EvaluationConfig(Section):
     """Where the questions come from; none means no evaluation."""
     num_prompts: int = Field(default=200, ge=1)
     """Questions to ask, the first of the sources that are not among the training prompts."""
+    held_out: bool = True
+    """Leave out questions that are trained on. `false` asks them too, as open-instruct does: then a rate says what was
+    learned by heart as well."""
     every_steps: int = Field(default=0, ge=0)
     """Train steps from one evaluation to the next; 0 evaluates nothing on the way. The last policy is evaluated in
     any case."""

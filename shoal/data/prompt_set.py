@@ -1,6 +1,6 @@
 """Prompts in an endless order whose position is its whole state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,13 +43,13 @@ class PromptSet:
         return self.prompts[int(self._order[1][place])]
 
 
-def held_out_prompts(candidates: PromptSet, training: PromptSet, num_prompts: int) -> list[Prompt]:
-    """The first `num_prompts` candidates, in their own order, that ask what no training prompt asks, and no
+def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> list[Prompt]:
+    """The first `num_prompts` candidates, in their own order, that ask none of the questions `trained_on`, and no
     question twice. Fewer if there are not so many.
 
     Raises `InvalidArgument` when none is left.
     """
-    seen = set(training.questions)
+    seen = set(trained_on)
     chosen: list[Prompt] = []
     for prompt, question in zip(candidates.prompts, candidates.questions, strict=True):
         if question not in seen and len(chosen) < num_prompts:
@@ -58,6 +58,6 @@ def held_out_prompts(candidates: PromptSet, training: PromptSet, num_prompts: in
     if not chosen:
         raise InvalidArgument(
             f"evaluation.sources: all {len(candidates)} questions are among the training prompts; "
-            "give another task_seed, split or file"
+            "give another task_seed, split or file, or ask them all the same: evaluation.held_out = false"
         )
     return chosen

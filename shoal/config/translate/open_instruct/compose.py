@@ -283,7 +283,8 @@ def _evaluation(source: Source, draft: Draft) -> None:
         draft.set("evaluation.max_completion_tokens", length, source.origin("eval_response_length"))
     if top_p is not None:
         draft.set("evaluation.top_p", top_p, source.origin("eval_top_p"))
-    draft.notes.append("evaluation leaves out questions that are trained on; open-instruct asks them too")
+    # open-instruct asks what it trains on too: most of its scripts name the same data for both.
+    draft.set("evaluation.held_out", False, source.origin("dataset_mixer_eval_list"))
 
 
 def _checkpoints(source: Source, draft: Draft) -> None:

@@ -7,7 +7,6 @@ from shoal.config.translate.fields import (
     composed,
     ignored,
     mapped,
-    not_yet,
     outside,
     refused,
     text_list,
@@ -125,8 +124,9 @@ EARLIER = [
             name,
             "integer",
             None,
-            "of the earlier trainer, which counted by rank: give num_unique_prompts_rollout = local_rollout_batch_size x "
-            "ranks, and num_mini_batches = local_rollout_batch_size x number_samples_per_prompt / local_mini_batch_size",
+            "of the earlier trainer, which counted by rank: give num_unique_prompts_rollout = local_rollout_batch_size "
+            "x ranks, and num_mini_batches = local_rollout_batch_size x number_samples_per_prompt / "
+            "local_mini_batch_size",
         )
         for name in ("local_rollout_batch_size", "local_mini_batch_size", "rollout_batch_size", "mini_batch_size")
     ),
@@ -272,10 +272,10 @@ REWARD = [
     refused("apply_evolving_rubric_reward", "flag", False, _EVOLVING),
     ignored("max_active_rubrics", _OF_EVOLVING),
     ignored("cache_evolving_rubric_data_dir", _OF_EVOLVING),
-    not_yet("code_api_url", "text", None, "code execution"),
-    not_yet("code_max_execution_time", "number", 1.0, "code execution"),
-    not_yet("code_pass_rate_reward_threshold", "number", 0.0, "code execution"),
-    not_yet("code_apply_perf_penalty", "flag", False, "code execution"),
+    ignored("code_api_url", "programs run in the reward service's own sandbox"),
+    composed("code_max_execution_time", "number", 1.0, "reward.verifiers"),
+    composed("code_pass_rate_reward_threshold", "number", 0.0, "reward.verifiers"),
+    composed("code_apply_perf_penalty", "flag", False, "reward.verifiers"),
 ]
 
 ENGINE_AND_MODEL = [

@@ -1,5 +1,7 @@
 """What open-instruct's flags say of rewards."""
 
+from typing import Any
+
 from shoal.config.translate.draft import Draft, Source
 
 
@@ -17,16 +19,35 @@ def compose_reward(source: Source, draft: Draft) -> None:
             draft.set("reward.remap", {old.lower(): new.lower()}, source.origin("remap_verifier"))
         else:
             draft.refuse("remap_verifier", remap, 'must be "old=new", two names of verifiers')
+    _verifiers(source, draft)
+
+
+_CODE = {
+    "code_max_execution_time": "timeout_s",
+    "code_pass_rate_reward_threshold": "pass_rate_threshold",
+    "code_apply_perf_penalty": "reward_speed",
+}
+_ALL_TESTS_S = 8.0
+"""Seconds for all tests of a program, unless one test may take longer."""
+
+
+def _verifiers(source: Source, draft: Draft) -> None:
+    """Options of the verifiers of length and of programs."""
     longest = source["max_length_verifier_max_length"]
+    options: dict[str, dict[str, Any]] = {}
+    names = [name for name in (*_CODE, "max_length_verifier_max_length") if source.is_given(name)]
     if longest < 1:
         draft.refuse("max_length_verifier_max_length", longest, "must be at least 1")
-    elif source.is_given("max_length_verifier_max_length"):
-        options = {"max_length_tokens": longest}
-        draft.set(
-            "reward.verifiers",
-            {"max_length": options, "up_to_max_length": options},
-            source.origin("max_length_verifier_max_length"),
-        )
+    elif "max_length_verifier_max_length" in names:
+        options = {name: {"max_length_tokens": longest} for name in ("max_length", "up_to_max_length")}
+    code = {ours: source[name] for name, ours in _CODE.items() if source[name] is not None and name in names}
+    if code.get("timeout_s", 0) > _ALL_TESTS_S:
+        code["total_timeout_s"] = code["timeout_s"]
+        draft.set("reward.timeout_s", code["timeout_s"] + 2, source.origin("code_max_execution_time"))
+    if code:
+        options |= {"code": code, "code_stdio": code}
+    if options:
+        draft.set("reward.verifiers", options, source.origin(*names))
 
 
 def _format(source: Source, draft: Draft) -> None:

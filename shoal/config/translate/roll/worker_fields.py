@@ -7,7 +7,6 @@ from shoal.config.translate.fields import (
     composed,
     ignored,
     mapped,
-    not_yet,
     refused,
     text_list,
 )
@@ -147,6 +146,6 @@ WORKERS: list[Field] = [
     ignored("validation.*", "held-out questions are given in evaluation.sources"),
     refused("rewards", "any", None, _WORKERS),
     refused("rewards.*", "any", None, _WORKERS),
-    not_yet("reward.*", "any", None, "reward models"),
+    refused("reward.*", "any", None, "a reward model is given by reward.model: --set reward.model.path=MODEL"),
     ignored("num_eval_prompts", "held-out questions are given in evaluation.sources"),
 ]

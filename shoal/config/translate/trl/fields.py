@@ -10,7 +10,6 @@ from shoal.config.translate.fields import (
     composed,
     ignored,
     mapped,
-    not_yet,
     outside,
     refused,
     text_list,
@@ -33,7 +32,7 @@ _DTYPE = "the learner's type is bf16's, the engine's generator.dtype"
 _LORA = "LoRA and quantized training are put off: all weights are trained"
 _FUNCTIONS = (
     "reward functions are Python's; here verifiers score, and each row of the data names its own: answer with "
-    "--set data.sources=..., whose verifier_column or verifier says which"
+    "--set data.sources=..., whose verifier_column or verifier says which (a function of yours is one: reward.custom)"
 )
 
 
@@ -346,7 +345,7 @@ BESIDE: list[Field] = [
         why=_FUNCTIONS,
         aliases=("GRPOTrainer.reward_funcs",),
     ),
-    not_yet("reward_model_name_or_path", "text", None, "reward models"),
+    composed("reward_model_name_or_path", "text", None, "reward.model"),
     refused("GRPOTrainer.peft_config", "any", None, _LORA),
     refused("GRPOTrainer.tools", "any", None, _TOOLS, accepts=[None, []]),
     refused("GRPOTrainer.rollout_func", "any", None, _TOOLS),

@@ -10,7 +10,7 @@ from shoal.config.translate.verl.data import compose_data
 from shoal.config.translate.verl.kl import compose_kl
 from shoal.config.translate.verl.loss import compose_loss
 from shoal.config.translate.verl.names import MODEL
-from shoal.config.translate.verl.reward import compose_overlong
+from shoal.config.translate.verl.reward import compose_overlong, compose_reward_model
 from shoal.config.translate.verl.schedule import compose_schedule
 
 
@@ -24,6 +24,7 @@ def compose(source: Source, draft: Draft) -> None:
     set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
     draft.set("tracking.wandb_project", source["trainer.project_name"], source.origin("trainer.project_name"))
     compose_data(source, draft)
+    compose_reward_model(source, draft)
     compose_overlong(source, draft)
     compose_batches(source, draft)
     compose_schedule(source, draft)

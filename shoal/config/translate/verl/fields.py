@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shoal.config.translate.fields import Field, Kind, accepted, choice, composed, ignored, mapped, not_yet, refused
+from shoal.config.translate.fields import Field, Kind, accepted, choice, composed, ignored, mapped, refused
 from shoal.config.translate.verl.names import ACTOR, MODEL, ROLLOUT
 
 _CRITIC = "GRPO has no critic"
@@ -17,7 +17,7 @@ _BY_STEPS = "train steps there, optimizer steps here"
 
 _FUNCTION = (
     "a row is judged by the verifier that it names: map verl's data sources to verifiers with reward.remap, for "
-    "example --set reward.remap.openai/gsm8k=gsm8k"
+    "example --set reward.remap.openai/gsm8k=gsm8k, or to a function of yours by reward.custom"
 )
 
 
@@ -226,7 +226,8 @@ FIELDS: list[Field] = [
     ignored("ray_kwargs.*", "there is no Ray"),
     ignored("ray_init.*", "there is no Ray"),
     ignored("hydra.*", "settings are one file here"),
-    not_yet("reward_model.enable", "flag", False, "reward models", aliases=["reward.reward_model.enable"]),
+    composed("reward_model.enable", "flag", False, "reward.model", aliases=["reward.reward_model.enable"]),
+    composed("reward_model.model.path", "text", None, "reward.model", aliases=["reward.reward_model.model_path"]),
     composed("reward_model.reward_manager", "text", "naive", "reward.overlong", aliases=["reward.reward_manager.name"]),
     *(
         composed(

@@ -1,7 +1,21 @@
 """verl's reward managers."""
 
 from shoal.config.translate.draft import Draft, Source
+from shoal.config.translate.reward_model import set_reward_model
 from shoal.config.translate.verl.fields import OVERLONG
+
+
+def compose_reward_model(source: Source, draft: Draft) -> None:
+    """A reward model in place of the rows' verifiers; comes behind the data."""
+    is_on, path = source["reward_model.enable"], source["reward_model.model.path"]
+    if not is_on:
+        if source.is_given("reward_model.model.path"):
+            draft.notes.append(f"reward_model.model.path = {path}: changes nothing without reward_model.enable")
+        return
+    if not path:
+        draft.refuse("reward_model.enable", True, "reward_model.model.path must name the model", cure="reward.model")
+        return
+    set_reward_model(path, draft, source.origin("reward_model.enable", "reward_model.model.path"))
 
 
 def compose_overlong(source: Source, draft: Draft) -> None:

@@ -1,6 +1,6 @@
 """verl's settings that say how its processes run, what they show, and what Shoal does not have: one row each."""
 
-from shoal.config.translate.fields import Field, accepted, ignored, not_yet, refused
+from shoal.config.translate.fields import Field, accepted, ignored, refused
 from shoal.config.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
 
 _ENGINE = "the engine's own matter"
@@ -251,12 +251,11 @@ SURROUNDINGS: list[Field] = [
     ),
     ignored("reward.reward_manager.module.*", _OFF),
     *(
-        not_yet(f"{prefix}sandbox_fusion.url", "text", None, "code execution")
+        ignored(f"{prefix}sandbox_fusion.*", "programs run in the reward service's own sandbox")
         for prefix in ("", "reward.", "reward_model.")
     ),
-    *(ignored(f"{prefix}sandbox_fusion.*", _OFF) for prefix in ("", "reward.", "reward_model.")),
     *(
-        ignored(name, "a setting of the reward model, which is refused where it is turned on")
+        ignored(name, "the reward model's own settings are in reward.model")
         for name in (
             "reward.reward_model.*",
             "reward_model.model.*",

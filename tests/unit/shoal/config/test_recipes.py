@@ -7,6 +7,8 @@ import pytest
 
 from shoal.config import load_config
 from shoal.config.derived import derived_values
+from shoal.config.translate import SYSTEMS
+from shoal.config.translate.fields import Fate
 from tests.golden import golden_folder
 
 RECIPES = Path(__file__).resolve().parents[4] / "configs" / "recipes"
@@ -17,6 +19,17 @@ def test_a_recipe_is_a_valid_configuration(path: Path) -> None:
     config = load_config(path)
     assert config.data.sources and config.run.num_steps >= 3
     assert config.learner.adam_beta2 == 0.999, "open-instruct's AdamW is torch's"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_recipe_leaves_out_what_shoal_lacks_and_nothing_else(path: Path) -> None:
+    head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
+    left_out = re.findall(r"^#   (\w+) = ", head, re.MULTILINE)
+    lacking = {row.name for row in SYSTEMS["open-instruct"].table if row.fate in (Fate.REFUSED, Fate.ACCEPTED)}
+    # A template without a counterpart, and the text of a file of open-instruct's own.
+    assert set(left_out) <= lacking | {"chat_template_name", "system_prompt_override_file"}
+    (row,) = (line for line in (RECIPES / "README.md").read_text().splitlines() if line.startswith(f"| [{path.name}]"))
+    assert re.findall(r"`(\w+)`", row) == left_out
 
 
 def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:

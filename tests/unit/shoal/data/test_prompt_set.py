@@ -52,10 +52,10 @@ def test_a_position_before_the_first_is_refused() -> None:
 
 
 def test_held_out_prompts_ask_nothing_that_is_trained_on_and_nothing_twice() -> None:
-    held_out = held_out_prompts(prompt_set(["a", "x", "b", "x", "y", "z"]), prompt_set(["a", "b"]), 2)
+    held_out = held_out_prompts(prompt_set(["a", "x", "b", "x", "y", "z"]), ["a", "b"], 2)
     assert [prompt.text for prompt in held_out] == ["x", "y"]
 
 
 def test_an_evaluation_without_a_question_of_its_own_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"all 2 questions"):
-        held_out_prompts(prompt_set(["a", "b"]), prompt_set(["a", "b", "c"]), 2)
+        held_out_prompts(prompt_set(["a", "b"]), ["a", "b", "c"], 2)

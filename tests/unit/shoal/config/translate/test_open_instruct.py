@@ -100,7 +100,6 @@ def test_older_spellings_mean_the_same() -> None:
         (["--total_episodes", "10"], "config", "at least the 64 completions of one step"),
         (["--tools", "python"], "tools", "put off"),
         (["--use_peft"], "use_peft", "LoRA"),
-        (["--code_api_url", "http://x"], "code_api_url", "not yet available"),
         (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
         (["--learning_rate", "fast"], "learning_rate", "a number is expected"),
     ],
@@ -118,9 +117,10 @@ def test_what_does_not_change_the_training_does_not_stand_in_the_way() -> None:
 
 
 def test_what_is_skipped_is_named_at_the_head_of_the_file() -> None:
-    translation = _translate("--code_api_url", "http://x", skip=("code_api_url",))
-    assert "Not the whole of it" in translation.toml and "code_api_url = http://x" in translation.toml
-    assert not _translate("--code_api_url", "http://x").toml
+    flags = ("--use_fp8_kv_cache", "true")
+    translation = _translate(*flags, skip=("use_fp8_kv_cache",))
+    assert "Not the whole of it" in translation.toml and "use_fp8_kv_cache = true" in translation.toml
+    assert not _translate(*flags).toml
 
 
 def test_stop_strings_keep_their_spaces_and_brackets() -> None:

@@ -9,6 +9,7 @@ import pytest
 from shoal.config import RunConfig, parse_config
 from shoal.config.translate import SYSTEMS, Translation, translate
 from shoal.config.translate.given import Given
+from shoal.config.translate.not_yet import NOT_YET
 from shoal.config.translate.reading import read_given
 from shoal.errors import InvalidArgument
 
@@ -331,3 +332,47 @@ def test_ranks_that_share_a_model_take_the_same_samples() -> None:
     }
     config = _config(translate(SYSTEMS["roll"], Given(values), overrides=BASE))
     assert config.grpo.num_mini_batches == 4, "512 samples by 32 x 16 / 4"
+
+
+def _open_instruct(*flags: str) -> Translation:
+    return translate(
+        SYSTEMS["open-instruct"], read_given(SYSTEMS["open-instruct"], ["--model_name_or_path", "m", *flags])
+    )
+
+
+def test_open_instructs_programs_are_run_here() -> None:
+    reward = _config(
+        _open_instruct("--code_api_url", "http://x", "--code_max_execution_time", "12", "--code_apply_perf_penalty")
+    ).reward
+    for options in (reward.verifiers.code, reward.verifiers.code_stdio):
+        assert (options.timeout_s, options.total_timeout_s, options.reward_speed) == (12, 12, True)
+    assert reward.timeout_s == 14, "the service waits for all tests"
+    reward = _config(_open_instruct("--code_pass_rate_reward_threshold", "0.99")).reward
+    assert (reward.verifiers.code.pass_rate_threshold, reward.verifiers.code.timeout_s) == (0.99, 1.0)
+
+
+def test_open_instruct_evaluates_on_what_it_trains_on_too() -> None:
+    """Most of its scripts name one data set for both, of which nothing would be left."""
+    evaluation = _config(_open_instruct("--dataset_mixer_eval_list", "ai2-adapt-dev/rlvr_gsm8k_zs", "16")).evaluation
+    assert (evaluation.held_out, evaluation.num_prompts) == (False, 16)
+
+
+def test_stop_tokens_of_open_instructs_earlier_trainer_are_no_texts() -> None:
+    assert _config(_open_instruct("--stop_token", "eos")).sampling.stop_strings == []
+    (refusal,) = _open_instruct("--local_rollout_batch_size", "4").blocking
+    assert "num_unique_prompts_rollout = local_rollout_batch_size x ranks" in refusal.reason
+
+
+def test_a_reward_model_judges_every_row() -> None:
+    verl = _verl(reward_model__enable=True, reward_model__model__path="org/rm", data__train_files="a.parquet")
+    trl = translate(SYSTEMS["trl"], Given({"reward_model_name_or_path": "org/rm", "dataset_name": "d", "max_steps": 1}))
+    for translation in (verl, trl):
+        values = translation.values
+        assert values["reward"]["model"] == {"path": "org/rm"}
+    assert trl.values["data"]["sources"][0]["verifier"] == "reward_model"
+    (refusal,) = _verl(reward_model__enable=True).blocking
+    assert "must name the model" in refusal.reason
+
+
+def test_nothing_is_still_to_come() -> None:
+    assert NOT_YET == {}
