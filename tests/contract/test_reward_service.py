@@ -26,7 +26,7 @@ from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
-from shoal.verifiers import JUDGE_VERIFIERS
+from shoal.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.wire import ground_truth_to_wire, int32_to_wire, prompt_to_wire, score_from_wire
 from tests.unit.reward.judge_server import judge_server
 
@@ -333,7 +333,7 @@ async def test_too_much_waiting_is_resource_exhausted_with_a_delay_after_what_wa
 
 async def test_every_verifier_is_listed_with_what_it_reads_and_returns(client: Client) -> None:
     listed = (await client.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=5)).verifiers
-    assert {info.name for info in listed} == set(VERIFIERS) | JUDGE_VERIFIERS
+    assert {info.name for info in listed} == set(VERIFIERS) | JUDGE_VERIFIERS | MODEL_VERIFIERS
     for info in listed:
         assert "Label:" in info.description and "Value:" in info.description, info
 
