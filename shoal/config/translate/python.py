@@ -65,13 +65,16 @@ def read_calls(system: System, text: str, path: Path, given: Given) -> None:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running them")
-            _take(system, keyword.arg, reader.read(keyword.value), keyword.value.lineno, given)
+            read = reader.words if keyword.arg in system.functions else reader.read
+            _take(system, keyword.arg, read(keyword.value), keyword.value.lineno, given)
     for node in calls:
         if _called(node.func) in system.calls_beside:
-            for keyword in node.keywords:
+            placed = [ast.keyword(name, value) for name, value in zip(system.places, node.args, strict=False)]
+            for keyword in [*placed, *node.keywords]:
                 name = f"{_called(node.func)}.{keyword.arg}"
                 if name in system.names or any(name.startswith(known[:-1]) for known in system.families):
-                    _take(system, name, reader.read(keyword.value), keyword.value.lineno, given)
+                    read = reader.words if name in system.functions else reader.read
+                    _take(system, name, read(keyword.value), keyword.value.lineno, given)
 
 
 def _take(system: System, name: str, value: Any, line: int, given: Given) -> None:
@@ -106,6 +109,18 @@ class _Values:
     def read(self, node: ast.expr) -> Any:
         """The value of an expression; `Unread`, or with one inside, where only running would tell."""
         return self._read(node, frozenset())
+
+    def words(self, node: ast.expr) -> list[str]:
+        """Functions, one or a list of them, in the file's words; one that a call makes with that call."""
+        node = self._assigned(node, (ast.List, ast.Tuple))
+        items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+        assigned = [self._assigned(item, (ast.Call, ast.Constant)) for item in items]
+        return [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
+
+    def _assigned(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
+        """What was assigned to a name, if it is of one of the kinds."""
+        value = self._constants.get(node.id) if isinstance(node, ast.Name) else None
+        return value if value is not None and isinstance(value, kinds) else node
 
     def _read(self, node: ast.expr, seen: frozenset[str]) -> Any:
         unread = Unread(ast.unparse(node))

@@ -30,8 +30,12 @@ class System:
     """Classes whose calls in Python files hold its settings."""
     calls_beside: tuple[str, ...] = ()
     """Calls beside them; a keyword of one is the field "call.keyword", where the table has it or a family of it."""
+    places: tuple[str, ...] = ()
+    """Parameters of those that are given by place."""
     piecewise: tuple[str, ...] = ()
     """Fields that are tables, of which `compose` judges each setting that a Python file does not tell."""
+    functions: tuple[str, ...] = ()
+    """Fields that hold functions, of which a Python file tells the names."""
     presets: re.Pattern[str] | None = None
     """References to files of the system's own that are known by their names; they stay as they are written."""
     is_nested: bool = False

@@ -171,6 +171,8 @@ UNSLOTH = System(
     programs=TRL.programs,
     calls=("GRPOConfig", "UnslothGRPOConfig"),
     calls_beside=(*TRL.calls_beside, "from_pretrained", "get_peft_model"),
+    places=TRL.places,
+    functions=TRL.functions,
     model_field="model",
     data_field="train_dataset",
 )

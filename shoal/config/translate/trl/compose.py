@@ -6,9 +6,9 @@ from typing import Any
 
 from shoal.config.translate.draft import Draft, Source
 from shoal.config.translate.open_instruct.compose import run_name
-from shoal.config.translate.reward_model import set_reward_model
 from shoal.config.translate.scheduler import REFUSED, set_scheduler
 from shoal.config.translate.trackers import set_trackers
+from shoal.config.translate.trl.reward import compose_reward
 
 _AGGREGATION = {
     "grpo": "seq-mean-token-mean",
@@ -30,8 +30,6 @@ def compose(source: Source, draft: Draft) -> None:
     if source["model_name_or_path"]:
         draft.set("model.path", source["model_name_or_path"], source.origin("model_name_or_path"))
     _data(source, draft)
-    if path := source["reward_model_name_or_path"]:
-        set_reward_model(path, draft, source.origin("reward_model_name_or_path"))
     _model(source, draft)
     set_trackers(source, draft, "report_to", source["report_to"])
     for name, ours in (("wandb_project",) * 2, ("wandb_entity",) * 2, ("wandb_run_group", "wandb_group")):
@@ -43,6 +41,7 @@ def compose(source: Source, draft: Draft) -> None:
     _kl(source, draft)
     _correction(source, draft)
     _advantage(source, draft)
+    compose_reward(source, draft)
 
 
 def _data(source: Source, draft: Draft) -> None:

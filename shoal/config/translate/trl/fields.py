@@ -3,7 +3,6 @@
 from typing import Any
 
 from shoal.config.translate.fields import (
-    Fate,
     Field,
     Unfit,
     accepted,
@@ -25,15 +24,15 @@ FULL = (
     "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
 )
 _EVALUATION = "held-out questions are given in evaluation.sources, and how often in evaluation.every_steps"
+_REWARDS = (
+    "data.sources reward.weights reward.apply_verifiable_reward reward.format reward.overlong reward.repetition "
+    "reward.cosine"
+)
 _HOW = "how the process computes or prints is its own"
 
 
 _DTYPE = "the learner's type is bf16's, the engine's generator.dtype"
 _LORA = "LoRA and quantized training are put off: all weights are trained"
-_FUNCTIONS = (
-    "reward functions are Python's; here verifiers score, and each row of the data names its own: answer with "
-    "--set data.sources=..., whose verifier_column or verifier says which (a function of yours is one: reward.custom)"
-)
 
 
 def _stop_strings(kwargs: Any) -> list[str]:
@@ -127,18 +126,7 @@ GRPO: list[Field] = [
     composed("vespo_lambda_neg", "number", 2.0, "loss.vespo_lambda_negative"),
     mapped("off_policy_mask_threshold", "number", None, "loss.off_policy_mask"),
     composed("use_bias_correction_kl", "flag", True, "kl.gradient"),
-    Field(
-        "reward_weights",
-        "any",
-        None,
-        Fate.REFUSED,
-        ("reward.weights",),
-        accepts=(None,),
-        why=(
-            "reward functions are Python objects, and weights are theirs by place; here they are the verifiers' by "
-            "name: --set reward.weights.math=0.5"
-        ),
-    ),
+    composed("reward_weights", "numbers", None, _REWARDS, why="of reward_funcs, by place"),
     composed("multi_objective_aggregation", "text", "sum_then_normalize", "advantage.per_verifier"),
     composed("scale_rewards", "any", "group", "advantage.scale"),
     composed("sync_ref_model", "flag", False, "kl.reference_update_steps"),
@@ -335,17 +323,15 @@ BESIDE: list[Field] = [
     ignored("ignore_bias_buffers", _HOW),
     ignored("vllm_device", _TRANSFORMERS),
     ignored("vllm_dtype", _DTYPE),
-    Field(
+    composed(
         "reward_funcs",
-        "any",
+        "texts",
         None,
-        Fate.REFUSED,
-        ("data.sources",),
-        accepts=(None,),
-        why=_FUNCTIONS,
-        aliases=("GRPOTrainer.reward_funcs",),
+        _REWARDS,
+        why="those of trl.rewards, by name",
+        aliases=["GRPOTrainer.reward_funcs"],
     ),
-    composed("reward_model_name_or_path", "text", None, "reward.model"),
+    composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
     refused("GRPOTrainer.peft_config", "any", None, _LORA),
     refused("GRPOTrainer.tools", "any", None, _TOOLS, accepts=[None, []]),
     refused("GRPOTrainer.rollout_func", "any", None, _TOOLS),

@@ -158,6 +158,82 @@ def test_trls_losses_have_their_objectives(values: dict[str, Any], expected: dic
     assert {name: getattr(loss, name) for name in expected} == expected
 
 
+def test_trls_own_reward_functions_are_verifiers_and_parts_by_their_weights() -> None:
+    functions = ["accuracy_reward", "trl.rewards.think_format_reward", "get_soft_overlong_punishment(100, 20)"]
+    values = TRL | {"dataset_name": "org/math", "reward_funcs": functions, "reward_weights": [1.0, 0.5, 2.0]}
+    config = parse_config(translate(SYSTEMS["trl"], Given(values), overrides=["model.path=m"]).values)
+    (data,) = config.data.sources
+    assert (data.dataset, data.messages_column, data.verifier) == ("org/math", "prompt", "math")
+    assert data.ground_truth_column == "solution"
+    assert config.reward.weights == {"math": 1.0}
+    assert (config.reward.format.kind, config.reward.format.mode, config.reward.format.value) == ("think", "add", 0.5)
+    overlong = config.reward.overlong
+    assert (overlong.factor, overlong.max_length_tokens, overlong.buffer_tokens) == (2.0, 100, 20)
+    assert not config.advantage.partial_rewards, "parts make one reward"
+    alone = _config("trl", TRL | {"reward_funcs": ["accuracy_reward"]})
+    assert alone.reward.weights == {"math": 1.0} and alone.advantage.partial_rewards
+
+
+def test_trls_reward_for_length_pays_by_right_and_wrong_without_paying_twice() -> None:
+    text = "get_cosine_scaled_reward(max_len=200, max_value_correct=2.0)"
+    reward = _config("trl", TRL | {"reward_funcs": [text, "get_repetition_penalty_reward(2)"]}).reward
+    assert not reward.apply_verifiable_reward
+    assert (reward.cosine.factor, reward.cosine.max_length_tokens, reward.cosine.correct_short) == (1.0, 200, 2.0)
+    assert (reward.repetition.ngram_size, reward.repetition.max_penalty) == (2, -1.0)
+    script = _config("trl", TRL | {"reward_funcs": ["accuracy_reward", "get_soft_overlong_punishment"]}).reward
+    assert (script.overlong.max_length_tokens, script.overlong.buffer_tokens) == (1280, 256), "trl grpo's own numbers"
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "message"),
+    [
+        ({"reward_funcs": ["my_reward"]}, "reward_funcs", "reward.custom.NAME.file"),
+        ({"reward_funcs": ["reasoning_accuracy_reward"]}, "reward_funcs", "only what follows </think>"),
+        ({"reward_funcs": ["org/reward-model", "accuracy_reward"]}, "reward_funcs", '["math", "reward_model"]'),
+        ({"reward_funcs": ["lambda completions: [1.0]"]}, "reward_funcs", "reward.custom.NAME.file"),
+        ({"reward_funcs": ["get_soft_overlong_punishment(x=1)"]}, "reward_funcs", "has no parameter x"),
+        ({"reward_funcs": ["accuracy_reward"], "reward_weights": [1, 2]}, "reward_weights", "2 for 1 reward_funcs"),
+        ({"reward_weights": [1.0]}, "reward_weights", "not given"),
+        (
+            {"reward_funcs": ["think_format_reward"], "multi_objective_aggregation": "normalize_then_sum"},
+            "multi_objective_aggregation",
+            '["math", "think_format"]',
+        ),
+    ],
+)
+def test_reward_functions_without_a_counterpart_are_refused_by_name(
+    values: dict[str, Any], field: str, message: str
+) -> None:
+    translation = translate(SYSTEMS["trl"], Given(TRL | {"dataset_name": "d"} | values), overrides=["model.path=m"])
+    refusals = [item for item in translation.blocking if item.name == field]
+    assert refusals and message in str(refusals[0]), [str(item) for item in refusals]
+
+
+def test_a_reward_model_of_trl_scores_beside_the_form_of_an_answer() -> None:
+    values = TRL | {"dataset_name": "d", "reward_model_name_or_path": "org/reward"}
+    values |= {"reward_funcs": ["think_format_reward"], "reward_weights": [2.0, 0.5]}
+    config = parse_config(translate(SYSTEMS["trl"], Given(values), overrides=["model.path=m"]).values)
+    assert (config.reward.model.path, config.data.sources[0].verifier) == ("org/reward", "reward_model")
+    assert (config.reward.weights, config.reward.format.value) == ({"reward_model": 2.0}, 0.5)
+
+
+def test_reward_functions_are_read_from_the_trainers_call(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "soft = get_soft_overlong_punishment(max_completion_len=64, soft_punish_cache=16)\n"
+        "args = GRPOConfig(max_steps=10, reward_weights=[1.0, 0.1, 1.0])\n"
+        "trainer = GRPOTrainer('org/model', [accuracy_reward, mine, soft], args, load())\n"
+    )
+    values = read_given(SYSTEMS["trl"], [str(path)]).values
+    assert values["GRPOTrainer.model"] == "org/model"
+    assert values["GRPOTrainer.reward_funcs"] == [
+        "accuracy_reward", "mine", "get_soft_overlong_punishment(max_completion_len=64, soft_punish_cache=16)"
+    ]  # fmt: skip
+    translation = translate(SYSTEMS["trl"], Given(values | {"dataset_name": "d"}))
+    assert [(refusal.name, refusal.value) for refusal in translation.blocking] == [("reward_funcs", "mine")]
+    assert _config("trl", values).reward.overlong.max_length_tokens == 64, "data of one's own answers it"
+
+
 def test_trls_generation_batches_become_groups_and_mini_batches() -> None:
     values = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "steps_per_generation": 8}
     config = _config("trl", TRL | values | {"num_generations": 8, "num_iterations": 2})
