@@ -60,6 +60,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         """Break the connection after READY, as a killed process does."""
         self.corrupt = False
         """Answer DONE with another hash."""
+        self.may_sample = asyncio.Event()
+        """While it is not set, no completion comes."""
+        self.may_sample.set()
         self.num_completions = 0
         self.num_loads = 0
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
@@ -93,6 +96,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
             assert self._version is not None
             first = self._version
             await asyncio.sleep(self.delay_s * random.Random(seed).random())
+            await self.may_sample.wait()
             await self._running.wait()
             chance = 0.2 + 0.6 * min(self._version.policy_version / 10, 1)
             text = ("1" if random.Random(seed).random() < chance else "0") + "x" * (seed % 5)

@@ -1,0 +1,153 @@
+"""A run whose code verifier loses its sandbox: real coordinator, real reward service, real sandboxes.
+
+Learner and generator follow a script; `tests/acceptance/test_lost_sandbox.py` has real ones.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
+from services.reward.verifiers import code
+from shoal.rpc.channel import connect
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import coordinator_pb2_grpc, worker_pb2
+from tests.scripted import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serve_worker
+
+SERVICE = "shoal.v1.CoordinatorService"
+NUM_STEPS = 8
+RESUME = "import sys; from services.coordinator.cli import main; sys.argv[1:] = ['run', 'resume']; main()"
+
+
+@asynccontextmanager
+async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A Python process of ours, ended with the block."""
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=os.environ | environment,
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.terminate()
+        await started.wait()
+
+
+async def until_written(file: Path) -> str:
+    async with asyncio.timeout(60):
+        text = ""
+        while not text:
+            await asyncio.sleep(0.05)
+            text = file.read_text() if file.exists() else ""
+    return text.strip()
+
+
+async def until(stub: Any, wanted: str, **attributes: str) -> pb.RunEvent:
+    """The first event of a kind, in the run's history or to come."""
+    async for response in stub.WatchRun(pb.WatchRunRequest(), timeout=120):
+        event = response.event
+        if event.kind == wanted and all(event.attributes[name] == value for name, value in attributes.items()):
+            return event
+    raise AssertionError(f"the run ended without the event {wanted} {attributes}")
+
+
+def lose_sandboxes(reward: int, bwrap: Path) -> None:
+    """Takes bubblewrap away, and ends what it runs."""
+    bwrap.unlink()
+    for child in psutil.Process(reward).children(recursive=True):
+        if child.name() == "bwrap":
+            child.kill()
+
+
+async def test_a_run_that_loses_its_sandbox_pauses_and_goes_on_without_losing_a_group(
+    model: Path, tmp_path: Path
+) -> None:
+    if why := code.unavailable():
+        pytest.skip(f"no sandbox: {why}")
+    real_bwrap = shutil.which("bwrap")
+    assert real_bwrap is not None
+    bwrap = tmp_path / "bin" / "bwrap"
+    bwrap.parent.mkdir()
+    bwrap.symlink_to(real_bwrap)
+    # Of the scripted generator's programs "1" and "0" are valid, and those with letters behind the digit are not.
+    row = {"messages": [{"role": "user", "content": "?"}], "ground_truth": ["assert True"], "dataset": "code"}
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for _ in range(50)))
+    config = arithmetic_config(
+        model,
+        data={"sources": [{"path": str(data)}]},
+        grpo={"max_skipped_steps": 20},
+        run={"num_steps": NUM_STEPS},
+        coordinator={"worker_timeout_s": 120},
+    )
+    port_file = tmp_path / "port"
+    folder = tmp_path / "runs"
+    serve = ("--listen", "127.0.0.1:0", "--data-dir", str(folder), "--port-file", str(port_file))
+    async with process("-m", "services.coordinator", *serve):
+        address = await until_written(port_file)
+        stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(address, SERVICE))
+        worker = ("--coordinator", address, "--listen", "127.0.0.1:0")
+        async with process("-m", "services.reward", *worker, PATH=str(bwrap.parent)) as reward:
+            plane = Plane()
+            learner, generator = ScriptedLearner(plane), ScriptedGenerator(plane, delay_s=0.02)
+            scripted = [
+                await serve_worker(address, worker_pb2.WORKER_KIND_LEARNER, learner, "learner-0"),
+                await serve_worker(address, worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0"),
+            ]
+            request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()))
+            run_id = (await stub.StartRun(request, timeout=60)).run.run_id
+            await until(stub, "step")
+            # What is being scored is scored before the sandbox goes; what comes after it finds none.
+            generator.may_sample.clear()
+            await asyncio.sleep(1.0)
+            lose_sandboxes(reward.pid, bwrap)
+            generator.may_sample.set()
+
+            outage = await until(stub, "reward_outage")
+            assert outage.attributes["verifier"] == "code", outage
+            assert "bubblewrap is not installed" in outage.message and "shoal run resume" in outage.message, outage
+            await until(stub, "state", state="PAUSED")
+            # What had been scored before may still be trained on; then nothing is.
+            await asyncio.sleep(1.0)
+            num_batches = len(learner.batches)
+            await asyncio.sleep(1.0)
+            assert len(learner.batches) == num_batches < NUM_STEPS, f"{len(learner.batches)} of {NUM_STEPS} steps"
+
+            bwrap.symlink_to(real_bwrap)
+            async with process("-c", RESUME, SHOAL_COORDINATOR=address) as resume:
+                assert await resume.wait() == 0
+            await until(stub, "state", state="FINISHED")
+            for server, beating in scripted:
+                beating.cancel()
+                await server.stop(0)
+
+    events = [json.loads(line) for line in (folder / run_id / "events.jsonl").read_text().splitlines()]
+    assert [event["kind"] for event in events].count("reward_outage") == 1
+    assert [event["attributes"] for event in events if event["kind"] == "group_dropped"] == []
+    rows = [json.loads(line) for line in (folder / run_id / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "time/step" in row]
+    assert len(learner.batches) == len(steps) == NUM_STEPS
+    assert {row["val/unscored_rate"] for row in steps} == {0.0}
+    assert {row["val/code_failed_rate"] for row in steps} == {0.0}
+    assert all(row["time/code_scoring"] > 0 for row in steps), steps
+    with sqlite3.connect(folder / run_id / "ledger.sqlite") as ledger:
+        states = Counter(ledger.execute("SELECT state, drop_reason FROM groups").fetchall())
+        numbers = [number for (number,) in ledger.execute("SELECT order_number FROM groups ORDER BY order_number")]
+    assert not [key for key in states if key[1] == "not_scored"], f"groups were lost to the outage: {states}"
+    assert numbers == list(range(len(numbers))), "an order number is missing"
