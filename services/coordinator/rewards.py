@@ -22,8 +22,6 @@ LABELS_TIMEOUT_S = 600.0
 _LABELS_AT_ONCE, _BYTES_AT_ONCE = 512, 1 << 20
 _LABEL_REQUESTS = 4
 """Under way at once, so that all processes of all services have work."""
-_RETRY_AFTER_S = 1.0
-"""Where a service that is too busy does not say when to come again."""
 
 
 class GrowingGroup:
@@ -118,7 +116,7 @@ class Rewards:
 
         Scoring has no side effects, so a service that goes away is replaced by another, which gets the completions
         that have no score yet; and so does one that was too busy, after the time that it asked for. Raises
-        `FailedPrecondition` when there is none for too long.
+        `FailedPrecondition` when there is none for too long, `InvalidArgument` for what cannot be sent.
         """
         scores: dict[int, Score] = {}
         while True:
@@ -127,8 +125,10 @@ class Rewards:
                 await self._score_at(member, prompt, group, timeout_s, scores)
                 return [scores[index] for index in sorted(scores)]
             except ResourceExhausted as error:
+                if error.retry_after_s is None:  # A completion larger than a message may be: no time makes it fit.
+                    raise InvalidArgument(f"{group_id} has a completion that cannot be sent: {error.message}") from None
                 # Not before it said, and not all who were refused at the same moment.
-                await asyncio.sleep((error.retry_after_s or _RETRY_AFTER_S) * random.uniform(1.0, 1.2))
+                await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.2))
             except (Unavailable, Internal, FailedPrecondition) as error:
                 # FailedPrecondition: a new process at the old one's address, which is not configured yet.
                 await self._fleet.lost(member, error)

@@ -106,6 +106,11 @@ class CodeOptions(Section):
     """Drop any word after the opening backticks, not just "python"."""
 
 
+class ReasoningGymOptions(Section):
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest time for a task's scorer on one answer; past it the completion is UNSCORABLE."""
+
+
 class VerifiersConfig(Section):
     code: CodeOptions = CodeOptions()
     """Programs whose functions are called by tests."""
@@ -121,6 +126,8 @@ class VerifiersConfig(Section):
     """As long as the label says."""
     up_to_max_length: LengthOptions = LengthOptions()
     """At most as long as the label says."""
+    reasoning_gym: ReasoningGymOptions = ReasoningGymOptions()
+    """An answer to a reasoning-gym task."""
     regex: RegexOptions = RegexOptions()
     """A pattern found in the completion."""
     json_schema: JsonSchemaOptions = JsonSchemaOptions()

@@ -8,11 +8,12 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from shoal.errors import Aborted, DataLoss, Internal, ResourceExhausted, ShoalError
+from shoal.errors import Aborted, DataLoss, Internal, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rpc import spans
 from shoal.rpc.errors import Abort, internal_status, to_status
 from shoal.telemetry import metrics, names
@@ -140,6 +141,9 @@ def _answer_to(error: BaseException, method: str) -> Abort:
     if isinstance(error, asyncio.CancelledError):
         # The handler waited for something that was cancelled. gRPC would let the caller wait for its deadline.
         return to_status(Aborted(f"{method}: what the call waited for was cancelled"))
+    if isinstance(error, DecodeError):
+        # The messages of a stream are parsed as the handler asks for them.
+        error = InvalidArgument(f"{method}: a message of the call cannot be read: {error}")
     if not isinstance(error, ShoalError):
         _log.error("call failed", extra={"method": method}, exc_info=error)
         return internal_status(method)

@@ -17,9 +17,10 @@ from services.coordinator.rewards import GrowingGroup, Rewards
 from services.coordinator.workers import WorkerRecord
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
-from shoal.errors import ResourceExhausted, ShoalError
+from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
 from shoal.rpc.channel import connect
+from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import (
@@ -107,8 +108,9 @@ async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[Rewards]:
             record = WorkerRecord(f"reward-{number}", worker_pb2.WORKER_KIND_REWARD, address, 0, time.monotonic())
             members.append(Member(record, channel, RewardServiceStub(channel)))
         events = EventLog(tmp_path / "events.jsonl")
+        config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
         try:
-            yield Rewards(Replicas(members), events, wait_timeout_s=5.0)  # type: ignore[arg-type]
+            yield Rewards(Replicas(members), events, config)  # type: ignore[arg-type]
         finally:
             for servicer in servicers:
                 if getattr(servicer, "stopping", None) is None:  # gRPC does not bear to be stopped twice.
@@ -141,6 +143,18 @@ async def test_a_busy_service_is_asked_again_for_the_rest_and_not_before_it_said
     pauses = [later - earlier for earlier, later in zip(replica.began, replica.began[1:], strict=False)]
     assert min(pauses) >= RETRY_AFTER_S, f"asked again after {min(pauses):.3f} s, told {RETRY_AFTER_S}"
     assert rewards.occupancy.take().num_tokens == 10
+
+
+async def test_a_completion_that_no_message_holds_is_refused_at_once(tmp_path: Path) -> None:
+    async with routed(tmp_path, Replica()) as rewards:
+        group = GrowingGroup()
+        tokens = np.array([5], np.int32)
+        text = "x" * (MAX_MESSAGE_BYTES + 1)
+        group.add(Completion(0, tokens, np.zeros(1, np.float32), FinishReason.STOP, (), seed=0, text=text))
+        group.complete()
+        prompt = Prompt("a:0", np.zeros(0, np.int32), "", (GroundTruth("gsm8k", "5"),))
+        with pytest.raises(InvalidArgument, match="larger than max"):
+            await rewards.score("group-a", prompt, group, timeout_s=30.0)
 
 
 async def test_what_a_dying_replica_has_not_scored_is_scored_by_another_each_once(tmp_path: Path) -> None:

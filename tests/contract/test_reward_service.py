@@ -7,102 +7,37 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from google.protobuf.struct_pb2 import Struct
 
 from services.reward.registry import VERIFIERS
 from services.reward.service import RewardService
 from services.reward.verifiers import code
-from shoal.config.load import config_struct, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
-from shoal.rollout import ChatMessage, GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rollout import ChatMessage, GroundTruth, Prompt, ScoreOutcome
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
-from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
+from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
-from shoal.wire import ground_truth_to_wire, int32_to_wire, prompt_to_wire, score_from_wire
+from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
+from tests.reward_client import TIMEOUT_S, RewardClient, completion_request, config, prompt_request
 from tests.unit.reward.judge_server import judge_server
 
 # Working this out takes longer than anybody waits.
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
-TIMEOUT_S = 60.0
 
 
-class Client:
-    """A reward service and a stub that talks to it."""
+class Client(RewardClient):
+    """Asks a service in this process."""
 
     def __init__(self, service: RewardService, stub: RewardServiceStub) -> None:
+        super().__init__(stub)
         self.service = service
-        self.stub = stub
-
-    async def configure(self, run_id: str = "run-1", **reward: Any) -> worker_pb2.WorkerStatus:
-        request = reward_pb2.RewardServiceConfigureRequest(run_id=run_id, config=config(**reward))
-        return (await self.stub.Configure(request, timeout=TIMEOUT_S)).status
-
-    async def configured(self, **reward: Any) -> "Client":
-        await self.configure(**reward)
-        await self.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
-        return self
-
-    async def status(self) -> reward_pb2.RewardServiceGetStatusResponse:
-        return await self.stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=5)
-
-    async def until(self, holds: Callable[[reward_pb2.RewardServiceGetStatusResponse], bool]) -> None:
-        """Asks for the status until it is as wanted, as any client must."""
-        async with asyncio.timeout(TIMEOUT_S):
-            status = await self.status()
-            while not holds(status):
-                await asyncio.sleep(0.02)
-                status = await self.status()
-
-    async def until_running(self, number: int) -> None:
-        await self.until(lambda status: status.status.load.num_running >= number)
-
-    async def score(self, truths: Sequence[GroundTruth], texts: Sequence[str]) -> list[Score]:
-        """Scores in the order in which they come."""
-        requests = [prompt_request(truths), *(completion_request(*pair) for pair in enumerate(texts))]
-        return await self.send(requests)
-
-    async def send(self, requests: Sequence[reward_pb2.ScoreGroupRequest]) -> list[Score]:
-        async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
-            for request in requests:
-                yield request
-
-        call = self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S)
-        return [score_from_wire(response.score) async for response in call]
-
-
-def config(**reward: Any) -> Struct:
-    values = {
-        "model": {"path": "m"},
-        "data": {"sources": [{"task": "arithmetic"}]},
-        "grpo": {"group_size": 2},
-        "reward": reward,
-    }
-    return config_struct(parse_config(values))
-
-
-def prompt_request(truths: Sequence[GroundTruth]) -> reward_pb2.ScoreGroupRequest:
-    prompt = Prompt("test:0", np.zeros(0, np.int32), "a question", tuple(truths))
-    return reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
-
-
-def completion_request(index: int, text: str, token_ids: Sequence[int] = ()) -> reward_pb2.ScoreGroupRequest:
-    return reward_pb2.ScoreGroupRequest(
-        completion=rollout_pb2.Completion(
-            sample_index=index,
-            text=text,
-            token_ids=int32_to_wire(np.array(token_ids, np.int32)),
-            finish_reason=rollout_pb2.FINISH_REASON_STOP,
-        )
-    )
 
 
 @pytest.fixture
