@@ -16,7 +16,7 @@ from shoal.config.data import DataConfig
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.rollout import GroundTruth, Prompt
 
-_SHOWN, _MOST_CHARACTERS = 3, 300
+_SHOWN, _MOST_CHARACTERS = 3, 240
 
 
 @dataclass(frozen=True)

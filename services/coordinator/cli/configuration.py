@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,15 +63,19 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -
         from services.coordinator.preflight import check_weights, preflight
 
         inputs = preflight(config)
-        facts |= _label_facts(config, inputs) | {
-            "prompts": len(inputs.prompts.prompts),
+        labels, unusable = _looked_at(config, inputs)
+        prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
+        held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
+        facts |= {
+            "prompts": len(prompts),
             "prompts_dropped_too_long": inputs.prompts.num_dropped_too_long,
-            "longest_prompt_tokens": max(len(prompt.token_ids) for prompt in inputs.prompts.prompts),
-            "held_out_prompts": len(inputs.evaluation_prompts),
+            "labels_looked_at": labels,
+            "prompts_left_out_for_labels": len(inputs.prompts.prompts) - len(prompts),
+            "longest_prompt_tokens": max(len(prompt.token_ids) for prompt in prompts),
+            "held_out_prompts": len(held_out),
+            "held_out_prompts_left_out_for_labels": len(inputs.evaluation_prompts) - len(held_out),
             "stop_token_ids": list(inputs.stop_token_ids),
-            "passes_over_the_data": round(
-                config.run.num_steps * config.grpo.groups_per_step / len(inputs.prompts.prompts), 3
-            ),
+            "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
             "model_folder": str(check_weights(config)),
             **_own_verifiers(config, inputs.verifiers_to_ask_for),
         }
@@ -87,15 +91,18 @@ def check(path: Path, overrides: Sequence[str], *, deep: bool, output: Output) -
         print("the configuration is valid" + ("" if deep else "; --deep also loads tokenizer, data and labels"))
 
 
-def _label_facts(config: RunConfig, inputs: "PreparedInputs") -> dict[str, Any]:
-    """What became of the labels. Raises `InvalidArgument` where `data.malformed_labels` refuses them."""
+def _looked_at(config: RunConfig, inputs: "PreparedInputs") -> tuple[int | str, Collection[str]]:
+    """How many labels were looked at, or why none was; and the prompts that are left out because of theirs.
+
+    Raises `InvalidArgument` where `data.malformed_labels` refuses them.
+    """
     from services.coordinator.cli.rewards import ask_reward
     from services.coordinator.labels import Labels, left_out
 
     if config.data.malformed_labels == "keep":
-        return {"labels": "not checked, since data.malformed_labels is keep"}
+        return "none, since data.malformed_labels is keep", ()
     if importlib.util.find_spec("math_verify") is None:
-        return {"labels": "not checked here, without shoal[reward]: a run's start checks them"}
+        return "none here, without shoal[reward]; a run looks at them when it starts", ()
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     labels = Labels((*prompts, *questions))
     asked = [[truth.verifier, truth.label] for truth in labels.distinct]
@@ -107,7 +114,7 @@ def _label_facts(config: RunConfig, inputs: "PreparedInputs") -> dict[str, Any]:
     malformed = labels.malformed(problems)
     for said, _ in left_out(config.data, malformed, prompts, questions):
         print(f"note: {said}", file=sys.stderr)
-    return {"labels": len(labels.distinct), "prompts_left_out_for_labels": len(malformed)}
+    return len(labels.distinct), {label.prompt_id for label in malformed}
 
 
 def _own_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
