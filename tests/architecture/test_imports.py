@@ -29,6 +29,7 @@ def _modules_after(statement: str) -> set[str]:
         "import services.coordinator.cli.train, services.coordinator.cli.control, services.coordinator.cli.doctor",
         "import services.coordinator.service, services.coordinator.preflight",
         "import shoal.config, shoal.data, shoal.rpc.server, shoal.telemetry.setup, shoal.weights.manifest",
+        "import shoal.reward_model, services.reward.service, services.reward.offline",
     ],
 )
 def test_coordinator_command_line_and_library_import_nothing_heavy(statement: str) -> None:
