@@ -17,6 +17,7 @@ from shoal.reasoning_entry import entry_to_text
 from shoal.rollout import GroundTruth
 from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 
+BY_NAME = {"definitions": {"c": {"$id": "#c", "type": "integer"}}, "items": {"$ref": "#c"}}
 GYM = {
     "task": "leg_counting",
     "options": "{}",
@@ -55,7 +56,13 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
         [{}, {"func_name": "no_such"}, {"func_name": "verify_keywords"}, {"func_name": "validate_title", "N": 2}],
     ),
     "json_schema": (
-        [{"type": "object"}, True, json.dumps({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"})],
+        [
+            {"type": "object"},
+            True,
+            {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "http://a/b", **BY_NAME},
+            {"properties": {"$ref": {"const": {"$ref": "#/no/reference"}}}},
+            json.dumps({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"}),
+        ],
         [
             "no JSON",
             [],
