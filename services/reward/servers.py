@@ -158,7 +158,7 @@ class RewardServers:
     """All of a configuration. Belongs to one event loop."""
 
     def __init__(self, config: Mapping[str, RewardServerConfig]) -> None:
-        self._config = config
+        self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
         self._servers: list[RewardServer] = []
         self.verifiers: dict[str, ServedVerifier] = {}
         """By name."""

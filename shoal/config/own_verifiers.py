@@ -100,6 +100,17 @@ def check_name(name: str) -> str:
     return lower
 
 
+def free_names(custom: Mapping[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
+    """The tables by their names in lower case. Raises `ValueError` for a name that is not free."""
+    tables: dict[str, CustomVerifierConfig] = {}
+    for given, table in custom.items():
+        name = check_name(given)
+        if name in tables:
+            raise ValueError(f"{name!r} is there twice, in capital letters and in small ones: choose another name")
+        tables[name] = table
+    return tables
+
+
 def check_names(custom: Iterable[str], servers: Mapping[str, RewardServerConfig]) -> None:
     """Raises `ValueError` when two tables claim one name."""
     owners = {name: f"reward.custom.{name}" for name in custom}

@@ -12,7 +12,7 @@ from shoal.config.composition import (
     RepetitionPenaltyConfig,
 )
 from shoal.config.judge import JudgeConfig
-from shoal.config.own_verifiers import CustomVerifierConfig, RewardServerConfig, check_name, check_names
+from shoal.config.own_verifiers import CustomVerifierConfig, RewardServerConfig, check_names, free_names
 from shoal.config.reward_model import RewardModelConfig
 from shoal.config.section import Section
 from shoal.config.verifiers import VerifiersConfig
@@ -94,7 +94,7 @@ class RewardConfig(Section):
     @field_validator("custom")
     @classmethod
     def _names_are_free(cls, custom: dict[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
-        return {check_name(name): table for name, table in custom.items()}
+        return free_names(custom)
 
     @model_validator(mode="after")
     def _names_have_one_owner(self) -> Self:

@@ -43,7 +43,7 @@ class OwnVerifiers:
         self, config: Mapping[str, CustomVerifierConfig], on_code: Callable[[OwnVerifier], None] = lambda _: None
     ) -> None:
         """`on_code` is told of every version that is to be used from then on."""
-        self._config = config
+        self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
         self._on_code = on_code
         self._verifiers: dict[str, OwnVerifier] = {}
         self._notices: dict[str, str] = {}

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from services.coordinator.cli import main
+from services.coordinator.cli import configuration, main
+from services.coordinator.cli.output import Output
+from shoal.errors import InvalidArgument
 from shoal.verifiers import BUILT_IN_VERIFIERS
 from tests.tiny_model import make_tiny_model
 from tests.unit.reward.judge_server import completion, graded, judge_server_beside
@@ -113,6 +116,8 @@ def test_a_judge_is_asked_and_its_cost_told(shoal: Shoal, tmp_path: Path) -> Non
         ({"completion": None}, "rows.jsonl:1: completion must be a text (found: NoneType)"),
         ({"finish_reason": "eos"}, "rows.jsonl:1: finish_reason must be 'stop' or 'length' (found: 'eos')"),
         ({"token_ids": [0.5]}, "rows.jsonl:1: token_ids must be a list of integers"),
+        ({"token_ids": [2**31]}, "rows.jsonl:1: token_ids must be a list of integers from 0 to 2^31 - 1"),
+        ({"completion": "\ud800"}, "rows.jsonl:1: completion is not valid Unicode"),
         ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
         ({"verifier": "reward_model"}, "rows.jsonl:1: a reward model needs a prompt"),
         ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: each of prompt needs a role and a content"),
@@ -135,3 +140,59 @@ def test_every_verifier_is_described(shoal: Shoal) -> None:
     assert all(verifier["description"] for verifier in listed)
     code, out, _ = shoal("list")
     assert "gsm8k (reads text)" in out
+
+
+def test_verifiers_of_yours_score_and_are_described(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text(
+        'def score(completion, label, prompt):\n    """Label: a word."""\n'
+        "    return (label in completion) + (prompt == 'Why?') if label else None\n"
+    )
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[model]\npath = "unused"\n[[data.sources]]\npath = "unused.jsonl"\n[reward.custom.Mine]\nfile = "score.py"\n'
+    )
+    mine = {"completion": "so 5", "ground_truth": "5", "verifier": "MINE"}
+    rows = rows_file(tmp_path, mine, mine | {"prompt": "Why?"}, mine | {"ground_truth": ""})
+    code, out, error = shoal("score", rows, "--config", str(config), "-o", "json")
+    assert code == 0, error
+    assert [row["reward"] for row in json.loads(out)["rows"]] == [1, 2, None]
+    code, out, error = shoal("list", "--config", str(config))
+    assert code == 0 and "mine (reads completion label prompt)\n    code " in out and "    Label: a word." in out, out
+    code, _, error = shoal("score", rows, "--set", f"reward.custom.mine.file={tmp_path / 'none.py'}")
+    assert code == 2 and f"reward.custom.mine.file: there is no file {tmp_path / 'none.py'}" in error, error
+    code, _, error = shoal("score", rows, "--config", str(config), "--set", "reward.custom.Mine.function=judge")
+    assert code == 2 and "reward.custom.mine.function: " in error and "it has: score" in error, error
+    code, _, error = shoal("score", rows, "--set", "reward.servers.other.address=127.0.0.1:1")
+    assert code == 1 and "reward.servers.other.address: 127.0.0.1:1 does not list its verifiers" in error, error
+
+
+def test_a_deep_check_tries_verifiers_of_yours_and_says_what_it_cannot_know(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "score.py").write_text("import no_such_module\n")
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"messages": "Why?", "ground_truth": "x", "dataset": "mine"}\n')
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'[model]\npath = "{make_tiny_model(tmp_path / "model")}"\n[[data.sources]]\npath = "{data}"\n'
+        "[data]\nmax_prompt_tokens = 200\n[sampling]\nmax_completion_tokens = 8\n"
+    )
+
+    def check(*overrides: str) -> dict[str, Any]:
+        configuration.check(config, overrides, deep=True, output=Output.JSON)
+        facts: dict[str, Any] = json.loads(capfd.readouterr().out)
+        return facts
+
+    mine = f"reward.custom.mine.file={tmp_path / 'score.py'}"
+    with pytest.raises(typer.Exit) as refused:
+        check(mine)
+    said = capfd.readouterr().err
+    assert refused.value.exit_code == 2 and "score.py does not import: ModuleNotFoundError" in said, said
+    (tmp_path / "score.py").write_text("def score(completion): return 1\n")
+    assert set(check(mine)["custom_verifiers"]) == {"mine"}
+    with pytest.raises(InvalidArgument, match="no verifier is called 'mine'"):
+        check("reward.custom.other.file=/no/file.py")
+    facts = check("reward.custom.far.file=/no/file.py", "reward.servers.s.address=h:1")
+    assert facts["custom_verifiers_not_on_this_machine"] == ["far"]
+    assert facts["reward_servers_not_asked"] == ["h:1"]
+    assert facts["verifiers_not_known_before_the_run_starts"] == ["mine"]
