@@ -3,9 +3,16 @@
 chatml         <|im_start|>role, the message, <|im_end|>: what most models are taught
 tulu           <|user|> and <|assistant|> on lines of their own before each message, as Tulu's models have it
 tulu_thinker   the same; the answer begins with <think>
+tulu_r1        the same, behind what r1_zero asks for; earlier answers without their thoughts
+zephyr         as tulu, every message closed by the end-of-sequence token
 simple         the messages alone, one a line
 simple_space   the messages alone, parted by spaces
+simple_chat    "User: ", "Assistant: " before the messages, parted by empty lines; nothing begins the answer
 r1_zero        asks for <think>...</think> <answer>...</answer>; the answer begins with "Assistant: <think>"
+r1_zero_plain  the same; the answer begins with "Assistant:"
+r1_zero_boxed  as r1_zero, with a result in \\boxed{} asked for in every message
+answer_line    the messages alone; asks for a last line "Answer: ..."
+code_block     the messages alone; asks for a program in ```python
 """
 
 from pathlib import Path

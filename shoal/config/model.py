@@ -15,5 +15,6 @@ class ModelConfig(Section):
     """Where the tokenizer comes from, as `path`; unset takes the model's own."""
     chat_template: str | None = None
     """Replaces the tokenizer's own chat template, for training and evaluation prompts alike, and is exported with the
-    model: Jinja text, the path of a file of it, or a name: chatml, tulu, tulu_thinker, simple, simple_space, r1_zero. A
-    path in a configuration file is read when the file is, where the command runs."""
+    model: Jinja text, the path of a file of it, or a name: chatml, tulu, tulu_thinker, tulu_r1, zephyr, simple,
+    simple_space, simple_chat, r1_zero, r1_zero_plain, r1_zero_boxed, answer_line, code_block. A path in a configuration
+    file is read when the file is, where the command runs."""

@@ -6,34 +6,41 @@ from shoal.config.translate.draft import Draft, Source
 _OURS = {
     "tulu": "tulu",
     "tulu_thinker": "tulu_thinker",
+    "tulu_thinker_r1_style": "tulu_r1",
+    "zephyr": "zephyr",
     "simple_concat_with_new_line": "simple",
     "simple_concat_with_space": "simple_space",
+    "simple_chat": "simple_chat",
+    "r1_simple_chat": "r1_zero_plain",
     "r1_simple_chat_postpend_think": "r1_zero",
+    "r1_simple_chat_postpend_think_orz_style": "r1_zero_boxed",
+    "olmo_thinker_rlzero": "answer_line",
+    "olmo_thinker_code_rlzero": "code_block",
 }
-_IN_OUR_WORDS = ("r1_simple_chat_postpend_think",)
+_IN_OUR_WORDS = ("tulu_r1", "r1_zero", "r1_zero_plain", "r1_zero_boxed", "answer_line", "code_block")
 """Their instructions are said in other words here."""
 
-_WITHOUT_ONE = frozenset(
-    (
-        "assistant_message_only",
-        "olmo",
-        "olmo_old",
-        "olmo_thinker",
-        "olmo_thinker_code_rlzero",
-        "olmo_thinker_no_think_7b",
-        "olmo_thinker_no_think_sft_tokenization",
-        "olmo_thinker_remove_intermediate_thinking",
-        "olmo_thinker_rlzero",
-        "qwen_instruct_user_boxed_math",
-        "r1_simple_chat",
-        "r1_simple_chat_postpend_think_orz_style",
-        "r1_simple_chat_postpend_think_tool_vllm",
-        "simple_chat",
-        "tulu_thinker_r1_style",
-        "zephyr",
-    )
+_OLMO = (
+    "begins every prompt with a system message in Ai2's words, which this model was taught and others were not: leave "
+    "it out where the model's own tokenizer has that template"
 )
-"""Other names that open-instruct knows."""
+_WITHOUT_ONE = {
+    **dict.fromkeys(
+        (
+            "olmo",
+            "olmo_old",
+            "olmo_thinker",
+            "olmo_thinker_no_think_7b",
+            "olmo_thinker_no_think_sft_tokenization",
+            "olmo_thinker_remove_intermediate_thinking",
+        ),
+        _OLMO,
+    ),
+    "assistant_message_only": "writes no question, only what assistants said, which is nothing to sample from",
+    "qwen_instruct_user_boxed_math": "its instruction is not known here",
+    "r1_simple_chat_postpend_think_tool_vllm": "asks for code that is run meanwhile; tools are put off",
+}
+"""Other names that open-instruct knows, and why there is none here."""
 
 _FIELD = "model.chat_template"
 _CURE = f"give its Jinja text, or the path of a file of it, with --set {_FIELD}=..."
@@ -49,18 +56,20 @@ def set_chat_template(source: Source, draft: Draft) -> None:
         return
     ours = _OURS.get(name)
     if ours is None:
-        reason = f"Shoal has no template that writes the same: {_CURE}"
-        if name not in _WITHOUT_ONE:
-            reason = (
+        reason = (
+            f"{_WITHOUT_ONE[name]}; or {_CURE}"
+            if name in _WITHOUT_ONE
+            else (
                 "open-instruct has no template of this name, as far as known, and silently takes the tokenizer's own: "
                 f"leave it out to do the same, or {_CURE}"
             )
+        )
         draft.refuse("chat_template_name", name, reason, cure=_FIELD)
         return
-    if name in _IN_OUR_WORDS:
+    if ours in _IN_OUR_WORDS:
         draft.notes.append(
-            f"chat_template_name = {name}: the same turns and the same beginning of the answer; the instruction before "
-            "them is in Shoal's own words"
+            f"chat_template_name = {name}: the same turns and the same beginning of the answer; what it asks for is "
+            "said in Shoal's own words"
         )
     names = ("chat_template_name", "add_bos") if add_bos else ("chat_template_name",)
     draft.set(_FIELD, "{{ bos_token }}" + template_text(ours) if add_bos else ours, source.origin(*names))

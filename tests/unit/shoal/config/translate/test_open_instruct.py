@@ -1,5 +1,6 @@
 """Launches of open-instruct become the same training."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
 from shoal.config.translate import Translation, translate_arguments
 from shoal.errors import InvalidArgument
+from tests.golden import golden_folder
 
 MODEL = ("--model_name_or_path", "m")
 
@@ -152,8 +154,25 @@ def test_an_instruction_in_other_words_is_noted() -> None:
     assert not any("own words" in note for note in _translate("--chat_template_name", "tulu").notes)
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("olmo_thinker_rlzero", "answer_line"), ("zephyr", "zephyr")])
+def test_chat_templates_are_taken_by_what_they_write(theirs: str, ours: str) -> None:
+    assert _config("--chat_template_name", theirs).model.chat_template == ours
+
+
+def test_every_chat_template_of_open_instruct_is_known_or_refused_with_its_reason() -> None:
+    found = golden_folder().parent / "reference" / "open-instruct.md"
+    if not found.exists():
+        pytest.skip("the reference is not beside the checkout")
+    text = found.read_text(encoding="utf-8").split("Chat templates (21): ")[1].split(". Tokenizer")[0]
+    names = re.findall(r"(?:^|, )([a-z0-9_]+)", re.sub(r"\([^)]*\)", "", text))
+    assert len(names) == 21, names
+    for name in names:
+        reason = _refusals("--chat_template_name", name).get("chat_template_name", "")
+        assert "has no template of this name" not in reason, name
+
+
 def test_a_chat_template_without_a_counterpart_is_refused_until_one_is_given() -> None:
-    assert "Shoal has no template" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
+    assert "in Ai2's words" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
     assert "silently takes the tokenizer's" in _refusals("--chat_template_name", "olmo123")["chat_template_name"]
     assert "is not known here" in _refusals("--add_bos")["add_bos"]
     given = ("model.chat_template={{ messages[0].content }}",)
