@@ -43,6 +43,8 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
     """
     if path.startswith(PACKAGE_PREFIX):
         return resolve_packaged_model(path, field)
+    if not path.strip():
+        raise InvalidArgument(f"{field}: is empty; give the folder of a Hugging Face model, or a name on its hub")
     folder = local_path(path, field)
     if folder.is_dir():
         if not (folder / "config.json").is_file():

@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shoal.config.section import Section
 
@@ -79,6 +79,17 @@ class SamplingConfig(Section):
     stop_strings: list[str] = Field(default_factory=list)
     """Texts that end a completion, in training and evaluation alike, for example `</answer>`. What completes one is
     kept and trained on. Generators then decode each token as it is sampled, which costs them a little."""
+
+    @field_validator("top_p", "top_k", "min_p", mode="before")
+    @classmethod
+    def _are_off(cls, value: object, info: ValidationInfo) -> object:
+        off = 1 if info.field_name == "top_p" else 0
+        if isinstance(value, bool) or value != off:
+            raise ValueError(
+                f"must be {off} in training: sampling from fewer tokens biases the importance "
+                f"ratio, since the learner normalises over all of them; drop it (evaluation.{info.field_name} is free)"
+            )
+        return off
 
     @field_validator("stop_strings")
     @classmethod

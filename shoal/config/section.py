@@ -1,6 +1,10 @@
 """What every section of the configuration has in common."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+_NUMBERS = (int, float, int | None, float | None)
 
 
 class Section(BaseModel):
@@ -13,3 +17,12 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_no_flag_for_a_number(cls, values: Any) -> Any:
+        # Lax about numbers, pydantic would read true as 1.
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, bool) and name in cls.model_fields and cls.model_fields[name].annotation in _NUMBERS:
+                raise ValueError(f"{name} must be a number (given: {str(value).lower()})")
+        return values

@@ -4,13 +4,11 @@ GiB here are 2^30 bytes. The estimate leaves out what an allocator loses to frag
 against a real run.
 """
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
-from shoal.models import resolve_model
+from shoal.models import read_json, resolve_model
 
 GIB = 2**30
 _FLOAT32, _BFLOAT16 = 4, 2
@@ -54,10 +52,11 @@ def model_shape(path: str, revision: str | None = None) -> ModelShape:
     Raises `InvalidArgument` when it is no dense decoder-only transformer.
     """
     folder = resolve_model(path, revision, weights=False)
-    whole: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = {**whole, **(whole.get("text_config") or {})}
+    whole = read_json(folder / "config.json", field="--model")
+    part = whole.get("text_config")
+    config = {**whole, **(part if isinstance(part, dict) else {})}
     experts = next((name for name in config if name in ("num_experts", "num_local_experts", "n_routed_experts")), None)
-    if experts is not None and (config[experts] or 0) > 1:
+    if experts is not None and config[experts] not in (None, 0, 1):
         raise InvalidArgument(f"--model {path}: {experts} = {config[experts]}: mixture-of-experts training is put off")
     try:
         heads = int(config["num_attention_heads"])
@@ -72,7 +71,7 @@ def model_shape(path: str, revision: str | None = None) -> ModelShape:
             ties_embeddings=bool(config.get("tie_word_embeddings", False)),
             has_attention_bias=bool(config.get("attention_bias") or config.get("model_type") == "qwen2"),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidArgument(f"--model {path}: config.json does not tell the model's size ({error})") from None
 
 

@@ -145,3 +145,21 @@ def test_experts_are_refused_by_name(tmp_path: Path) -> None:
     model = _model(tmp_path / "moe", {**LLAMA_8B, "num_local_experts": 8})
     with pytest.raises(InvalidArgument, match="num_local_experts = 8: mixture-of-experts training is put off"):
         suggest("code", 80, model)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"model_type": ', "cannot be read as JSON"),
+        ("[]", "holds no JSON object"),
+        (json.dumps(LLAMA_8B | {"num_attention_heads": 0}), "does not tell the model's size"),
+        (json.dumps(LLAMA_8B | {"num_experts": "many"}), "num_experts = many"),
+        ("{}", "does not tell the model's size"),
+    ],
+)
+def test_a_model_that_cannot_be_read_is_refused_with_the_reason(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InvalidArgument, match=reason):
+        suggest("math_reasoning", 24, str(tmp_path))
+    with pytest.raises(InvalidArgument, match="is empty"):
+        suggest("math_reasoning", 24, "")
