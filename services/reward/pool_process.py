@@ -1,7 +1,9 @@
 """A process beside the service, as its parent sees it: one of the pool, or a reward model's."""
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +18,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 class PoolProcess(asyncio.SubprocessProtocol):
     """Starts the process, sends it one job at a time and tells of its messages and its end.
 
-    It is started by exec, not fork: nothing of this process's gRPC is in it.
+    It is started by exec, not fork: nothing of this process's gRPC is in it. It leads a process group, which ends with
+    it.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class PoolProcess(asyncio.SubprocessProtocol):
             stdout=asyncio.subprocess.PIPE,
             stderr=None,
             env={**os.environ, **self._environment},
+            process_group=0,
         )
 
     def send(self, message: Message) -> None:
@@ -56,9 +60,9 @@ class PoolProcess(asyncio.SubprocessProtocol):
         pipe.write(encode_frame(message))
 
     def kill(self) -> None:
-        """Ends the process at once, whatever it is doing; `on_exit` follows."""
+        """Ends the process at once, whatever it is doing, and what it has started; `on_exit` follows."""
         if self._transport is not None and self._transport.get_returncode() is None:
-            self._transport.kill()
+            self._kill_group()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -69,8 +73,13 @@ class PoolProcess(asyncio.SubprocessProtocol):
         for message in self._frames.feed(data):
             self._on_message(self, message)
 
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def process_exited(self) -> None:
         assert self._transport is not None
+        self._kill_group()  # What it has left behind.
         code = self._transport.get_returncode()
         self._transport.close()
         self._on_exit(self, f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")

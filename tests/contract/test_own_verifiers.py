@@ -131,6 +131,23 @@ async def test_whatever_a_function_does_is_an_outcome_and_only_a_number_is_a_rew
     assert any('raise ValueError("no such " + label)' in text for text in tracebacks), tracebacks
 
 
+async def test_what_a_function_starts_ends_with_its_process(client: Client, tmp_path: Path) -> None:
+    text = (
+        "import os, subprocess, time\n"
+        "def score(completion):\n"
+        "    print(subprocess.Popen(['sleep', '3600']).pid, file=open(completion, 'w'), flush=True)\n"
+        "    time.sleep(3600) if completion.endswith('hang') else os._exit(3)\n"
+    )
+    path = write(tmp_path / "score.py", text)
+    await client.configured(num_processes=2, timeout_s=3.0, custom={"mine": {"file": path}})
+    files = [tmp_path / "hang", tmp_path / "exit"]
+    scores = await client.score(mine(), [str(file) for file in files])
+    assert {score.outcome for score in scores} == {ScoreOutcome.FAILED}
+    started = [psutil.Process(int(file.read_text())) for file in files if psutil.pid_exists(int(file.read_text()))]
+    _, alive = await asyncio.to_thread(psutil.wait_procs, started, 10)
+    assert not alive, f"left behind: {alive}"
+
+
 async def test_an_async_function_that_wants_the_conversation_gets_it(client: Client, tmp_path: Path) -> None:
     path = write(
         tmp_path / "score.py",

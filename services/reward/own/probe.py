@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, dataclass
 
@@ -40,6 +41,7 @@ async def probe(code: Code) -> Probed:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **ENVIRONMENT},
+            process_group=0,
         )
     except OSError as error:
         raise Unusable(field, f"{code.place} cannot be tried, since no process can be started: {error}") from None
@@ -49,10 +51,9 @@ async def probe(code: Code) -> Probed:
     except TimeoutError:
         raise Unusable(field, f"{code.place} is not imported within {TIMEOUT_S:.0f} s") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # With what the import has started.
+        await process.wait()
     try:
         answer = json.loads(said)
     except ValueError:
