@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
@@ -25,6 +26,13 @@ class _Branch:
     has_run: bool | None = False
     """Whether an earlier part of it did."""
     tests: int = 0
+    is_case: bool = False
+    subject: str | None = None
+    """What a `case` compares; None where it is not told."""
+    has_head: bool = False
+    awaits_pattern: bool = False
+    matches: bool = False
+    """Whether one of the patterns before the bracket does."""
 
 
 class Branches:
@@ -37,10 +45,12 @@ class Branches:
         self._gate: bool | None = True
         """Whether the next command runs, after the one before it and what joins them."""
 
-    def turn(self, keyword: str) -> None:
-        """A command begins with a word; only `KEYWORDS` say anything."""
-        if keyword in ("if", "case"):
-            self._open.append(_Branch(is_testing=keyword == "if"))
+    def turn(self, keyword: str, following: str | None) -> None:
+        """A command begins with a word, and another behind it; only `KEYWORDS` say anything."""
+        if keyword == "if":
+            self._open.append(_Branch(is_testing=True))
+        if keyword == "case":
+            self._open.append(_Branch(is_testing=False, holds=False, is_case=True, subject=following))
         if not self._open:
             return
         branch = self._open[-1]
@@ -55,6 +65,8 @@ class Branches:
 
     def enter(self, command: Sequence[str], ended_by: str, *, is_known: bool) -> bool | None:
         """Whether a command runs, None where only a shell could know; `ended_by` joins it to the next one."""
+        if self._open and self._open[-1].is_case and self._reads_pattern(self._open[-1], command, ended_by):
+            return False
         gate, runs = self._gate, self._gate
         for branch in self._open:
             runs = _both(runs, True if branch.is_testing else branch.holds)
@@ -69,6 +81,27 @@ class Branches:
         if ended_by == "||" and is_test(command[0]):
             self._gate = None if status is None else not status
         return runs
+
+    @staticmethod
+    def _reads_pattern(branch: _Branch, command: Sequence[str], ended_by: str) -> bool:
+        """Whether the command is a pattern of a `case`, or its head, rather than one to run."""
+        if ended_by == ";;" and not branch.awaits_pattern:
+            branch.has_run = _either(branch.has_run, branch.holds)
+            branch.awaits_pattern = True
+            return not command
+        if not branch.has_head and "in" in command:
+            # A first pattern may stand on the line of the head.
+            branch.has_head = branch.awaits_pattern = True
+            command = command[command.index("in") + 1 :]
+        if not branch.awaits_pattern:
+            return False
+        if command and ended_by in ("|", ")"):
+            branch.matches |= branch.subject is not None and fnmatchcase(branch.subject, command[-1])
+        if command and ended_by == ")":
+            runs = None if branch.subject is None else branch.matches
+            branch.holds = _both(None if branch.has_run is None else not branch.has_run, runs)
+            branch.awaits_pattern, branch.matches = False, False
+        return True
 
     @staticmethod
     def _test(branch: _Branch, outcome: bool | None) -> None:

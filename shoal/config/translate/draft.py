@@ -96,7 +96,8 @@ class Source:
             if value is None and row.aliases:
                 # Nothing by one name of several: the others say it.
                 return
-            if value is None and row.default is not None and row.kind in _NEVER_NULL and row.convert is None:
+            is_needed = row.default is not None and row.kind in _NEVER_NULL and row.convert is None
+            if value is None and is_needed and None not in row.accepts:
                 raise Unfit(f"a value is expected; leave it out for {_shown(row.default)}")
             if name in self._values:
                 draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} counts")

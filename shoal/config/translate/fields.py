@@ -1,5 +1,6 @@
 """What is known about one field of another system, and the words to say it with."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,6 +127,11 @@ def read_value(kind: Kind, raw: Any) -> Any:
     if raw is None or kind == "any":
         return raw
     if kind == "table":
+        if isinstance(raw, str):
+            try:
+                raw = json.loads(raw)
+            except ValueError:
+                raise Unfit("a table of settings is expected, as JSON") from None
         if not isinstance(raw, Mapping):
             raise Unfit("a table of settings is expected")
         return dict(raw)

@@ -108,7 +108,7 @@ class _Reader:
                 self._redirect(redirection.end())
             elif char in "\n;&|()":
                 joint = text[self._at : self._at + 2]
-                joint = joint if joint in ("&&", "||") else char
+                joint = joint if joint in ("&&", "||", ";;") else char
                 self._end_command(joint)
                 self._at += len(joint)
             else:
@@ -248,7 +248,8 @@ class _Reader:
         self._end_word()
         words, self._words, self._is_target = self._words, [], False
         while words and words[0].text in _KEYWORDS:
-            self._branches.turn(words[0].text)
+            is_told = len(words) > 1 and not words[1].unknown
+            self._branches.turn(words[0].text, words[1].text if is_told else None)
             words = words[1:]
         known = not any(word.unknown for word in words)
         runs = self._branches.enter([word.text for word in words], ended_by, is_known=known)

@@ -50,7 +50,8 @@ def translate(
         draft.set(name, value, Origin(why, False))
     source.sort(draft)
     system.compose(source, draft)
-    for name in source.unused():
+    # What is refused keeps others from being read.
+    for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
         draft.refuse(name, source.origin(name).text if name in system.names else None, "is understood, and left unread")
     values = _with_overrides(draft, overrides)
     if "path" not in values.get("model", {}):

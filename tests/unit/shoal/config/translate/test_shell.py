@@ -155,3 +155,16 @@ def test_a_default_that_is_assigned_stays() -> None:
         "org",
         "0rg/m0del-7b",
     ]
+
+
+@pytest.mark.parametrize(("size", "rate"), [("7b", "1"), ("32b", "2"), ("72b", "2"), ("0.5b", "3")])
+def test_a_case_of_what_the_script_sets_is_decided(size: str, rate: str) -> None:
+    arms = "7b) RATE=1; N=1 ;;\n 32b|7?b) RATE=2 ;;\n *)\n for x in 1; do RATE=3; done\n ;;"
+    script = f'SIZE={size}\ncase "$SIZE" in\n {arms}\nesac\nrun $RATE'
+    assert _words(script)[-1] == ["run", rate]
+    assert not read_script(script).guesses
+
+
+def test_a_case_that_only_a_shell_could_decide_leaves_a_guess() -> None:
+    script = read_script('case "$1" in a) R=1 ;; b) R=2 ;; esac\nrun $R')
+    assert ([word.text for word in script.commands[-1]], script.guesses) == (["run", "2"], {"R": "2"})

@@ -376,3 +376,17 @@ def test_a_reward_model_judges_every_row() -> None:
 
 def test_nothing_is_still_to_come() -> None:
     assert NOT_YET == {}
+
+
+def test_a_table_on_a_command_line_is_json() -> None:
+    flags = [*TRL_FLAGS.split(), "--lr_scheduler_type", "cosine_with_min_lr"]
+    given = read_given(SYSTEMS["trl"], [*flags, "--lr_scheduler_kwargs", '{"min_lr_rate": 0.2}'])
+    assert _config(translate(SYSTEMS["trl"], given)).learner.lr_min_ratio == 0.2
+    given = read_given(SYSTEMS["trl"], [*flags, "--lr_scheduler_kwargs", "min_lr_rate=0.2"])
+    assert "as JSON" in translate(SYSTEMS["trl"], given).blocking[0].reason
+
+
+def test_a_refusal_brings_no_others_with_it() -> None:
+    values = {"loss_type": "ours", "epsilon_high": 0.3, "top_k": None, "max_steps": 1}
+    translation = translate(SYSTEMS["trl"], Given(values), overrides=BASE)
+    assert [refusal.name for refusal in translation.blocking] == ["loss_type"]
