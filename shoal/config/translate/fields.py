@@ -158,8 +158,6 @@ def _flag(raw: Any) -> bool:
 
 def _integer(raw: Any) -> int:
     number = _number(raw)
-    if not math.isfinite(number):
-        raise Unfit("a whole number is expected")
     if number != int(number):
         raise Unfit("a whole number is expected")
     return int(number)
@@ -167,9 +165,12 @@ def _integer(raw: Any) -> int:
 
 def _number(raw: Any) -> float:
     try:
-        return float(raw)
-    except (TypeError, ValueError):
+        number = float(raw)
+    except (TypeError, ValueError, OverflowError):
         raise Unfit("a number is expected") from None
+    if not math.isfinite(number):
+        raise Unfit("a finite number is expected")
+    return number
 
 
 _ITEMS: dict[str, Kind] = {"texts": "text", "integers": "integer", "numbers": "number"}

@@ -51,9 +51,9 @@ def read_calls(system: System, text: str, path: Path, given: Given) -> None:
     """
     try:
         tree = ast.parse(text)
-    except SyntaxError as error:
+        reader = _Values(tree)
+    except (SyntaxError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as Python: {error}") from None
-    reader = _Values(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     found = [node for node in calls if _called(node.func) in system.calls]
     by_class = [_called(node.func) for node in found]
@@ -108,7 +108,10 @@ class _Values:
 
     def read(self, node: ast.expr) -> Any:
         """The value of an expression; `Unread`, or with one inside, where only running would tell."""
-        return self._read(node, frozenset())
+        try:
+            return self._read(node, frozenset())
+        except RecursionError:
+            return Unread("an expression of very many parts")
 
     def words(self, node: ast.expr) -> list[str]:
         """Functions, one or a list of them, in the file's words; one that a call makes with that call."""

@@ -127,6 +127,9 @@ def _scalar(text: str) -> Any:
         return text
 
 
+_DEEPEST = 32
+
+
 def _parsed(text: str, path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
@@ -134,7 +137,17 @@ def _parsed(text: str, path: Path) -> Mapping[str, Any]:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"{path} holds no settings: a mapping is expected")
+    _check_depth(value, path, _DEEPEST)
     return value
+
+
+def _check_depth(value: Any, path: Path, left: int) -> None:
+    """YAML can name a table within itself."""
+    if left == 0:
+        raise InvalidArgument(f"{path}: the settings contain themselves, or more than {_DEEPEST} levels")
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inner:
+        _check_depth(item, path, left - 1)
 
 
 def _read_values(system: System, values: Mapping[str, Any], given: Given) -> None:

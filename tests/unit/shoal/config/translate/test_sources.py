@@ -390,3 +390,30 @@ def test_a_refusal_brings_no_others_with_it() -> None:
     values = {"loss_type": "ours", "epsilon_high": 0.3, "top_k": None, "max_steps": 1}
     translation = translate(SYSTEMS["trl"], Given(values), overrides=BASE)
     assert [refusal.name for refusal in translation.blocking] == ["loss_type"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+def test_a_number_that_is_none_is_refused_by_its_name(number: str) -> None:
+    for system, name in (("open-instruct", "warmup_ratio"), ("trl", "save_steps"), ("roll", "async_generation_ratio")):
+        translation = translate(SYSTEMS[system], Given({name: number}), overrides=BASE)
+        reasons = {refusal.name: refusal.reason for refusal in translation.blocking}
+        assert reasons[name] == "a finite number is expected"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "a: &a\n  b: *a\n"),
+        ("c.yaml", "a: &a [*a]\n"),
+        ("c.yaml", "- 1\n"),
+        ("c.py", f"GRPOConfig(max_steps={'+'.join(['1'] * 5000)})\n"),
+        ("c.py", "GRPOConfig("),
+        ("c.sh", 'trl grpo --x "unclosed\n'),
+    ],
+)
+def test_a_source_that_nobody_could_read_is_refused_not_crashed_on(name: str, text: str, tmp_path: Path) -> None:
+    try:
+        translation = _from_file("trl", tmp_path / name, text)
+    except InvalidArgument:
+        return
+    assert translation.blocking
