@@ -254,11 +254,16 @@ def config_suggest(
     task: Annotated[str, typer.Option(help="math_reasoning, instruction_following or code.", show_default=False)],
     gpu_memory_gb: Annotated[float, typer.Option(help="Memory of one GPU, in GB.", show_default=False)],
     model: Annotated[str, typer.Option(help="A Hugging Face model, as model.path.", show_default=False)],
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Expect what the machine of this run's folder did, not published figures."),
+    ] = None,
 ) -> None:
     """Print a whole configuration to start from, a reason beside each choice, with expected memory and step time."""
-    from shoal.config.suggest import suggest
+    from shoal.config.suggest import H100, rates_of_run, suggest
 
-    print(suggest(task, gpu_memory_gb, model).toml, end="")
+    rates = H100 if measured is None else rates_of_run(measured)
+    print(suggest(task, gpu_memory_gb, model, rates).toml, end="")
 
 
 @reward_app.command("score")

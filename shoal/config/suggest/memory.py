@@ -1,78 +1,27 @@
-"""How much memory each service will take, from the model's own config.json.
+"""How much memory each service will take.
 
-GiB here are 2^30 bytes. The estimate leaves out what an allocator loses to fragments; `tests/integration` holds it
-against a real run.
+GiB here are 2^30 bytes. Counted is what is held at once where most is; what an allocator loses to fragments and what a
+runtime takes for itself come on top. `tests/acceptance` holds the estimates against real runs.
+
+Letters: P parameters of the model, N ranks, T tokens of a row, H size of the hidden state, V vocabulary.
 """
 
 from dataclasses import dataclass
 
 from shoal.config.run import RunConfig
-from shoal.errors import InvalidArgument
-from shoal.models import read_json, resolve_model
+from shoal.config.suggest.shape import ModelShape
 
 GIB = 2**30
 _FLOAT32, _BFLOAT16 = 4, 2
 _ADAM_STATES = 2
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a decoder-only transformer."""
-
-    num_layers: int
-    hidden: int
-    intermediate: int
-    num_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    ties_embeddings: bool
-    has_attention_bias: bool
-
-    @property
-    def num_parameters(self) -> int:
-        """Weights: embeddings, attention, a gated MLP and two norms a layer, and the last norm."""
-        queries = self.num_heads * self.head_dim
-        keys = self.num_key_value_heads * self.head_dim
-        attention = self.hidden * (2 * queries + 2 * keys)
-        attention += queries + 2 * keys if self.has_attention_bias else 0
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-        embeddings = self.vocab_size * self.hidden * (1 if self.ties_embeddings else 2)
-        return embeddings + self.num_layers * layer + self.hidden
-
-    @property
-    def cache_values_per_token(self) -> int:
-        """Keys and values of all layers for one token."""
-        return 2 * self.num_layers * self.num_key_value_heads * self.head_dim
-
-
-def model_shape(path: str, revision: str | None = None) -> ModelShape:
-    """Reads a model's sizes from its config.json, without its weights.
-
-    Raises `InvalidArgument` when it is no dense decoder-only transformer.
-    """
-    folder = resolve_model(path, revision, weights=False)
-    whole = read_json(folder / "config.json", field="--model")
-    part = whole.get("text_config")
-    config = {**whole, **(part if isinstance(part, dict) else {})}
-    experts = next((name for name in config if name in ("num_experts", "num_local_experts", "n_routed_experts")), None)
-    if experts is not None and config[experts] not in (None, 0, 1):
-        raise InvalidArgument(f"--model {path}: {experts} = {config[experts]}: mixture-of-experts training is put off")
-    try:
-        heads = int(config["num_attention_heads"])
-        return ModelShape(
-            num_layers=int(config["num_hidden_layers"]),
-            hidden=int(config["hidden_size"]),
-            intermediate=int(config["intermediate_size"]),
-            num_heads=heads,
-            num_key_value_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-            vocab_size=int(config["vocab_size"]),
-            ties_embeddings=bool(config.get("tie_word_embeddings", False)),
-            has_attention_bias=bool(config.get("attention_bias") or config.get("model_type") == "qwen2"),
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise InvalidArgument(f"--model {path}: config.json does not tell the model's size ({error})") from None
+_BUCKET_ELEMENTS = 50_000_000
+"""Gradients that DeepSpeed reduces at once; `services/learner/deepspeed_settings.py` sets it."""
+_FLAT_ELEMENTS = 500_000_000
+"""Gradients that DeepSpeed lays end to end at stage 0, after the backward pass."""
+_LIVE_ELEMENTS = 1_000_000_000
+"""Parameters that DeepSpeed keeps gathered at stage 3, to be needed again (its `stage3_max_live_parameters`)."""
+_BATCHED_TOKENS = 8192
+"""Tokens that vLLM takes through the model at once, at most, where prompts are long."""
 
 
 @dataclass(frozen=True)
@@ -80,69 +29,131 @@ class Memory:
     """Bytes of one process, by what they are for."""
 
     parts: dict[str, float]
+    """Where the model is computed: on its GPU, or in the host's memory where there is none."""
+    host: dict[str, float]
+    """In the host's memory beside a GPU."""
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """Bytes of `parts` in all."""
         return sum(self.parts.values())
+
+    @property
+    def host_total(self) -> float:
+        """Bytes of `host` in all."""
+        return sum(self.host.values())
 
 
 def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     """Of one learner rank.
 
-    Weights, gradients and AdamW's two moments are float32 at every stage. ZeRO 1 to 3 keep a further float32 copy of
-    the weights that a rank updates, and shard over the ranks: the optimizer and that copy; the gradients too; the
-    weights too. bfloat16 compute casts the weights as they are used, and keeps the casts until the backward pass.
+    Weights, gradients and AdamW's two moments are float32 at every stage, and from stage 1 on a rank has a further
+    copy of the weights that it updates. The ranks share the optimizer and that copy (1), the gradients too (2), the
+    weights too (3). Below stage 2 gradients are whole until the step; bfloat16 casts the weights as they are used and
+    keeps the casts until the backward pass, except at stage 3, where they are gathered as casts.
     """
-    learner, ranks = config.learner, config.launch.num_learner_ranks
+    learner = config.learner
     stage, size = learner.zero_stage, shape.num_parameters
+    own = size / config.launch.num_learner_ranks
+    held = own if stage == 3 else size
     compute = _FLOAT32 if learner.compute_dtype == "float32" else _BFLOAT16
-    tokens = learner.pack_tokens / learner.sequence_parallel_size
-    own = size / ranks
     parts = {
-        "weights": _FLOAT32 * (own if stage == 3 else size),
+        "weights": _FLOAT32 * held,
         "gradients": _FLOAT32 * (own if stage >= 2 else size),
-        "optimizer": _FLOAT32 * _ADAM_STATES * (own if stage >= 1 else size) + (_FLOAT32 * own if stage >= 1 else 0),
-        "casts": 0.0 if compute == _FLOAT32 else _BFLOAT16 * (own if stage == 3 else size),
-        "activations": _activations(shape, tokens, compute, checkpointing=learner.gradient_checkpointing),
-        # A chunk's logits, their gradient and their float32 softmax exist at once.
-        "logits": 3 * _FLOAT32 * shape.vocab_size * min(learner.logits_chunk_tokens, tokens),
+        "optimizer": _FLOAT32 * (_ADAM_STATES * own + own if stage >= 1 else _ADAM_STATES * size),
+        "casts": _BFLOAT16 * size if stage < 3 and compute == _BFLOAT16 else 0.0,
     }
+    host = {}
     if learner.offload_optimizer:
+        # The gradients go along, so that they are where they are applied.
+        host = {name: _FLOAT32 * count * own for name, count in (("optimizer", _ADAM_STATES + 1), ("gradients", 1))}
         parts["optimizer"] = 0.0
+        parts["gradients"] = 0.0 if stage >= 2 else parts["gradients"]
     if learner.offload_parameters:
+        host["weights"] = parts["weights"]
         parts["weights"] = 0.0
+    in_pass = {
+        "activations": _activations(config, shape, compute),
+        "output layer": _output_layer(config, shape, compute),
+    }
+    parts |= in_pass | _buffers(stage, shape, compute)
+    if stage == 0:
+        # Made when the pass is over: only what it takes beyond that adds to the peak.
+        flat = _FLOAT32 * min(size, _FLAT_ELEMENTS)
+        parts["buffers"] = max(0.0, flat - sum(in_pass.values()))
     if config.kl.needs_reference:
         # One that follows the policy is held as the policy is.
-        held = compute if config.kl.reference_update_steps is None else _FLOAT32
-        parts["reference"] = held * (own if stage == 3 else size)
-    return Memory(parts)
+        parts["reference"] = held * (compute if config.kl.reference_update_steps is None else _FLOAT32)
+    return Memory(parts, host)
 
 
-def _activations(shape: ModelShape, tokens: float, num_bytes: int, *, checkpointing: bool) -> float:
-    """Kept for the backward pass: a layer's inputs to its norms, projections, attention and gated MLP."""
-    queries = shape.num_heads * shape.head_dim
-    keys = shape.num_key_value_heads * shape.head_dim
-    # The residual stream twice, both norms' outputs (and float32 inside them), q, k, v and the attention's output,
-    # and the MLP's gate, up, activation and product.
-    layer = tokens * num_bytes * (6 * shape.hidden + 3 * queries + 4 * keys + 4 * shape.intermediate)
-    stream = tokens * num_bytes * shape.hidden
-    return shape.num_layers * stream + layer if checkpointing else shape.num_layers * layer
+def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
+    """What DeepSpeed reduces gradients in; at stage 3 a bucket for each type that parameters are gathered in and a copy
+    of the one that is being scattered, and the gathered parameters."""
+    if stage == 3:
+        buckets = _BUCKET_ELEMENTS * (_FLOAT32 + _FLOAT32 + (_BFLOAT16 if compute == _BFLOAT16 else 0))
+        embeddings = shape.vocab_size * shape.hidden
+        # All but embeddings and norms are gathered in the type that is computed in.
+        live = min(shape.num_parameters, _LIVE_ELEMENTS)
+        gathered = compute * max(0, live - embeddings) + _FLOAT32 * min(live, embeddings)
+        return {"buffers": float(buckets), "gathered weights": float(gathered)}
+    return {"buffers": float(_FLOAT32 * _BUCKET_ELEMENTS) if stage else 0.0}
+
+
+def _activations(config: RunConfig, shape: ModelShape, compute: int) -> float:
+    """Kept for the backward pass, and what it takes in one layer.
+
+    What flows from layer to layer is float32, and so are the norms; projections keep their inputs in the type that is
+    computed in. In attention every completion has its prompt beside it, elsewhere a prompt is there once.
+    """
+    learner = config.learner
+    tokens = learner.pack_tokens / learner.sequence_parallel_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
+    attention = compute * (2 * queries + 2 * keys) * _attention_share(config)
+    norms = 4 * _FLOAT32 * shape.hidden + 2 * compute * shape.hidden
+    projections = compute * (queries + 4 * shape.intermediate)
+    layer = tokens * (attention + norms + projections)
+    # Of the layer whose gradient is computed: that of its MLP's products and of what flows through it.
+    gradient = tokens * (3 * compute * shape.intermediate + 2 * _FLOAT32 * shape.hidden)
+    if learner.gradient_checkpointing:
+        return shape.num_layers * tokens * _FLOAT32 * shape.hidden + layer + gradient
+    return shape.num_layers * layer + gradient
+
+
+def _attention_share(config: RunConfig) -> float:
+    """Tokens in attention for each token of a row, when a row is full of completions of one prompt."""
+    prompt, completion = config.data.max_prompt_tokens, config.sampling.max_completion_tokens
+    fitting = max(1, (config.learner.pack_tokens - prompt) // completion)
+    siblings = min(config.grpo.group_size, fitting)
+    return siblings * (prompt + completion) / (prompt + siblings * completion)
+
+
+def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
+    """A chunk's logits, over which their gradient is written, and the layer's gradient, one sum and one addend."""
+    learner = config.learner
+    tokens = min(learner.logits_chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
+    return compute * shape.vocab_size * tokens + 2 * compute * shape.vocab_size * shape.hidden
 
 
 def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:
     """Of one generator's engine: weights, and a key-value cache for `num_sequences` completions of full length.
 
-    Left out, it is as many as are decoded at once. Types are the engine's; tensor and pipeline parallelism shard both.
+    Left out, it is as many as are decoded at once. Types are the engine's; tensor and pipeline parallelism share both.
+    Beside them a pass takes its activations, and sampling float32 logits, their logarithms and their order.
     """
     num_bytes = _FLOAT32 if config.generator.dtype == "float32" else _BFLOAT16
     shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size
     if num_sequences is None:
         num_sequences = min(config.generator.max_num_seqs, config.grpo.group_size * config.grpo.groups_per_step)
     tokens = num_sequences * config.max_sequence_tokens
+    batched = min(_BATCHED_TOKENS, tokens)
+    queries = shape.num_heads * shape.head_dim
+    widest = 2 * shape.hidden + max(2 * shape.intermediate, 3 * queries) + shape.intermediate
     return Memory(
         {
             "weights": num_bytes * shape.num_parameters / shards,
             "key-value cache": num_bytes * shape.cache_values_per_token * tokens / shards,
-        }
+            "pass": num_bytes * batched * widest / shards + 3 * _FLOAT32 * shape.vocab_size * num_sequences,
+        },
+        {},
     )

@@ -5,8 +5,9 @@ from typing import Any
 
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
-from shoal.config.suggest.cost import H100, StepTime, step_time
-from shoal.config.suggest.memory import GIB, Memory, ModelShape, generator_memory, learner_memory, model_shape
+from shoal.config.suggest.cost import H100, Rates, StepTime, step_time
+from shoal.config.suggest.memory import GIB, Memory, generator_memory, learner_memory
+from shoal.config.suggest.shape import ModelShape, model_shape
 from shoal.config.suggest.tasks import SMALL_GPU_GB, TASKS, Task
 from shoal.config.translate.draft import Draft, Origin
 from shoal.config.translate.toml import to_toml
@@ -32,8 +33,8 @@ class Suggestion:
     step: StepTime
 
 
-def suggest(task: str, gpu_memory_gb: float, model: str) -> Suggestion:
-    """Chooses a configuration.
+def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) -> Suggestion:
+    """Chooses a configuration, and says how long a step takes at those rates.
 
     It starts from the task's values, halves the group below 24 GB (and takes twice the groups, so that a step has as
     many completions), and then takes the least sharding that fits: everything on one GPU, or the fewest learner ranks
@@ -56,7 +57,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str) -> Suggestion:
             continue
         if placement["launch.single_gpu"] and learner.total + generator.total + _RUNTIME_BYTES > budget:
             continue
-        return _finish(draft, shape, gpu_memory_gb, learner)
+        return _finish(draft, shape, gpu_memory_gb, learner, rates)
     raise InvalidArgument(
         f"--model {model}: {shape.num_parameters / 1e9:.1f} billion parameters do not fit GPUs of "
         f"{gpu_memory_gb:g} GB, even shared by {_MOST_RANKS} learner ranks and generators of 8; take larger GPUs or a "
@@ -131,7 +132,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
     return draft
 
 
-def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memory) -> Suggestion:
+def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memory, rates: Rates) -> Suggestion:
     """Gives the engine what is left, and writes it all down."""
     config = parse_config(_nested(draft))
     whole = gpu_memory_gb * 1e9
@@ -149,20 +150,23 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
     draft.set("generator.max_num_seqs", at_once, Origin(reason, True))
     config = parse_config(_nested(draft))
     generator = generator_memory(config, shape)
-    step = step_time(config, shape, H100)
+    step = step_time(config, shape, rates)
     header = [
         f"Suggested for {config.run.name} with {config.model.path} on GPUs of {gpu_memory_gb:g} GB by",
         "`shoal config suggest`. It starts from the values of Unsloth's guide to GRPO.",
         "",
         f"{shape.num_parameters / 1e6:,.0f} million parameters. Expected memory, without the runtime's own "
-        f"{_RUNTIME_BYTES / GIB:g} GiB a process:",
+        f"{_RUNTIME_BYTES / GIB:g} GiB a process,",
+        "and without what fragments lose (docs/operations.md holds it against real runs):",
         *(_memory_line("learner rank", learner_memory(config, shape)), _memory_line("generator GPU", generator)),
         "  reward, coordinator: no GPU, about 0.5 GiB of the host's each",
         "",
         f"Expected step: {step.synchronous_s:.1f} s one part after the other = generate {step.generate_s:.1f} + reward "
-        f"{step.reward_s:.2f} + update {step.update_s:.1f};",
-        f"{step.asynchronous_s:.1f} s side by side. Completions of half the longest length. Rates:",
-        *_wrapped(H100.source),
+        f"{step.reward_s:.2f} + update {step.update_s:.1f}"
+        + (f" + the rest {step.other_s:.1f};" if step.other_s else ";"),
+        f"{step.asynchronous_s:.1f} s side by side. Completions of {rates.length_share:.0%} of the longest length. "
+        "Rates:",
+        *_wrapped(rates.source),
     ]
     return Suggestion(config, to_toml(draft, header), learner_memory(config, shape), generator, step)
 

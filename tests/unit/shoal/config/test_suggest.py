@@ -8,7 +8,9 @@ import pytest
 from shoal.config import parse_config
 from shoal.config.suggest import suggest
 from shoal.config.suggest.cost import H100, step_time
-from shoal.config.suggest.memory import generator_memory, learner_memory, model_shape
+from shoal.config.suggest.measured import rates_of_run
+from shoal.config.suggest.memory import _BUCKET_ELEMENTS, generator_memory, learner_memory
+from shoal.config.suggest.shape import model_shape
 from shoal.errors import InvalidArgument
 
 LLAMA_8B = {
@@ -121,9 +123,39 @@ def test_float32_states_take_sixteen_bytes_a_parameter_and_zero_shares_them(smal
         return (parts["weights"] + parts["gradients"] + parts["optimizer"]) / shape.num_parameters
 
     assert states(0, 1) == 16
-    assert states(1, 4) == pytest.approx(4 + 4 + 12 / 4)
+    assert states(1, 4) == pytest.approx(4 + 4 + 12 / 4), "gradients are whole until the step"
     assert states(2, 4) == pytest.approx(4 + 4 / 4 + 12 / 4)
     assert states(3, 4) == pytest.approx(20 / 4)
+
+
+def test_what_is_offloaded_is_the_hosts(small: str) -> None:
+    shape = model_shape(small)
+    config = parse_config(
+        {
+            "model": {"path": small},
+            "data": {"sources": [{"path": "d.jsonl"}]},
+            "learner": {"zero_stage": 3, "offload_optimizer": True, "offload_parameters": True},
+            "launch": {"num_learner_ranks": 4},
+        }
+    )
+    memory = learner_memory(config, shape)
+    assert {memory.parts[name] for name in ("weights", "gradients", "optimizer")} == {0}
+    assert memory.host_total == pytest.approx(shape.num_parameters * (4 + 4 + 12) / 4)
+
+
+def test_reducing_and_gathering_takes_what_deepspeed_is_told(small: str) -> None:
+    def parts(stage: int, dtype: str) -> dict[str, float]:
+        values = {"model": {"path": small}, "data": {"sources": [{"path": "d.jsonl"}]}}
+        learner = {"zero_stage": stage, "compute_dtype": dtype}
+        config = parse_config(values | {"learner": learner, "launch": {"num_learner_ranks": 2}})
+        return learner_memory(config, model_shape(small)).parts
+
+    assert parts(2, "bfloat16")["buffers"] == 4 * _BUCKET_ELEMENTS
+    assert parts(3, "float32")["buffers"] == (4 + 4) * _BUCKET_ELEMENTS, "the bucket, and its copy to be scattered"
+    assert parts(3, "bfloat16")["buffers"] == (4 + 2 + 4) * _BUCKET_ELEMENTS, "norms and embeddings stay float32"
+    assert parts(3, "float32")["gathered weights"] == 4 * model_shape(small).num_parameters
+    assert parts(2, "bfloat16")["casts"] == 2 * model_shape(small).num_parameters
+    assert parts(3, "bfloat16")["casts"] == 0
 
 
 def test_the_cache_of_a_token_is_that_of_all_layers(large: str) -> None:
@@ -136,9 +168,53 @@ def test_the_cache_of_a_token_is_that_of_all_layers(large: str) -> None:
 def test_the_cost_model_adds_generation_rewards_and_update(small: str) -> None:
     config, shape = suggest("math_reasoning", 80, small).config, model_shape(small)
     step = step_time(config, shape, H100)
-    assert step.synchronous_s == step.generate_s + step.reward_s + step.update_s
+    assert step.synchronous_s == step.generate_s + step.reward_s + step.update_s + step.other_s
     doubled = config.model_copy(update={"grpo": config.grpo.model_copy(update={"group_size": 32})})
     assert step_time(doubled, shape, H100).generate_s == pytest.approx(2 * step.generate_s)
+
+
+def _run_folder(folder: Path, model: str, num_steps: int) -> Path:
+    """A run with 8 completions a step, of which sampling took half the time, and the first step ten times as long."""
+    values = {
+        "model": {"path": model},
+        "data": {"sources": [{"path": "d.jsonl"}], "max_prompt_tokens": 20},
+        "sampling": {"max_completion_tokens": 40},
+        "grpo": {"groups_per_step": 2, "group_size": 4},
+        "reward": {"num_processes": 3},
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    row = {
+        "generator_tokens_per_second_step": 30.0, "waiting/generators": 0.5, "learner_tokens_per_second_step": 50.0,
+        "waiting/rewards": 0.9, "time/step": 8.0, "time/training": 4.8, "time/waiting_for_groups": 2.5,
+        "val/sequence_lengths": 20.0, "val/num_step_tokens": 4 * 25.0, "val/total_reward_groups": 1.0,
+    }  # fmt: skip
+    rows = [{name: 10 * value for name, value in row.items()}, {"eval/num_prompts": 3.0}, *[row] * (num_steps - 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
+    return folder
+
+
+def test_rates_of_a_run_give_its_own_step_time_back(small: str, tmp_path: Path) -> None:
+    rates = rates_of_run(_run_folder(tmp_path / "run", small, 5))
+    size = model_shape(small).num_parameters
+    assert rates.generate_flops == pytest.approx(2 * size * 60), "30 tokens/s in half of the time"
+    assert rates.update_flops == pytest.approx(6 * size * 50)
+    assert rates.reward_s == pytest.approx(0.8 * 3 / 8), "0.8 s of three processes for 8 completions"
+    assert (rates.length_share, rates.step_s) == (0.5, pytest.approx(0.7))
+    assert (rates.prompt_share, rates.trained_share) == (0.25, 0.5), "prompts of 5 tokens, one group of two trained on"
+    config = parse_config(json.loads((tmp_path / "run" / "config.json").read_text()))
+    step = step_time(config, model_shape(small), rates)
+    assert step.generate_s == pytest.approx(8 * 20 / 60) and step.update_s == pytest.approx(4 * 25 / 50)
+    text = suggest("code", 24, small, rates).toml
+    assert "measured by run run, 4 steps" in text and "published figures" not in text
+    assert "published figures, not measured here" in suggest("code", 24, small).toml
+
+
+def test_a_folder_without_enough_of_a_run_is_no_measurement(small: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="is no folder of a run"):
+        rates_of_run(tmp_path)
+    with pytest.raises(InvalidArgument, match="holds 2 train steps, and 3 are the least"):
+        rates_of_run(_run_folder(tmp_path / "run", small, 2))
 
 
 def test_experts_are_refused_by_name(tmp_path: Path) -> None:

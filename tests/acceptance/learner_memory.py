@@ -17,6 +17,9 @@ from shoal.config import RunConfig, parse_config
 from shoal.rollout import TrainGroup
 from tests.train_batches import make_batch, make_group
 
+RUNTIME_BYTES = 140 << 20
+"""What libraries and communication take on the host between the start and the second step, whatever the model."""
+
 
 def resident_bytes(name: str) -> int:
     """`VmRSS` now, or `VmHWM`, the most since `forget_peak`, of this process; without what it only maps from files."""
