@@ -13,10 +13,10 @@ from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
-from shoal.verifiers import BUILT_IN_VERIFIERS
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
 
 LIST_TIMEOUT_S = 30.0
+_UNAVAILABLE = "UNAVAILABLE HERE: "
 LABELS_TIMEOUT_S = 600.0
 """For one request of `_LABELS_AT_ONCE` labels; a label of `math` takes some milliseconds, any other far less."""
 _LABELS_AT_ONCE, _BYTES_AT_ONCE = 512, 1 << 20
@@ -65,16 +65,24 @@ class Rewards:
         self.occupancy = Occupancy()
 
     async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
-        """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have."""
+        """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have, or that cannot
+        work there."""
         member = await self._choose()
         response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
-        known = {verifier.name for verifier in response.verifiers if not _is_out_of_order(verifier)}
+        listed = {verifier.name: verifier.description for verifier in response.verifiers}
         for prompt in prompts:
-            if unknown := sorted({truth.verifier for truth in prompt.ground_truths} - known):
-                raise InvalidArgument(
-                    f"prompt {prompt.prompt_id} names the verifier {unknown[0]!r}, which the reward service does not"
-                    f" have; known: {', '.join(sorted(known))} (reasoning_gym needs the extra shoal[tasks] there)"
-                )
+            for name in sorted({truth.verifier for truth in prompt.ground_truths}):
+                if name not in listed:
+                    raise InvalidArgument(
+                        f"prompt {prompt.prompt_id} names the verifier {name!r}, which the reward service does not"
+                        f" have; known: {', '.join(sorted(listed))}"
+                    )
+                if listed[name].startswith(_UNAVAILABLE):
+                    why = listed[name].removeprefix(_UNAVAILABLE).partition("\n\n")[0]
+                    raise InvalidArgument(
+                        f"prompt {prompt.prompt_id} names the verifier {name!r}, which cannot work at {member.name}: "
+                        f"{why}"
+                    )
 
     async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:
         """Why nothing can be judged by each label; empty where something can.
@@ -200,8 +208,3 @@ def _label_requests(truths: Sequence[GroundTruth]) -> Iterator[tuple[int, reward
         num_bytes += message.ByteSize()
     if request.ground_truths:
         yield first, request
-
-
-def _is_out_of_order(verifier: reward_pb2.VerifierInfo) -> bool:
-    """Whether one that a package brings cannot be loaded there."""
-    return verifier.name not in BUILT_IN_VERIFIERS and verifier.description.startswith("UNAVAILABLE HERE: ")

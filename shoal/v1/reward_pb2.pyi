@@ -260,8 +260,8 @@ class VerifierInfo(_message.Message):
     """The registered name."""
     description: _builtins.str
     """What it reads, what it returns, and in which range. Begins with
-    "UNAVAILABLE HERE: " and the reason where it cannot work: what it is
-    asked to judge is FAILED there.
+    "UNAVAILABLE HERE: " and the reason where it cannot work: a run whose data
+    name it is refused, and what it is asked to judge is FAILED or refused.
     """
     code_digest: _builtins.str
     """SHA-256, in hex, of the code that judges the next completion, where it

@@ -10,7 +10,7 @@ import pytest
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
+from shoal.v1 import reward_pb2, worker_pb2
 from tests.contract.test_own_verifiers import write
 from tests.house import House
 from tests.scripted import ScriptedGenerator, ScriptedReward, arithmetic_config
@@ -93,6 +93,23 @@ async def test_a_name_that_only_a_server_may_have_is_asked_for_before_anything_i
     assert run.state == pb.RUN_STATE_FAILED
     assert "names the verifier 'mine', which the reward service does not have; known: " in run.message, run
     assert generator.num_completions == 0
+
+
+async def test_a_verifier_that_cannot_work_at_the_reward_service_is_refused_with_its_reason(
+    house: House, model: Path
+) -> None:
+    class Unavailable(ScriptedReward):
+        async def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
+            info = reward_pb2.VerifierInfo(name="mine", description="UNAVAILABLE HERE: no such library\n\nMine.")
+            return reward_pb2.ListVerifiersResponse(verifiers=[info])
+
+    generator = ScriptedGenerator(house.plane)
+    await add_workers(house, Unavailable(), generator)
+    await house.start(arithmetic_config(model, data=MINE, reward={"custom": {"mine": {"entry_point": "a:b"}}}))
+    run, _ = await house.end()
+    assert run.state == pb.RUN_STATE_FAILED and generator.num_completions == 0
+    assert "the verifier 'mine', which cannot work at reward service 127.0.0.1:" in run.message, run
+    assert run.message.endswith(": no such library"), run
 
 
 async def test_what_a_reward_service_says_of_itself_is_an_event(house: House, model: Path) -> None:
