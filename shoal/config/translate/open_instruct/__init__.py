@@ -22,5 +22,12 @@ OPEN_INSTRUCT = System(
     implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
     programs=(re.compile(r"grpo\w*\.py$"),),
     calls=("ExperimentConfig", "GRPOExperimentConfig", "StreamingDataLoaderConfig", "VLLMConfig", "ModelConfig"),
+    parts={
+        **{name: {} for name in ("args", "tokenizer_config", "model_config", "dataset_config")},
+        "eval_dataset_config": {
+            "dataset_mixer_list": "dataset_mixer_eval_list",
+            "dataset_mixer_list_splits": "dataset_mixer_eval_list_splits",
+        },
+    },
     model_field="model_name_or_path",
 )

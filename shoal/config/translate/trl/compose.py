@@ -118,8 +118,8 @@ def _batches(source: Source, draft: Draft) -> None:
         draft.set("launch.num_learner_ranks", processes, source.origin("num_processes"))
     else:
         draft.notes.append(
-            f"a generation batch is {batch} completions of one process: with more processes add num_processes=N (as "
-            "--num_processes N behind the file), or set grpo.groups_per_step and launch.num_learner_ranks"
+            f"a generation batch is {batch} completions of one process: with more processes end the command with "
+            "-- --num_processes N, or set grpo.groups_per_step and launch.num_learner_ranks"
         )
     if batch % generations:
         draft.refuse(

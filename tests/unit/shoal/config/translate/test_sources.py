@@ -417,3 +417,18 @@ def test_a_source_that_nobody_could_read_is_refused_not_crashed_on(name: str, te
     except InvalidArgument:
         return
     assert translation.blocking
+
+
+def test_open_instructs_experiments_are_read_with_their_parts(tmp_path: Path) -> None:
+    text = """
+def main():
+    data = DatasetConfig(dataset_mixer_list=["a/b", "1.0"], max_prompt_token_length=64)
+    held = DatasetConfig(dataset_mixer_list=["a/b", "16"], dataset_mixer_list_splits=["train"])
+    args = Args(exp_name="x", beta=0.01, response_length=64, pack_length=128, num_learners_per_node=[2])
+    ExperimentConfig(args=args, model_config=ModelConfig(model_name_or_path="m"), dataset_config=data,
+                     tokenizer_config=TokenizerConfig(chat_template_name="tulu"), eval_dataset_config=held)
+"""
+    config = _config(_from_file("open-instruct", tmp_path / "x.py", text))
+    assert (config.kl.coef, config.model.path, config.model.chat_template) == (0.01, "m", "tulu")
+    assert (config.data.sources[0].dataset, config.evaluation.num_prompts) == ("a/b", 16)
+    assert config.launch.num_learner_ranks == 2
