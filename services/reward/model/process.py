@@ -48,6 +48,7 @@ class ModelProcess:
         self._process: PoolProcess | None = None
         self._is_ready = False
         self._first_start: asyncio.Future[int] | None = None
+        """Of the first process, until that has said whether it works; there is no other one if it does not."""
         self._waiting: deque[_Item] = deque()
         self._in_flight: dict[int, _Item] = {}
         """By place in the batch."""
@@ -72,12 +73,10 @@ class ModelProcess:
 
         Raises `InvalidArgument` for what the process says is wrong with settings or model, else `Unavailable`.
         """
-        self._first_start = asyncio.get_running_loop().create_future()
+        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._first_start = first
         await self._spawn()
-        try:
-            return await self._first_start
-        finally:
-            self._first_start = None
+        return await first
 
     async def answer(self, question: Question) -> Answer:
         """Waits for the model. Raises `ModelFailed`, and `Unscorable` when the model cannot be asked this.
@@ -180,9 +179,12 @@ class ModelProcess:
                 self._failed_starts = 0
                 if self._first_start is not None and not self._first_start.done():
                     self._first_start.set_result(message["label"])
+                self._first_start = None
                 self._dispatch()
             case "refused":
                 self._why = message["why"]
+                if self._first_start is not None and not self._first_start.done():
+                    self._first_start.set_exception(InvalidArgument(self._why))
             case "answered":
                 for answer in message["answers"]:
                     _answer(self._in_flight.pop(answer["place"]), answer)
@@ -210,7 +212,7 @@ class ModelProcess:
             return
         if self._first_start is not None:
             if not self._first_start.done():
-                self._first_start.set_exception(InvalidArgument(why) if self._why else Unavailable(why))
+                self._first_start.set_exception(Unavailable(why))
             return
         if not was_ready:
             self._failed_starts += 1
