@@ -111,6 +111,10 @@ class RewardService(RewardServiceServicer):
         except ShoalError as error:
             self._state, self._message = _FAILED, error.message
             _log.error("verifiers not started", extra={"error": error.message})
+        except Exception:
+            # Nobody awaits this task, and LOADING would last for ever.
+            self._state, self._message = _FAILED, "a defect kept the verifiers from starting; this service's log has it"
+            _log.exception("verifiers not started")
         else:
             self._state, self._message = _READY, ""
             _log.info("verifiers started", extra={"pids": self._panel.pool.pids})

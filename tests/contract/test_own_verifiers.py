@@ -211,7 +211,7 @@ async def test_a_package_brings_verifiers_by_entry_point_without_a_table(
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
     points = information / "entry_points.txt"
-    points.write_text("[shoal.verifiers]\nOne = brought:one\nbroken = broken:score\n")
+    points.write_text("[shoal.verifiers]\nOne = brought:one [extra]\nbroken = broken:score\nodd = not a name\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     await client.configured(num_processes=1, custom={"two": {"entry_point": "brought:two"}})
@@ -221,6 +221,7 @@ async def test_a_package_brings_verifiers_by_entry_point_without_a_table(
     assert {part.code_digest for part in score.verifier_scores} == {digest((tmp_path / "brought.py").read_text())}
     with pytest.raises(InvalidArgument, match=r"'broken' cannot be used: .*RuntimeError at .*broken.py:1: half"):
         await client.score([GroundTruth("broken", "")], ["x"])
+    assert (await listed(client))["odd"].description.startswith("UNAVAILABLE HERE: ")
     assert (await listed(client))["broken"].description.startswith("UNAVAILABLE HERE: broken does not import")
     points.write_text("[shoal.verifiers]\ngsm8k = brought:one\n")
     said = await refusal(client, num_processes=2)

@@ -87,6 +87,7 @@ def _module_of_file(code: Code) -> types.ModuleType:
     try:
         exec(compile(code.source, code.path, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
+        del sys.modules[name]
         if before is not None:
             sys.modules[name] = before
         raise Unusable("file", f"{code.path} does not import: {told(error, code.path)}") from error

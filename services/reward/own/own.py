@@ -158,7 +158,9 @@ def _installed(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
                 f"the package {package} brings a verifier {name!r} (entry point {point.value} in {ENTRY_POINT_GROUP}), "
                 f"which is the name of {owner}: rename its entry point, or uninstall it"
             )
-        codes[name] = Code(name, point.attr, module=point.module)
+        # One that is malformed does not import, and is told of by its name.
+        module, _, function = point.value.partition("[")[0].strip().partition(":")
+        codes[name] = Code(name, function, module=module)
     return list(codes.values())
 
 
