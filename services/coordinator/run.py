@@ -41,6 +41,7 @@ from services.coordinator.rollout_metrics import rollout_metrics
 from services.coordinator.sampling import Sampler, SettledGroup
 from services.coordinator.step import TrainedGroup, plan_step
 from services.coordinator.step_figures import StepFigures, answer_figures, publish_figures, reward_figures
+from services.coordinator.step_spans import publish_spans
 from services.coordinator.tasks import first_error
 from services.coordinator.workers import WorkerRegistry
 from shoal.config import RunConfig
@@ -48,7 +49,7 @@ from shoal.errors import FailedPrecondition, ShoalError
 from shoal.grpo.moments import Moments
 from shoal.grpo.staleness import capacity
 from shoal.rollout import WeightVersion
-from shoal.telemetry import metrics, names, trace
+from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
 
@@ -314,14 +315,7 @@ class ActiveRun:
         if await self._hold_while_paused():  # A run that stops needs no publish, but its step is reported.
             published = await self._publish()
         published_s = time.monotonic() - began - trained_s
-        for group in plan.batch.groups:
-            trace.past_span(
-                names.WEIGHTS_PUBLISH,
-                parent=group.traceparent,
-                duration_s=published_s,
-                group_id=group.group_id,
-                policy_version=self._version.policy_version,
-            )
+        publish_spans(plan.batch.groups, self._version.policy_version, published_s)
         await self._buffer.release()
         figures = rollout_metrics(self.config, groups, plan) | kl_figures | learner_metrics
         figures |= {

@@ -1,9 +1,9 @@
 """What a machine really does, from the figures of a run that it took."""
 
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import StatisticsError, median
 
 from shoal.config.derived import derived_values
 from shoal.config.load import parse_config
@@ -32,15 +32,15 @@ def rates_of_run(folder: Path) -> Rates:
         raise InvalidArgument(
             f"--measured {folder}: holds {len(rows)} train steps, and {_LEAST_STEPS} are the least to measure by"
         )
-    return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
+    try:
+        return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
+    except (KeyError, StatisticsError) as error:
+        raise InvalidArgument(f"--measured {folder}: its steps do not tell all that is needed: {error}") from None
 
 
 def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]], name: str) -> Rates:
     derived = derived_values(config)
     engines, verifiers = config.launch.num_generators, config.launch.num_rewards * config.reward.num_processes
-
-    def median(values: Sequence[float]) -> float:
-        return statistics.median(values)
 
     # Per second in which a service had something to do.
     sampled = median(

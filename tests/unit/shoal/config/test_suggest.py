@@ -215,6 +215,10 @@ def test_a_folder_without_enough_of_a_run_is_no_measurement(small: str, tmp_path
         rates_of_run(tmp_path)
     with pytest.raises(InvalidArgument, match="holds 2 train steps, and 3 are the least"):
         rates_of_run(_run_folder(tmp_path / "run", small, 2))
+    folder = _run_folder(tmp_path / "other", small, 5)
+    (folder / "metrics.jsonl").write_text('{"time/step": 1.0}\n' * 5)
+    with pytest.raises(InvalidArgument, match="do not tell all that is needed: 'generator_tokens_per_second_step'"):
+        rates_of_run(folder)
 
 
 def test_experts_are_refused_by_name(tmp_path: Path) -> None:
