@@ -93,9 +93,23 @@ class ResourceExhausted(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """The peer cannot be reached, or went away; the same call may work later."""
+    """The peer cannot be reached, or went away; the same call may work later.
+
+    `retry_after_s` says when, where the peer itself says so.
+    """
 
     default_reason = "UNAVAILABLE"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, reason=reason, metadata=metadata)
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineExceeded(ShoalError):

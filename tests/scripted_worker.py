@@ -1,18 +1,20 @@
 """A reward service as a worker process, for tests of the worker's life: `python -m tests.scripted_worker ...`.
 
-Its RPCs are commands: `Configure` sets the state named by `run_id`, `ScoreGroup` echoes until the caller ends, and
-`ListVerifiers` answers when standard input holds a line.
+Its RPCs are commands: `Configure` sets the state named by `run_id`, or has it start over if that is OTHER_RUN;
+`ScoreGroup` echoes until the caller ends, and `ListVerifiers` answers when standard input holds a line.
 """
 
 import argparse
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 
 from shoal.v1 import reward_pb2, reward_pb2_grpc, worker_pb2
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
+from shoal.worker.renewal import Renewal
 
 
 class ScriptedWorker(reward_pb2_grpc.RewardServiceServicer):
@@ -21,8 +23,9 @@ class ScriptedWorker(reward_pb2_grpc.RewardServiceServicer):
     add_to_server = staticmethod(reward_pb2_grpc.add_RewardServiceServicer_to_server)
     num_weight_ranks = 0
 
-    def __init__(self):
+    def __init__(self, renewal=None):
         self.state = worker_pb2.WORKER_STATE_IDLE
+        self.renewal = renewal
 
     def status(self):
         return worker_pb2.WorkerStatus(state=self.state, load={"capacity": 7})
@@ -31,6 +34,8 @@ class ScriptedWorker(reward_pb2_grpc.RewardServiceServicer):
         print("closed", flush=True)
 
     async def Configure(self, request, context):
+        if request.run_id == "OTHER_RUN":
+            raise self.renewal.begin(f"the worker holds another run than {request.run_id}")
         self.state = worker_pb2.WorkerState.Value(f"WORKER_STATE_{request.run_id}")
         if self.state == worker_pb2.WORKER_STATE_FAILED:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -49,7 +54,21 @@ class ScriptedWorker(reward_pb2_grpc.RewardServiceServicer):
         return reward_pb2.RewardServiceGetStatusResponse(status=self.status())
 
 
-if __name__ == "__main__":
+def main():
+    renewal = Renewal()
+    print(f"mark: {os.environ.get('SCRIPTED_MARK')}", file=sys.stderr, flush=True)
+    # As services do: what they write must not reach the program that starts over.
+    os.environ["SCRIPTED_MARK"] = "written"
+    # A library that opens a socket without care for who inherits it, and a child that ends only with its parent.
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    subprocess.Popen(["cat"], stdin=reader, stdout=subprocess.DEVNULL)
+    os.close(reader)
     parser = argparse.ArgumentParser()
     add_worker_options(parser)
-    sys.exit(asyncio.run(run_worker(ScriptedWorker(), worker_arguments(parser.parse_args()))))
+    arguments = worker_arguments(parser.parse_args())
+    return renewal.finish(asyncio.run(run_worker(ScriptedWorker(renewal), arguments, renewal)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,12 +24,15 @@ from shoal.v1 import (
     reward_pb2_grpc,
     worker_pb2,
 )
+from shoal.worker.renewal import STARTING_OVER
 
 STATUS_TIMEOUT_S = 5.0
 """Workers promise to answer `GetStatus` within a second; the rest is for a busy machine."""
 CONFIGURE_TIMEOUT_S = 30.0
 POLL_S = 0.25
 """Between two looks at a worker that is loading its model."""
+RESTART_TIMEOUT_S = 120.0
+"""A worker that starts over ends within a minute; then its program takes seconds to start, on a busy machine longer."""
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        return f"{_NAMES[self.record.kind]} {self.record.address}"
+        return _name(self.record)
 
 
 _NAMES = {
@@ -81,6 +84,9 @@ _SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = 
 }
 
 
+_NOT_BACK = f"it started over, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
+
+
 class Fleet:
     """Configures workers as they come, and takes them out as they are lost.
 
@@ -95,6 +101,8 @@ class Fleet:
         self._members: dict[str, Member] = {}
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
+        self._restarting: dict[str, tuple[WorkerRecord, float]] = {}
+        """Workers that start over for this run, and when each is given up; they come back under other names."""
         self._learner_loss = ""
         """Why the learner was lost, once it was."""
         self._changed = Signal()
@@ -145,7 +153,20 @@ class Fleet:
         for worker_id, record in alive.items():
             known = worker_id in self._members or worker_id in self._loading or worker_id in self._failures
             if not known:
+                self._take_for_restarted(record)
                 self._loading[worker_id] = asyncio.create_task(self._load(record))
+        for worker_id, (record, give_up_at) in list(self._restarting.items()):
+            if asyncio.get_running_loop().time() > give_up_at:
+                del self._restarting[worker_id]
+                self._tell("worker_lost", record, f"is lost: {_NOT_BACK}", reason=_NOT_BACK)
+                self._changed.notify()
+
+    def _take_for_restarted(self, record: WorkerRecord) -> None:
+        """Whoever comes may be the one that starts over: preferably one at its address, else the first of its kind."""
+        of_kind = [worker_id for worker_id, (left, _) in self._restarting.items() if left.kind == record.kind]
+        at_address = [worker_id for worker_id in of_kind if self._restarting[worker_id][0].address == record.address]
+        for worker_id in (at_address or of_kind)[:1]:
+            del self._restarting[worker_id]
 
     def _hear(self, member: Member) -> None:
         """Says what a reward service says of itself, when it is something else."""
@@ -164,14 +185,7 @@ class Fleet:
         held_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
         del self._members[member.record.worker_id]
         member.serving = False
-        self._events.add(
-            "worker_lost",
-            f"{member.name} is lost: {reason}",
-            worker_id=member.record.worker_id,
-            worker_kind=_NAMES[member.record.kind],
-            address=member.record.address,
-            reason=reason,
-        )
+        self._tell("worker_lost", member.record, f"is lost: {reason}", reason=reason)
         if held_policy:  # Another learner may come and go: the run never used it.
             self._learner_loss = reason
         # The channel is left to the calls that are under way on it; they end by themselves.
@@ -197,28 +211,35 @@ class Fleet:
                 record.num_weight_ranks = status.num_weight_ranks
         except ShoalError as error:
             await channel.close()
-            self._failures[record.worker_id] = (record, error)
-            self._events.add(
-                "worker_failed",
-                f"{member.name} cannot serve this run: {error.message}",
-                worker_id=record.worker_id,
-                worker_kind=_NAMES[record.kind],
-                address=record.address,
-            )
+            if error.reason == STARTING_OVER:
+                self._restarts(record)
+            else:
+                self._failures[record.worker_id] = (record, error)
+                self._tell("worker_failed", record, f"cannot serve this run: {error.message}")
         else:
             # A generator serves once weights are published to it.
             member.serving = record.kind != worker_pb2.WORKER_KIND_GENERATOR
             self._members[record.worker_id] = member
-            self._events.add(
-                "worker_joined",
-                f"{member.name} is ready",
-                worker_id=record.worker_id,
-                worker_kind=_NAMES[record.kind],
-                address=record.address,
-            )
+            self._tell("worker_joined", record, "is ready")
         finally:
             del self._loading[record.worker_id]
             self._changed.notify()
+
+    def _restarts(self, record: WorkerRecord) -> None:
+        """A worker of an earlier run starts over for this one. Who comes in its place is another worker."""
+        self._restarting[record.worker_id] = (record, asyncio.get_running_loop().time() + RESTART_TIMEOUT_S)
+        self._registry.report_lost(record.worker_id, f"it starts over for run {self._run_id}")
+        self._tell("worker_restarting", record, "served another run, and starts over for this one")
+
+    def _tell(self, kind: str, record: WorkerRecord, what: str, **attributes: str) -> None:
+        self._events.add(
+            kind,
+            f"{_name(record)} {what}",
+            worker_id=record.worker_id,
+            worker_kind=_NAMES[record.kind],
+            address=record.address,
+            **attributes,
+        )
 
     async def lost(self, member: Member, error: ShoalError) -> None:
         """Tells that a call found the worker gone."""
@@ -236,18 +257,21 @@ class Fleet:
         return True
 
     async def wait_until_ready(self) -> None:
-        """Waits for a worker of each kind, and for all that have begun to load.
+        """Waits for a worker of each kind, and for all that have begun to load or to start over.
 
         Raises `FailedPrecondition` that names what is missing, or why the only ones there cannot serve.
         """
-        deadline = asyncio.get_running_loop().time() + self._config.coordinator.worker_timeout_s
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._config.coordinator.worker_timeout_s
         while True:
             missing = [kind for kind in _SERVICES if not self._of_kind(kind)]
-            if not missing and not self._loading:
+            if not missing and not self._loading and not self._restarting:
                 return
+            if self._restarting:  # Its time to register and load begins when it is back.
+                deadline = now() + self._config.coordinator.worker_timeout_s
             for kind in missing:
                 self._raise_if_hopeless(kind)
-            remaining = deadline - asyncio.get_running_loop().time()
+            remaining = deadline - now()
             if remaining <= 0:
                 if not missing:
                     return
@@ -258,7 +282,8 @@ class Fleet:
         """Raises the failure of the kind when all its workers have failed."""
         failures = [error for record, error in self._failures.values() if record.kind == kind]
         loading = [1 for record in self._registry.alive(_kind(kind)) if record.worker_id in self._loading]
-        if failures and not loading:
+        restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
+        if failures and not loading and not restarting:
             raise FailedPrecondition(f"the {_NAMES[_kind(kind)]} cannot serve this run: {failures[0].message}")
 
     def _missing_message(self, kinds: Sequence[int]) -> str:
@@ -276,6 +301,10 @@ class Fleet:
     def notify(self) -> None:
         """Tells waiters that a member's `serving` changed."""
         self._changed.notify()
+
+
+def _name(record: WorkerRecord) -> str:
+    return f"{_NAMES[record.kind]} {record.address}"
 
 
 def _kind(number: int) -> worker_pb2.WorkerKind.ValueType:

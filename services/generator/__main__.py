@@ -13,10 +13,12 @@ from services.generator.vllm_start import import_vllm
 from shoal.config.run import RunConfig
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
+from shoal.worker.renewal import Renewal
 
 
 def main() -> int:
     """Serves until SIGTERM; the exit code of the process."""
+    renewal = Renewal()
     parser = argparse.ArgumentParser(prog="python -m services.generator", description="Samples completions with vLLM.")
     add_worker_options(parser)
     arguments = worker_arguments(parser.parse_args())
@@ -35,7 +37,7 @@ def main() -> int:
     tie_children()
     # Takes seconds, in which the process can already register and be configured.
     threading.Thread(target=import_vllm, daemon=True).start()
-    return asyncio.run(run_worker(GeneratorServicer(start_engine), arguments))
+    return renewal.finish(asyncio.run(run_worker(GeneratorServicer(start_engine, renewal), arguments, renewal)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from shoal.errors import Aborted, FailedPrecondition, ShoalError
 from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names
 from shoal.v1 import worker_pb2
+from shoal.worker.renewal import Renewal
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ class Running:
 class Lifecycle:
     """Which run the generator serves, with which engine, and in which state."""
 
-    def __init__(self, start_engine: StartEngine) -> None:
+    def __init__(self, start_engine: StartEngine, renewal: Renewal) -> None:
         self._start_engine = start_engine
+        self._renewal = renewal
         self._run_id = ""
         self._config: RunConfig | None = None
         self._digest = ""
@@ -50,19 +52,24 @@ class Lifecycle:
     def configure(self, run_id: str, config: RunConfig) -> None:
         """Starts the engine for a run, beside the event loop; the same again changes nothing.
 
-        Another run takes the engine over if it asks for the same one. Raises `FailedPrecondition` if it asks for
-        another.
+        Another run takes the engine over if it asks for the same one. If it asks for another, or the process is about
+        to start over for one, raises `Unavailable` (STARTING_OVER).
         """
         digest = config_digest(config)
         has_engine = self._starting is not None or self._running is not None
-        if has_engine and (run_id, digest) == (self._run_id, self._digest):
+        is_ending = self._running is not None and bool(self._failure)
+        if is_ending or (has_engine and not self._renewal.is_due and (run_id, digest) == (self._run_id, self._digest)):
             return
-        if has_engine and self._config is not None and _engine_part(config) != _engine_part(self._config):
-            raise FailedPrecondition(
+        if self._renewal.is_due or (
+            has_engine and self._config is not None and _engine_part(config) != _engine_part(self._config)
+        ):
+            starting_over = self._renewal.begin(
                 f"the generator holds the engine of run {self._run_id}, whose [model], [generator] or "
-                "sampling.stop_strings settings differ: restart the process to change them",
-                reason="OTHER_CONFIGURATION",
+                f"sampling.stop_strings settings differ from those of run {run_id}"
             )
+            if self._running is not None:
+                self._running.requests.drop_all(Aborted(f"run {run_id} took the generator over", reason="OTHER_RUN"))
+            raise starting_over
         earlier = self._run_id
         self._run_id, self._config, self._digest, self._failure = run_id, config, digest, ""
         if self._running is not None:
@@ -102,6 +109,8 @@ class Lifecycle:
     async def _watch(self, engine: Engine) -> None:
         """Ends the process when the engine has died: its successor is a new process."""
         cause = await engine.died()
+        if self._renewal.is_due:
+            return
         self._failure = f"the engine has died: {cause}"
         log.critical("engine died; the generator ends", extra={"cause": cause, "run_id": self._run_id})
         if self._running is not None:

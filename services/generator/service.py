@@ -24,6 +24,7 @@ from shoal.wire import (
     version_from_wire,
     version_to_wire,
 )
+from shoal.worker.renewal import Renewal
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -33,9 +34,9 @@ _MAX_SEED = 2**53
 class GeneratorServicer(GeneratorServiceServicer):
     """The service, and what the process that runs it asks of it (`shoal.worker.service.WorkerService`)."""
 
-    def __init__(self, start_engine: StartEngine) -> None:
+    def __init__(self, start_engine: StartEngine, renewal: Renewal) -> None:
         """`start_engine` is called with each configuration, and may take long."""
-        self._lifecycle = Lifecycle(start_engine)
+        self._lifecycle = Lifecycle(start_engine, renewal)
 
     @property
     def kind(self) -> worker_pb2.WorkerKind.ValueType:

@@ -13,12 +13,16 @@ import sys
 
 from services.learner.launch import Followers, is_launched, limit_threads
 from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+from shoal.worker.renewal import Renewal
 
 EXTRA_MISSING = 3
+START_AGAIN = 75
+"""Exit code that asks torchrun to start all ranks again, for another run: EX_TEMPFAIL of sysexits.h."""
 
 
 def main() -> int:
     """Runs until SIGTERM (rank 0) or until rank 0 says so (the others); the exit code of the process."""
+    renewal = _renewal()
     parser = argparse.ArgumentParser(prog="python -m services.learner", description="Trains the policy.")
     add_worker_options(parser)
     parser.add_argument(
@@ -46,13 +50,27 @@ def main() -> int:
                 f"{world_size} ranks: leave --num-ranks out under torchrun, else unset RANK"
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return _lead(arguments, None) if os.environ["RANK"] == "0" else _follow(arguments)
+        return _lead(arguments, None, renewal) if os.environ["RANK"] == "0" else _follow(arguments)
     limit_threads(num_ranks or 1)
     followers = Followers(num_ranks, sys.argv[1:]) if num_ranks and num_ranks > 1 else None
-    return _lead(arguments, followers)
+    return _lead(arguments, followers, renewal)
 
 
-def _lead(arguments: WorkerArguments, followers: Followers | None) -> int:
+def _renewal() -> Renewal | None:
+    """How the learner begins again for another run; None where it cannot.
+
+    A rank that somebody else started cannot begin again alone. torchrun starts all of them again when one fails, as
+    often as its --max-restarts says.
+    """
+    if not is_launched():
+        return Renewal()
+    left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(
+        os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    )
+    return Renewal(exit_code=START_AGAIN) if left > 0 else None
+
+
+def _lead(arguments: WorkerArguments, followers: Followers | None, renewal: Renewal | None) -> int:
     """Rank 0."""
     from services.learner.rank import LearnerRank
     from services.learner.ranks import Ranks
@@ -75,14 +93,17 @@ def _lead(arguments: WorkerArguments, followers: Followers | None) -> int:
             find_host,
             num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
             follower_pids=followers.pids if followers else (),
+            renewal=renewal,
         )
         if followers:
             followers.watch(service.fail)
-        return await run_worker(service, arguments)
+        return await run_worker(service, arguments, renewal)
 
     exit_code = asyncio.run(run())
     if followers:
         followers.close()
+    if renewal:
+        exit_code = renewal.finish(exit_code)
     # A torch thread that is still at work would be torn down with the interpreter under it, which may crash.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -73,9 +74,10 @@ class Followers:
 
     def close(self) -> None:
         """Waits for the ranks to leave, and ends those that do not."""
+        give_up = time.monotonic() + _STOP_S
         for process in self._processes:
             try:
-                process.wait(_STOP_S)
+                process.wait(max(0.0, give_up - time.monotonic()))
             except subprocess.TimeoutExpired:
                 _log.warning("learner rank does not leave", extra={"pid": process.pid})
                 process.kill()

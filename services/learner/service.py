@@ -23,13 +23,14 @@ from services.learner.ranks import Command, join_messages
 from services.learner.torch_thread import TorchThread
 from shoal.config import RunConfig, parse_config
 from shoal.config.load import config_digest
-from shoal.errors import FailedPrecondition, ShoalError
+from shoal.errors import FailedPrecondition, ShoalError, Unavailable
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.telemetry import names, trace
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
 from shoal.weights.manifest import hashes_to_wire
 from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, invalid, version_to_wire
+from shoal.worker.renewal import Renewal
 
 _log = logging.getLogger(__name__)
 
@@ -55,15 +56,18 @@ class LearnerService(LearnerServiceServicer):
         *,
         num_ranks: int = 1,
         follower_pids: Sequence[int] = (),
+        renewal: Renewal | None = None,
     ) -> None:
         """`make_rank` makes this process's rank once the others have come; it runs in the torch thread.
 
-        `find_host` says under which host generators reach this process; it may block.
+        `find_host` says under which host generators reach this process; it may block. Without `renewal` it serves
+        one run.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
         self._find_host = find_host
         self._num_ranks = num_ranks
         self._pids = [os.getpid(), *follower_pids]
+        self._renewal = renewal
         self._torch = TorchThread(make_rank, self.fail)
         self._rank: LearnerRank | None = None
         self._publisher: WeightPublisher | None = None
@@ -125,13 +129,33 @@ class LearnerService(LearnerServiceServicer):
             self._run_id, self._digest = request.run_id, digest
             self._state, self._message = worker_pb2.WORKER_STATE_LOADING, "loading the model"
             self._loading = asyncio.create_task(self._load(request, config))
-        elif (request.run_id, digest) != (self._run_id, self._digest):
-            raise FailedPrecondition(
-                f"the learner holds another configuration, of run {self._run_id}; restart its processes to change it",
-                reason="OTHER_CONFIGURATION",
-                metadata={"run_id": self._run_id},
-            )
+        elif self._is_renewing or (request.run_id, digest) != (self._run_id, self._digest):
+            raise self._make_room(request.run_id)
         return learner_pb2.LearnerServiceConfigureResponse(status=self.status())
+
+    @property
+    def _is_renewing(self) -> bool:
+        return self._renewal is not None and self._renewal.is_due
+
+    def _make_room(self, run_id: str) -> ShoalError:
+        """Has the process start over for another run, if it can; the answer in any case.
+
+        The coordinator drives one run at a time: the one that the learner holds is over.
+        """
+        holds = f"the learner holds another configuration than that of run {run_id}, of run {self._run_id}"
+        with self._ending:
+            if self._is_ending and not self._is_renewing:
+                return Unavailable(f"the learner is ending: {self._message}", reason="ENDING")
+            # What breaks from here on is no longer news.
+            self._is_ending = self._renewal is not None
+        if self._renewal is not None:
+            return self._renewal.begin(holds)
+        return FailedPrecondition(
+            f"{holds}; restart its processes to change it, or start them by torchrun with --max-restarts, which then "
+            "does so",
+            reason="OTHER_CONFIGURATION",
+            metadata={"run_id": self._run_id},
+        )
 
     async def _load(self, request: learner_pb2.LearnerServiceConfigureRequest, config: RunConfig) -> None:
         def configure(rank: LearnerRank) -> LearnerRank:

@@ -84,11 +84,14 @@ def to_status(error: ShoalError) -> Abort:
     trailers: list[tuple[str, str | bytes]] = []
     if isinstance(error, InvalidArgument) and error.violations:
         _pack(status, _bad_request(error))
-    if isinstance(error, ResourceExhausted) and error.retry_after_s is not None:
+    if isinstance(error, ResourceExhausted | Unavailable) and error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         _pack(status, retry)
-        trailers.append((_PUSHBACK_KEY, str(round(error.retry_after_s * 1e3))))
+        # A peer that says when it will be back is gone until then, and perhaps comes back as another: it is for the
+        # caller to know, not for gRPC to repeat the call behind its back.
+        pushback_ms = -1 if isinstance(error, Unavailable) else round(error.retry_after_s * 1e3)
+        trailers.append((_PUSHBACK_KEY, str(pushback_ms)))
     trailers.append((_DETAILS_KEY, status.SerializeToString()))
     return Abort(code, message, tuple(trailers))
 
@@ -117,9 +120,9 @@ def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, ti
     if kind is InvalidArgument:
         violations = [FieldViolation(v.field, v.description) for v in bad_request.field_violations]
         translated = InvalidArgument(message, reason=reason, metadata=metadata, violations=violations)
-    elif kind is ResourceExhausted:
+    elif kind is ResourceExhausted or kind is Unavailable:
         delay_s = retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None
-        translated = ResourceExhausted(message, reason=reason, metadata=metadata, retry_after_s=delay_s)
+        translated = kind(message, reason=reason, metadata=metadata, retry_after_s=delay_s)
     else:
         translated = kind(message, reason=reason, metadata=metadata)
     translated.add_note(f"answered by {address} to {method}")

@@ -120,9 +120,14 @@ class GeneratorServiceServicer:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
         name each field.
-        * `FAILED_PRECONDITION`: the engine is running with other `model` or
-        `generator` settings; restart the process to change them. Another run
-        with the same settings takes the engine over, without its weights.
+        * `UNAVAILABLE` with the reason STARTING_OVER: the engine has other
+        `model` or `generator` settings, or was started without a tokenizer that
+        stop strings need. The generator gives up what is in flight, begins
+        again in the same process, and registers as another worker, which takes
+        the configuration. The details say when to look for it
+        (`google.rpc.RetryInfo`). A repeat in the meantime is answered alike.
+        Another run with the same settings takes the engine over, without its
+        weights, and nothing is started over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -106,8 +106,17 @@ class LearnerServiceServicer:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
         name each field.
-        * `FAILED_PRECONDITION`: it already holds another configuration; restart
-        the processes to change it.
+        * `UNAVAILABLE` with the reason STARTING_OVER: it holds another run or
+        configuration, whose run is over: a coordinator drives one at a time. It
+        ends whatever is in flight, begins again in the same process, and
+        registers as another worker, which takes the configuration. The details
+        say when to look for it (`google.rpc.RetryInfo`). A repeat in the
+        meantime is answered alike.
+        * `UNAVAILABLE` with the reason ENDING: it has failed, and ends.
+        * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: it holds
+        another run or configuration, and its ranks were started by something
+        that does not start them again (torchrun without --max-restarts):
+        restart its processes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

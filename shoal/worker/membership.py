@@ -30,9 +30,17 @@ class Membership:
     """
 
     def __init__(
-        self, service: WorkerService, *, worker_id: str, coordinator: str, find_address: Callable[[], str]
+        self,
+        service: WorkerService,
+        *,
+        worker_id: str,
+        coordinator: str,
+        find_address: Callable[[], str],
+        is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_leaving`: whether this worker is not to be registered again, since another will be in its place."""
         self._service = service
+        self._is_leaving = is_leaving
         self._worker_id = worker_id
         self._coordinator = coordinator
         self._find_address = find_address
@@ -44,7 +52,7 @@ class Membership:
         """Runs until cancelled. Raises InvalidArgument when the coordinator refuses what the worker says of itself."""
         async with connect(self._coordinator, "shoal.v1.CoordinatorService") as channel:
             coordinator = CoordinatorServiceStub(channel)
-            while True:
+            while not self._is_leaving():
                 status = self._service.status()
                 try:
                     # A generator learns from its configuration how many ranks it has.
@@ -80,6 +88,8 @@ class Membership:
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         except NotFound:
             self._registered_ranks = None
+            if self._is_leaving():
+                return
             await self._register(coordinator)
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         self._trouble = ""

@@ -14,6 +14,7 @@ from shoal.worker.address import advertised_address
 from shoal.worker.arguments import WorkerArguments
 from shoal.worker.membership import Membership, wait_for_other_state
 from shoal.worker.parent import die_with_parent
+from shoal.worker.renewal import Renewal
 from shoal.worker.service import WorkerService
 
 _log = logging.getLogger(__name__)
@@ -23,11 +24,12 @@ _MAX_CONCURRENT_RPCS = 4096
 _GRACE_S = 10.0
 
 
-async def run_worker(service: WorkerService, arguments: WorkerArguments) -> int:
+async def run_worker(service: WorkerService, arguments: WorkerArguments, renewal: Renewal | None = None) -> int:
     """Serves, registers, and stays until SIGTERM or SIGINT; the result is the process's exit code.
 
     0 after a drain; 1 when the worker could not start, was refused by the coordinator, or ended in state FAILED.
-    Once it serves, it writes one JSON line with its address to stdout.
+    Once it serves, it writes one JSON line with its address to stdout. `renewal` is that of a service which may ask
+    for one; its `finish` is the caller's to call.
     """
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
@@ -41,7 +43,7 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments) -> int:
             metrics_port=arguments.metrics_port,
             log_file=arguments.log_file,
         )
-        await _serve(service, arguments, worker_id)
+        await _serve(service, arguments, worker_id, renewal)
         if service.status().state == worker_pb2.WORKER_STATE_FAILED:
             exit_code = 1
     except* ShoalError as group:
@@ -55,7 +57,7 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments) -> int:
     return exit_code
 
 
-async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str) -> None:
+async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str, renewal: Renewal | None) -> None:
     server = RpcServer(listen=arguments.listen, max_concurrent_rpcs=_MAX_CONCURRENT_RPCS)
     server.add(service.add_to_server, service, service.full_name)
     await server.start()
@@ -70,7 +72,13 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
             coordinator=arguments.coordinator,
         )
 
-    membership = Membership(service, worker_id=worker_id, coordinator=arguments.coordinator, find_address=find_address)
+    membership = Membership(
+        service,
+        worker_id=worker_id,
+        coordinator=arguments.coordinator,
+        find_address=find_address,
+        is_leaving=lambda: renewal is not None and renewal.is_due,
+    )
     try:
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(membership.keep()), tasks.create_task(_show_health(service, server))]

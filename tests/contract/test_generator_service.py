@@ -31,6 +31,7 @@ from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import completion_from_wire, float32_from_wire, int32_to_wire, invalid, sampling_to_wire
+from shoal.worker.renewal import Renewal
 from tests.serving import GENERATOR, serving
 
 MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),))
@@ -150,8 +151,16 @@ class ScriptedEngine:
 class Generator:
     """A served generator with its scripted engine."""
 
-    def __init__(self, stub: Any, engines: list[ScriptedEngine], starting: list[Awaitable[None] | Exception]) -> None:
+    def __init__(
+        self,
+        stub: Any,
+        engines: list[ScriptedEngine],
+        starting: list[Awaitable[None] | Exception],
+        ends: asyncio.Event,
+    ) -> None:
         self.stub = stub
+        self.ends = ends
+        """Set where the process would get SIGTERM, to start over."""
         self.engines = engines
         self.starting = starting
         """What the next start of an engine waits for, or fails with."""
@@ -233,12 +242,13 @@ async def idle() -> AsyncIterator[Generator]:
         engines.append(ScriptedEngine())
         return engines[-1]
 
-    servicer = GeneratorServicer(start)
+    ends = asyncio.Event()
+    servicer = GeneratorServicer(start, Renewal(end=ends.set))
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serving(servicer, GENERATOR))
         channel = await stack.enter_async_context(connect(address, GENERATOR))
         stack.push_async_callback(servicer.close)
-        yield Generator(GeneratorServiceStub(channel), engines, starting)
+        yield Generator(GeneratorServiceStub(channel), engines, starting, ends)
 
 
 @pytest.fixture
@@ -284,9 +294,15 @@ async def test_a_configuration_that_does_not_validate_names_its_fields(idle: Gen
     assert error.value.violations[0].field == "generator.max_num_seqs"
 
 
-async def test_another_engine_needs_another_process(ready: Generator) -> None:
-    with pytest.raises(FailedPrecondition, match="restart the process"):
-        await ready.configure("other", max_num_seqs=3)
+async def test_for_another_engine_the_process_starts_over_and_says_so_to_everybody_until_it_does(
+    ready: Generator,
+) -> None:
+    for run_id, changes in (("other", {"max_num_seqs": 3}), ("other", {"max_num_seqs": 3}), ("run", {})):
+        with pytest.raises(Unavailable, match="holds the engine of run run, whose") as caught:
+            await ready.configure(run_id, **changes)
+        assert caught.value.reason == "STARTING_OVER"
+        assert caught.value.retry_after_s is not None and 5 <= caught.value.retry_after_s <= 60
+    assert ready.ends.is_set()
 
 
 async def test_another_run_takes_the_engine_over_without_its_weights(ready: Generator) -> None:
@@ -399,7 +415,7 @@ async def test_an_engine_that_was_started_without_stop_strings_is_not_taken_over
 ) -> None:
     values = config()
     values.update({"sampling": {"stop_strings": ["</answer>"]}})
-    with pytest.raises(FailedPrecondition, match=r"sampling\.stop_strings"):
+    with pytest.raises(Unavailable, match=r"sampling\.stop_strings"):
         await ready.stub.Configure(
             pb.GeneratorServiceConfigureRequest(run_id="other", config=values), timeout=TIMEOUT_S
         )

@@ -119,6 +119,27 @@ async def test_a_delay_crosses_and_so_does_its_absence(retry_after_s):
     assert raised.value.retry_after_s == retry_after_s
 
 
+async def test_a_peer_that_says_when_it_is_back_is_not_asked_again_before_the_caller_knows():
+    servicer = Failing()
+    servicer.error = errors.Unavailable("starting over", retry_after_s=15.0)
+    calls = []
+
+    async def counted(request, context):
+        calls.append(request)
+        raise servicer.error
+
+    servicer.ListVerifiers = counted
+    async with serving(servicer, REWARD) as address:
+        with pytest.raises(errors.Unavailable) as raised:
+            await unary_unary(address)
+        assert raised.value.retry_after_s == 15.0
+        servicer.error = errors.Unavailable("a moment")
+        with pytest.raises(errors.Unavailable) as raised:
+            await unary_unary(address)
+        assert raised.value.retry_after_s is None
+    assert len(calls) == 1 + 5, f"{len(calls)} calls: gRPC repeats one that is safe 5 times, unless it is told not to"
+
+
 @pytest.mark.parametrize("call", SHAPES)
 async def test_a_defect_is_bland_on_the_wire_and_whole_in_the_log(call, caplog):
     servicer = Failing()

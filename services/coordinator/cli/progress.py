@@ -39,6 +39,7 @@ _STYLES = {
     "restored": "bold",
     "error": "bold red",
     "worker_lost": "yellow",
+    "worker_restarting": "yellow",
     "worker_failed": "red",
     "publish_failed": "yellow",
     "scoring_repeated": "yellow",
