@@ -67,8 +67,6 @@ def test_reward_rises_and_a_generator_that_is_killed_costs_no_step(stack: Compos
 
 
 def test_stopping_writes_a_checkpoint_and_kills_nothing_and_the_run_goes_on_from_it(stack: ComposeStack) -> None:
-    stack.run("up", "-d", "--force-recreate", "--always-recreate-deps", "coordinator")
-    wait_until(lambda: stack.workers() == WORKERS, "all workers are registered")
     stack.run(
         *("run", "-d", "train", "/configs/quickstart.toml", "--name", STOPPED_RUN, "--set", "weights.store_port=50052"),
         *("--set", "run.num_steps=5", "--set", "evaluation.num_prompts=8"),

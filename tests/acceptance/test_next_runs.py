@@ -1,0 +1,177 @@
+"""Several runs, one after another, on services that stand: real coordinator, vLLM and DeepSpeed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.stack import free_port, write_config
+from tests.integration.test_run import guessing_config
+from tests.integration.test_starting_over import learner, refusal
+
+CLI = (sys.executable, "-c", "from services.coordinator.cli import main; main()")
+WORKERS = ("generator", "learner", "reward")
+PATIENCE_S = 400.0
+
+
+class Standing:
+    """A coordinator and a worker of each kind, at fixed ports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.coordinator = f"127.0.0.1:{free_port()}"
+        self.processes = {
+            "coordinator": self._start("coordinator", "--listen", self.coordinator, "--data-dir", str(folder / "runs"))
+        }
+        for name in WORKERS:
+            extra = ("--num-ranks", "2") if name == "learner" else ()
+            listen = f"127.0.0.1:{free_port()}"
+            options = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", str(folder / "runs"))
+            self.processes[name] = self._start(name, *options, *extra)
+
+    def _start(self, name: str, *options: str) -> psutil.Popen:
+        return psutil.Popen(
+            [sys.executable, "-m", f"services.{name}", *options, "--log-file", str(self.folder / f"{name}.log")],
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def shoal(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [*CLI, *arguments, "--coordinator", self.coordinator],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"shoal {' '.join(arguments)}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        path = self.folder / "runs" / run / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def until(self, run: str, after: int, kind: str, **attributes: Any) -> dict[str, Any]:
+        """Waits for an event after a sequence number; the run must not fail meanwhile."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for event in self.events(run):
+                if event["sequence"] <= after:
+                    continue
+                assert event["attributes"].get("state") != "FAILED", event["message"]
+                if event["kind"] == kind and attributes.items() <= event["attributes"].items():
+                    return event
+            time.sleep(0.2)
+        raise AssertionError(f"no {kind} {attributes} of {run} within {PATIENCE_S} s: {self.events(run)[-5:]}")
+
+    def last(self, run: str) -> int:
+        return max((int(event["sequence"]) for event in self.events(run)), default=-1)
+
+    def family(self) -> list[psutil.Process]:
+        """Every process of the workers."""
+        return [
+            process
+            for name in WORKERS
+            for process in (self.processes[name], *self.processes[name].children(recursive=True))
+        ]
+
+    def end(self) -> list[psutil.Process]:
+        """Ends everything; what was left over."""
+        seen = [*self.family(), self.processes["coordinator"]]
+        for process in self.processes.values():
+            process.terminate()
+        psutil.wait_procs(list(self.processes.values()), timeout=60)
+        _, left = psutil.wait_procs(seen, timeout=10)
+        for process in left:
+            process.kill()
+        return left
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Iterator[Standing]:
+    services = Standing(tmp_path)
+    try:
+        yield services
+    finally:
+        left = services.end()
+    assert not left, f"left over: {left}"
+
+
+@pytest.mark.timeout(2400)
+def test_runs_of_other_models_engines_and_stages_follow_each_other_on_standing_services(standing: Standing) -> None:
+    port = free_port()
+    common = {"weights": {"timeout_s": 60.0, "store_port": port}, "run": {"num_steps": 500}}
+    a = guessing_config(standing.folder, **common)
+    b = guessing_config(
+        standing.folder, **common | {"run": {"num_steps": 3}, "learner": {"zero_stage": 3}},
+        generator={"dtype": "bfloat16", "max_num_seqs": 16},
+    )  # fmt: skip
+    files = {name: str(write_config(standing.folder / f"{name}.toml", values)) for name, values in (("a", a), ("b", b))}
+    pids = {name: process.pid for name, process in standing.processes.items()}
+
+    def trained(run: str, *arguments: str) -> tuple[list[str], float, dict[str, Any]]:
+        """Starts a run; who started over for it, how long until its first step began, and the first step."""
+        after, began = standing.last(run), time.monotonic()
+        standing.shoal("run", "start", *arguments)
+        standing.until(run, after, "state", state="RUNNING")
+        waited_s = time.monotonic() - began
+        step = standing.until(run, after, "step")
+        restarted = [e for e in standing.events(run) if e["kind"] == "worker_restarting" and e["sequence"] > after]
+        return sorted(event["attributes"]["worker_kind"] for event in restarted), waited_s, step
+
+    def stopped(run: str) -> int:
+        """Stops a run; the step that it got to."""
+        after = standing.last(run)
+        standing.shoal("run", "stop")
+        return int(standing.until(run, after, "state", state="STOPPED")["attributes"]["policy_version"])
+
+    restarted, fresh_s, _ = trained("a", files["a"], "--name", "a")
+    assert restarted == [], "services that stand idle need not start over"
+    first_stop = stopped("a")
+    restarted, resumed_s, step = trained("a", "--resume", "a")
+    assert restarted == [] and step["attributes"]["step"] == first_stop + 1, (restarted, step, first_stop)
+    second_stop = stopped("a")
+    before = [process for process in standing.family() if process.pid not in pids.values()]
+
+    restarted, other_s, _ = trained("b", files["b"], "--name", "b")
+    assert restarted == ["generator", "learner"], restarted
+    standing.until("b", -1, "state", state="FINISHED")
+    kept = {process.pid for process in before if process.is_running() and "reward" not in " ".join(process.cmdline())}
+    engines = {p.pid for name in ("generator", "learner") for p in standing.processes[name].children(recursive=True)}
+    assert not kept & engines, f"processes of run a are still there: {kept & engines}"
+
+    restarted, back_s, step = trained("a", "--resume", "a")
+    assert restarted == ["generator", "learner"], restarted
+    assert step["attributes"]["step"] == second_stop + 1, (step, second_stop)
+    stopped("a")
+    assert {name: process.pid for name, process in standing.processes.items()} == pids
+    assert all(process.is_running() for process in standing.processes.values())
+    zombies = [p for p in standing.family() if p.status() == psutil.STATUS_ZOMBIE]
+    assert not zombies, zombies
+    for run in ("a", "b"):
+        amiss = [e for e in standing.events(run) if e["kind"] in ("worker_lost", "worker_failed", "publish_failed")]
+        assert not amiss, amiss
+    print(
+        f"until training: {fresh_s:.1f} s on idle services, {resumed_s:.1f} s resumed on the same, {other_s:.1f} s for "
+        f"another engine and stage, {back_s:.1f} s back and resumed"
+    )
+
+
+@pytest.mark.timeout(600)
+async def test_under_torchrun_all_ranks_are_started_again_as_often_as_it_may(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    async with learner(tmp_path, *torchrun, "-m", "services.learner") as process:
+        first = await process.load("run-a", 2)
+        error = await refusal(process, "run-b", 3)
+        assert error.reason == "STARTING_OVER", error
+        assert not set(await process.load("run-b", 3)) & set(first)
+        error = await refusal(process, "run-c", 3)
+        assert error.reason == "OTHER_CONFIGURATION" and "--max-restarts" in error.message, error
