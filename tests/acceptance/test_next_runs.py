@@ -1,5 +1,7 @@
 """Several runs, one after another, on services that stand: real coordinator, vLLM and DeepSpeed."""
 
+import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -12,9 +14,16 @@ from typing import Any
 import psutil
 import pytest
 
+from shoal.config.load import config_struct, parse_config
+from shoal.errors import Unavailable
+from shoal.rpc.channel import connect
+from shoal.v1 import generator_pb2, worker_pb2
+from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from tests.integration.stack import free_port, write_config
 from tests.integration.test_run import guessing_config
 from tests.integration.test_starting_over import learner, refusal
+from tests.serving import GENERATOR
+from tests.tiny_model import make_tiny_model
 
 CLI = (sys.executable, "-c", "from services.coordinator.cli import main; main()")
 WORKERS = ("generator", "learner", "reward")
@@ -30,9 +39,9 @@ class Standing:
         self.processes = {
             "coordinator": self._start("coordinator", "--listen", self.coordinator, "--data-dir", str(folder / "runs"))
         }
-        for name in WORKERS:
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in WORKERS}
+        for name, listen in self.addresses.items():
             extra = ("--num-ranks", "2") if name == "learner" else ()
-            listen = f"127.0.0.1:{free_port()}"
             options = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", str(folder / "runs"))
             self.processes[name] = self._start(name, *options, *extra)
 
@@ -175,3 +184,46 @@ async def test_under_torchrun_all_ranks_are_started_again_as_often_as_it_may(tmp
         assert not set(await process.load("run-b", 3)) & set(first)
         error = await refusal(process, "run-c", 3)
         assert error.reason == "OTHER_CONFIGURATION" and "--max-restarts" in error.message, error
+
+
+async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.WorkerState.ValueType) -> None:
+    """Configures a generator as soon as it takes the run, until it is in a state."""
+    values: dict[str, Any] = {
+        "model": {"path": str(model)},
+        "data": {"sources": [{"task": "arithmetic"}]},
+        "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": max_num_seqs},
+    }
+    config = config_struct(parse_config(values))
+    request = generator_pb2.GeneratorServiceConfigureRequest(run_id=f"run-{max_num_seqs}", config=config)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(Unavailable):
+                async with connect(address, GENERATOR) as channel:
+                    state = (await GeneratorServiceStub(channel).Configure(request, timeout=10)).status.state
+                assert state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_STALE), state
+                if state == until:
+                    return
+            await asyncio.sleep(0.3)
+
+
+@pytest.mark.timeout(1200)
+def test_a_standing_generator_starts_over_while_its_engine_starts_and_leaves_no_process_of_it(
+    standing: Standing,
+) -> None:
+    model = make_tiny_model(standing.folder / "model")
+    process, address = standing.processes["generator"], standing.addresses["generator"]
+
+    def engines() -> set[psutil.Process]:
+        return {child for child in process.children(recursive=True) if "resource_tracker" not in str(child.cmdline())}
+
+    asyncio.run(load(address, model, 32, worker_pb2.WORKER_STATE_LOADING))
+    deadline = time.monotonic() + PATIENCE_S
+    while not (early := engines()):
+        assert time.monotonic() < deadline, "no process of the engine was started"
+        time.sleep(0.05)
+    asyncio.run(load(address, model, 16, worker_pb2.WORKER_STATE_STALE))
+    first = engines()
+    assert len(first) == 1 and not first & early and not any(child.is_running() for child in early), (first, early)
+    asyncio.run(load(address, model, 8, worker_pb2.WORKER_STATE_STALE))
+    second = engines()
+    assert len(second) == 1 and not first & second and not any(child.is_running() for child in first), (first, second)
