@@ -44,6 +44,7 @@ from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+from shoal.worker.renewal import Renewal
 from tests.serving import LEARNER, serving
 from tests.tiny_model import make_tiny_model
 from tests.train_batches import make_batch, make_groups, with_behavior
@@ -204,6 +205,26 @@ async def test_a_model_that_is_not_there_is_told_and_another_may_be_tried(client
             await other.logprobs(CANARY)
         await other.configure()
         assert await other.loaded() == worker_pb2.WORKER_STATE_READY
+
+
+async def test_for_another_run_it_starts_over_once_and_says_so_to_everybody_until_it_does(tmp_path: Path) -> None:
+    ends: list[str] = []
+    service = LearnerService(
+        lambda: threading.Event().wait(),  # type: ignore[arg-type, return-value]
+        lambda: "127.0.0.1",
+        renewal=Renewal(end=lambda: ends.append("SIGTERM")),
+    )
+    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
+        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
+        learner = Client(LearnerServiceStub(channel), tmp_path, config)
+        for _ in range(2):
+            assert (await learner.configure()).state == worker_pb2.WORKER_STATE_LOADING
+        # Another run; the same, sent again; and the one that it held, which somebody resumed in between.
+        for run_id in ("run-2", "run-2", RUN_ID):
+            with pytest.raises(Unavailable, match=f"of run {run_id}, of run {RUN_ID}: it starts over") as caught:
+                await learner.configure(run_id)
+            assert caught.value.reason == "STARTING_OVER" and caught.value.retry_after_s, caught.value
+    assert ends == ["SIGTERM"]
 
 
 async def test_the_same_configuration_again_changes_nothing_and_another_is_refused(client: Client) -> None:
