@@ -25,8 +25,8 @@ FULL = (
 )
 _EVALUATION = "held-out questions are given in evaluation.sources, and how often in evaluation.every_steps"
 _REWARDS = (
-    "data.sources reward.weights reward.apply_verifiable_reward reward.format reward.overlong reward.repetition "
-    "reward.cosine"
+    "data.sources reward.weights reward.verifiers reward.apply_verifiable_reward reward.format reward.overlong "
+    "reward.repetition reward.cosine"
 )
 _HOW = "how the process computes or prints is its own"
 

@@ -30,6 +30,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Functions of trl.rewards that have a counterpart, with the parameters of those that make one."""
+_READS = {"extraction": ["latex"], "boxed_match_priority": 0}
+"""What TRL's accuracy takes for an answer: LaTeX alone, boxes first."""
 _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
 """What `trl grpo` makes of a name without arguments."""
 
@@ -70,6 +72,8 @@ def compose_reward(source: Source, draft: Draft) -> None:
     if "cosine" in reward and "math" not in reward.get("weights", {}):
         # Whether an answer is right is asked, and not paid by itself.
         reward["apply_verifiable_reward"] = False
+    if "math" in verifiers:
+        reward["verifiers"] = {"math": _READS}
     for name, value in reward.items():
         draft.set(f"reward.{name}", value, origin)
     columns = {"verifier": next(iter(sorted(verifiers)), "passthrough")}
@@ -80,7 +84,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
     else:
         settings = ", ".join(f'{name} = "{value}"' for name, value in columns.items())
         draft.notes.append(f"{named[0]}: give data.sources {settings}")
-    if set(reward) - {"weights", "model"}:
+    if set(reward) - {"weights", "model", "verifiers"}:
         _sum_once(source, draft)
 
 

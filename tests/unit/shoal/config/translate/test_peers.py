@@ -172,6 +172,7 @@ def test_trls_own_reward_functions_are_verifiers_and_parts_by_their_weights() ->
     assert not config.advantage.partial_rewards, "parts make one reward"
     alone = _config("trl", TRL | {"reward_funcs": ["accuracy_reward"]})
     assert alone.reward.weights == {"math": 1.0} and alone.advantage.partial_rewards
+    assert (alone.reward.verifiers.math.extraction, alone.reward.verifiers.math.boxed_match_priority) == (["latex"], 0)
 
 
 def test_trls_reward_for_length_pays_by_right_and_wrong_without_paying_twice() -> None:
