@@ -3,20 +3,30 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from services.coordinator.events import EventLog
 from services.coordinator.tasks import Signal
 from shoal.config.services import RewardConfig
-from shoal.rollout import Score, ScoreOutcome
+from shoal.rollout import Score, ScoreOutcome, VerifierScore
+
+
+@dataclass(eq=False)
+class _Held:
+    """A group that waits, by each verifier that FAILED on some of it: how many of how many completions."""
+
+    num_failed: Counter[str]
+    num_asked: Counter[str]
 
 
 class OutageGuard:
     """A circuit breaker: opens when a verifier FAILED on too many of its latest completions, and pauses the run.
 
     Groups with a failure that come back while it is open are scored again once the run has been resumed. So that the
-    first groups of an outage are not lost before there are enough failures to tell, a group of which a verifier
-    judged nothing is held until others have shown whether that was the group's fault: until the verifier has judged
-    something, or the breaker opens, which it also does when nothing but such groups is left.
+    first groups of an outage are not lost before there are enough failures to tell, a group with a failure is held
+    until others have shown whether that was the group's own fault: until the verifier has judged all of another
+    group, or as many completions as the share is taken of have come without opening the breaker. When nothing but
+    such groups is left, it opens if the verifier FAILED on more than the share of them, and of two at least.
     """
 
     def __init__(self, config: RewardConfig, events: EventLog, pause: Callable[[str], Awaitable[None]]) -> None:
@@ -26,10 +36,11 @@ class OutageGuard:
         self._pause = pause
         self._failed: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=self._window))
         """By verifier: whether it FAILED on each of its latest completions."""
-        self._num_judged: Counter[str] = Counter()
-        """By verifier: completions on which it did not fail."""
-        self._held: list[frozenset[str]] = []
-        """Of each group that is held, the verifiers that judged nothing of it."""
+        self._num_seen: Counter[str] = Counter()
+        """By verifier: completions that it was asked to judge."""
+        self._num_clean: Counter[str] = Counter()
+        """By verifier: groups of which it judged everything."""
+        self._held: list[_Held] = []
         self._num_groups = 0
         self._changed = Signal()
         self._is_open = False
@@ -49,54 +60,67 @@ class OutageGuard:
 
         `again`: the group was scored before, and is not held any more for what is its own fault.
         """
-        failures = [part for score in scores for part in score.verifier_scores if part.outcome is ScoreOutcome.FAILED]
+        parts = [part for score in scores for part in score.verifier_scores]
+        failures = [part for part in parts if part.outcome is ScoreOutcome.FAILED]
         if self._is_open:
             return bool(failures)
-        self._count(scores)
+        self._count(parts)
         for part in failures:
             if sum(self._failed[part.verifier]) > self._most * self._window:
                 await self._open(part.verifier, part.detail)
                 return True
-        silent = _silent(scores)
-        if again or not silent or self._most >= 1:
+        # One completion, as a greedy baseline, says nothing.
+        if again or not failures or len(scores) == 1 or self._most >= 1:
             return False
-        return await self._wait(silent, failures[0].detail)
+        asked = Counter(part.verifier for part in parts)
+        return await self._wait(_Held(Counter(part.verifier for part in failures), asked), failures[0].detail)
 
     def close(self) -> None:
         """The run goes on; what failed before counts no more."""
         self._is_open = False
         self._failed.clear()
 
-    def _count(self, scores: Sequence[Score]) -> None:
-        for score in scores:
-            for part in score.verifier_scores:
-                has_failed = part.outcome is ScoreOutcome.FAILED
-                self._failed[part.verifier].append(has_failed)
-                self._num_judged[part.verifier] += not has_failed
+    def _count(self, parts: Sequence[VerifierScore]) -> None:
+        failed = {part.verifier for part in parts if part.outcome is ScoreOutcome.FAILED}
+        for part in parts:
+            self._failed[part.verifier].append(part.outcome is ScoreOutcome.FAILED)
+            self._num_seen[part.verifier] += 1
+        self._num_clean.update({part.verifier for part in parts} - failed)
         self._changed.notify()
 
-    async def _wait(self, silent: frozenset[str], detail: str) -> bool:
+    async def _wait(self, group: _Held, detail: str) -> bool:
         """Holds a group until it is known whether it is to be scored again."""
-        judged_before = {verifier: self._num_judged[verifier] for verifier in silent}
-        self._held.append(silent)
+        suspects = list(group.num_failed)
+        num_clean = {verifier: self._num_clean[verifier] for verifier in suspects}
+        num_seen = {verifier: self._num_seen[verifier] for verifier in suspects}
+        self._held.append(group)
         self._changed.notify()
         try:
             while True:
                 changed = self._changed.next
                 if self._is_open:
                     return True
-                if all(self._num_judged[verifier] > judged_before[verifier] for verifier in silent):
+                if all(
+                    self._num_clean[verifier] > num_clean[verifier]
+                    or self._num_seen[verifier] >= num_seen[verifier] + self._window
+                    for verifier in suspects
+                ):
                     return False
                 if len(self._held) >= self._num_groups:  # None is left that could tell.
-                    shared = [name for name in silent if sum(name in group for group in self._held) > 1]
-                    if not shared:
+                    if not (broken := [verifier for verifier in suspects if self._is_broken(verifier)]):
                         return False
-                    await self._open(min(shared), detail)
+                    await self._open(min(broken), detail)
                     return True
                 await changed.wait()
         finally:
-            self._held.remove(silent)
+            self._held.remove(group)
             self._changed.notify()
+
+    def _is_broken(self, verifier: str) -> bool:
+        """Whether the groups that are held are too many failures for it to be their fault."""
+        groups = [group for group in self._held if group.num_failed[verifier]]
+        num_failed = sum(group.num_failed[verifier] for group in groups)
+        return len(groups) > 1 and num_failed > self._most * sum(group.num_asked[verifier] for group in groups)
 
     async def _open(self, verifier: str, detail: str) -> None:
         self._is_open = True
@@ -108,11 +132,3 @@ class OutageGuard:
         self._events.add("reward_outage", message, verifier=verifier, failed_share=sum(latest) / len(latest))
         self._changed.notify()
         await self._pause(message)
-
-
-def _silent(scores: Sequence[Score]) -> frozenset[str]:
-    """The verifiers that FAILED on every completion of a group. One completion says nothing."""
-    parts = [part for score in scores for part in score.verifier_scores]
-    judged = {part.verifier for part in parts if part.outcome is not ScoreOutcome.FAILED}
-    counts = Counter(part.verifier for part in parts)
-    return frozenset(name for name, count in counts.items() if count > 1 and name not in judged)

@@ -99,6 +99,51 @@ async def test_the_first_groups_of_an_outage_wait_and_are_not_lost() -> None:
     assert "12 of its last 12" in run.events.added[0][1], run.events.added
 
 
+async def test_groups_that_an_outage_cut_in_two_wait_as_well() -> None:
+    run = Run(outage_window=64)
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(run.guard.group())
+        first = asyncio.create_task(run.guard.holds(group([SCORED, SCORED, SCORED, FAILED])))
+        second = asyncio.create_task(run.guard.holds(group([SCORED, FAILED, FAILED, FAILED])))
+        await soon()
+        assert not first.done() and not second.done()
+        assert await run.guard.holds(ALL_FAILED)
+        assert await first and await second
+    assert run.num_pauses == 1
+
+
+async def test_stragglers_of_several_groups_are_no_outage() -> None:
+    run = Run()
+    scored = asyncio.Event()
+
+    async def straggle() -> bool:
+        with run.guard.group():
+            await scored.wait()
+            return await run.guard.holds(group([SCORED, SCORED, SCORED, FAILED]))
+
+    straggling = [asyncio.create_task(straggle()) for _ in range(3)]
+    await soon()
+    scored.set()
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*straggling) == [False] * 3
+    assert not run.num_pauses
+
+
+async def test_a_group_waits_no_longer_than_the_share_is_taken_of() -> None:
+    run = Run(outage_window=8)
+    async with AsyncExitStack() as stack:
+        for _ in range(9):
+            stack.enter_context(run.guard.group())
+        suspects = []
+        for _ in range(3):
+            suspects.append(asyncio.create_task(run.guard.holds(group([FAILED, SCORED, SCORED, SCORED]))))
+            await soon()
+        assert [suspect.done() for suspect in suspects] == [True, False, False], "8 completions after the first"
+        for suspect in suspects[1:]:
+            suspect.cancel()
+
+
 async def test_a_group_that_alone_breaks_a_verifier_is_let_through_once_another_group_shows_so() -> None:
     run = Run()
     async with AsyncExitStack() as stack:
@@ -131,11 +176,12 @@ async def test_a_group_that_fails_again_after_the_pause_is_let_through() -> None
         assert not await run.settle(ALL_FAILED, again=True)
 
 
-async def test_single_failures_hold_nothing_up() -> None:
+async def test_a_single_completion_is_never_held() -> None:
     run = Run()
-    with run.guard.group():
-        assert not await run.settle(group([FAILED, SCORED, SCORED, SCORED]))
-        assert not await run.settle(group([FAILED])), "one completion, as a greedy baseline, says nothing"
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(run.guard.group())
+        assert not await run.guard.holds(group([FAILED])), "a greedy baseline says nothing"
 
 
 async def test_a_share_of_1_never_pauses() -> None:
