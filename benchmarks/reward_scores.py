@@ -132,7 +132,10 @@ def _group(verifier: str, number: int, size: int) -> list[reward_pb2.ScoreGroupR
 
     label, texts = _label_and_texts(verifier, number, size)
     prompt = Prompt(f"benchmark:{number}", np.zeros(0, np.int32), "", (GroundTruth(verifier, label),))
-    answers = [rollout_pb2.Completion(sample_index=index, text=text) for index, text in enumerate(texts)]
+    answers = [
+        rollout_pb2.Completion(sample_index=index, text=text, finish_reason=rollout_pb2.FINISH_REASON_STOP)
+        for index, text in enumerate(texts)
+    ]
     return [
         reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt)),
         *(reward_pb2.ScoreGroupRequest(completion=answer) for answer in answers),

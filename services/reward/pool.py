@@ -23,6 +23,9 @@ _LOAD_TIMEOUT_S = 120.0
 _MOST_ATTEMPTS = 2
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 10.0
 
+_RUNNING, _WAITING = metrics.gauge(names.REWARD_RUNNING), metrics.gauge(names.REWARD_WAITING)
+_WAIT, _RESTARTS = metrics.histogram(names.REWARD_WAIT), metrics.counter(names.REWARD_POOL_RESTARTS)
+
 
 @dataclass(eq=False)
 class _Seat:
@@ -155,14 +158,14 @@ class VerifierPool:
         while self._idle and (job := self._waiting.take(running)) is not None:
             running.append(job.verifier)
             self._start(self._idle.popleft(), job)
-        metrics.gauge(names.REWARD_RUNNING).set(len(running))
-        metrics.gauge(names.REWARD_WAITING).set(len(self._waiting))
+        _RUNNING.set(len(running))
+        _WAITING.set(len(self._waiting))
 
     def _start(self, seat: _Seat, job: Job) -> None:
         job.attempts += 1
         job.started = asyncio.get_running_loop().time()
         if job.attempts == 1:
-            metrics.histogram(names.REWARD_WAIT).record(job.started - job.asked, {names.VERIFIER: job.verifier})
+            _WAIT.record(job.started - job.asked, {names.VERIFIER: job.verifier})
         seat.job = job
         self._start_clock(seat)
         if job.given is not None:
@@ -254,7 +257,7 @@ class VerifierPool:
         why = seat.why_killed or f"it died ({how})"
         _log.warning("verifier process replaced", extra={"pid": process.pid, "why": why})
         self.num_restarts += 1
-        metrics.counter(names.REWARD_POOL_RESTARTS).add(1)
+        _RESTARTS.add(1)
         self._failed_starts += 0 if seat.is_ready else 1
         task = asyncio.get_running_loop().create_task(self._replace())
         self._replacements.add(task)

@@ -30,6 +30,8 @@ _READY, _LOADING, _FAILED, _IDLE = (
     worker_pb2.WORKER_STATE_IDLE,
 )
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
+_OPEN, _VERDICTS = metrics.gauge(names.REWARD_OPEN), metrics.counter(names.REWARD_VERDICTS)
+_DURATION = metrics.histogram(names.REWARD_DURATION)
 # Weight of the newest completion in the running mean of how long one takes.
 _SMOOTHING = 0.05
 
@@ -208,11 +210,11 @@ class RewardService(RewardServiceServicer):
     def _open_one(self) -> None:
         self._num_open += 1
         self._nothing_open.clear()
-        metrics.gauge(names.REWARD_OPEN).set(self._num_open)
+        _OPEN.set(self._num_open)
 
     def _close_one(self, _: asyncio.Task[None]) -> None:
         self._num_open -= 1
-        metrics.gauge(names.REWARD_OPEN).set(self._num_open)
+        _OPEN.set(self._num_open)
         if self._num_open == 0:
             self._nothing_open.set()
 
@@ -261,8 +263,8 @@ class RewardService(RewardServiceServicer):
 
 def _measure(part: VerifierScore) -> None:
     judged: dict[str, str] = {names.VERIFIER: part.verifier, names.OUTCOME: part.outcome.value}
-    metrics.histogram(names.REWARD_DURATION).record(part.duration_s, judged)
-    metrics.counter(names.REWARD_VERDICTS).add(1, judged)
+    _DURATION.record(part.duration_s, judged)
+    _VERDICTS.add(1, judged)
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:
