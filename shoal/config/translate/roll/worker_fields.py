@@ -1,6 +1,7 @@
 """ROLL's settings of single workers (actor_train, actor_infer, reference, rewards), one row each."""
 
 from shoal.config.translate.fields import (
+    Fate,
     Field,
     accepted,
     choice,
@@ -25,6 +26,11 @@ _WORKERS = (
 
 SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "ulysses_size")
 """How many ranks of a strategy share one model, or one row."""
+
+_REWARD_MODEL = (
+    "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
+    'data.sources verifier = "reward_model"'
+)
 
 WORKERS: list[Field] = [
     composed("actor_train.training_args.learning_rate", "number", 5e-5, "learner.learning_rate"),
@@ -146,6 +152,6 @@ WORKERS: list[Field] = [
     ignored("validation.*", "held-out questions are given in evaluation.sources"),
     refused("rewards", "any", None, _WORKERS),
     refused("rewards.*", "any", None, _WORKERS),
-    refused("reward.*", "any", None, "a reward model is given by reward.model: --set reward.model.path=MODEL"),
+    Field("reward.*", "any", None, Fate.REFUSED, ("reward.model",), accepts=(None, False), why=_REWARD_MODEL),
     ignored("num_eval_prompts", "held-out questions are given in evaluation.sources"),
 ]

@@ -218,6 +218,12 @@ def test_a_reward_model_of_trl_scores_beside_the_form_of_an_answer() -> None:
     assert (config.reward.weights, config.reward.format.value) == ({"reward_model": 2.0}, 0.5)
 
 
+def test_rolls_reward_model_is_answered_by_ours() -> None:
+    roll = ROLL_GUIDE | {"reward.model_args.model_type": "x"}
+    assert "--set reward.model.path=MODEL" in str(_translate("roll", roll).blocking[0])
+    assert not _translate("roll", roll, "reward.model.path=org/r").blocking
+
+
 def test_reward_functions_are_read_from_the_trainers_call(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
