@@ -101,11 +101,13 @@ async def test_what_vllm_cannot_take_is_unscorable_and_cut_where_that_is_asked_f
     turns = QUESTIONS[3]["messages"]
     long: Any = {"messages": [*turns[:2], {"role": "assistant", "content": "no " * MAX_MODEL_LEN}]}
     model = RewardModel(RewardModelConfig(base_url=url, label=2))
+    await model.start()
     told = await scores(model, [long])
     await model.close()
     assert told[0].outcome is ScoreOutcome.UNSCORABLE and str(MAX_MODEL_LEN) in told[0].detail, told
     for too_long, keep in (("cut_start", slice(-MAX_MODEL_LEN, None)), ("cut_end", slice(MAX_MODEL_LEN))):
         model = RewardModel(RewardModelConfig(base_url=url, label=2, too_long=too_long))
+        await model.start()
         told = await scores(model, [long])
         await model.close()
         worst = abs(told[0].value - direct(folder, long, keep=keep)[2])

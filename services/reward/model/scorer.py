@@ -49,7 +49,7 @@ class RewardModel:
             raise InvalidArgument(MISSING)
         self._config = config
         self._model: _Model = ModelProcess(config) if config.path else ModelEndpoint(config)
-        self._label = 0
+        self._label: int | None = None
 
     async def start(self) -> None:
         """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason why it does not."""
@@ -68,9 +68,11 @@ class RewardModel:
         try:
             if not messages and not prompt_text:
                 raise Unscorable("the prompt has neither messages nor text")
+            if self._label is None:
+                raise ModelFailed("it has not been started")
             answer = await self._model.answer(question_for(self._config, messages, prompt_text, completion))
             value = value_of(answer, self._label, self._config.value)
-            outcome, detail = ScoreOutcome.SCORED, self._told(answer)
+            outcome, detail = ScoreOutcome.SCORED, _told(answer, self._label)
         except Unscorable as error:
             outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
         except (ModelFailed, EndpointFailed) as error:
@@ -80,8 +82,9 @@ class RewardModel:
         detail = clean(detail)[:_MOST_DETAIL_CHARACTERS]
         return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
 
-    def _told(self, answer: Answer) -> str:
-        logits = [f"{logit:.6g}" for logit in answer.logits]
-        shown = " ".join(logits[:_MOST_LOGITS_SHOWN]) + (" ..." if len(logits) > _MOST_LOGITS_SHOWN else "")
-        said = f"logits {shown}; label {self._label} pays" if len(logits) > 1 else f"logit {shown}"
-        return said if answer.num_tokens is None else f"{said}; {answer.num_tokens} tokens"
+
+def _told(answer: Answer, label: int) -> str:
+    logits = [f"{logit:.6g}" for logit in answer.logits]
+    shown = " ".join(logits[:_MOST_LOGITS_SHOWN]) + (" ..." if len(logits) > _MOST_LOGITS_SHOWN else "")
+    said = f"logits {shown}; label {label} pays" if len(logits) > 1 else f"logit {shown}"
+    return said if answer.num_tokens is None else f"{said}; {answer.num_tokens} tokens"

@@ -50,6 +50,7 @@ async def make(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
     def one(**settings: Any) -> RewardModel:
         made.append(RewardModel(RewardModelConfig(**{"base_url": server.url.removesuffix("/v1"), **settings})))
+        made[-1]._label = settings.get("label", 0)  # As after a start, without the question that it asks.
         return made[-1]
 
     yield one
@@ -194,6 +195,13 @@ async def test_an_input_longer_than_the_settings_allow_is_unscorable(
     server.script = lambda number, body: classified(1, num_tokens=num_tokens)
     scored = await score(make(max_length_tokens=64))
     assert scored.outcome is outcome and (outcome is SCORED or "max_length_tokens" in scored.detail), scored
+
+
+async def test_a_model_that_has_not_been_started_scores_nothing(server: JudgeServer) -> None:
+    model = RewardModel(RewardModelConfig(base_url=server.url, label=1))
+    scored = await score(model)
+    await model.close()
+    assert scored.outcome is FAILED and "not been started" in scored.detail and not server.requests, scored
 
 
 async def test_a_prompt_of_which_nothing_is_known_is_unscorable(server: JudgeServer, make: Make) -> None:
