@@ -187,10 +187,11 @@ async def test_under_torchrun_all_ranks_are_started_again_as_often_as_it_may(tmp
 
 
 async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.WorkerState.ValueType) -> None:
-    """Configures a generator as soon as it takes the run, until it is in a state."""
+    """Configures a generator as soon as it takes the run, and waits until it is in a state."""
     values: dict[str, Any] = {
         "model": {"path": str(model)},
-        "data": {"sources": [{"task": "arithmetic"}]},
+        "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 64},
+        "sampling": {"max_completion_tokens": 32},
         "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": max_num_seqs},
     }
     config = config_struct(parse_config(values))
@@ -199,10 +200,15 @@ async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.W
         while True:
             with contextlib.suppress(Unavailable):
                 async with connect(address, GENERATOR) as channel:
-                    state = (await GeneratorServiceStub(channel).Configure(request, timeout=10)).status.state
-                assert state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_STALE), state
-                if state == until:
-                    return
+                    stub = GeneratorServiceStub(channel)
+                    status = (await stub.Configure(request, timeout=10)).status
+                    while status.state == worker_pb2.WORKER_STATE_LOADING != until:
+                        await asyncio.sleep(0.3)
+                        status = (
+                            await stub.GetStatus(generator_pb2.GeneratorServiceGetStatusRequest(), timeout=10)
+                        ).status
+                assert status.state == until, status
+                return
             await asyncio.sleep(0.3)
 
 
