@@ -15,6 +15,13 @@ _TURN = re.compile(
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
+def same_words(answer: str, wanted: str) -> bool:
+    """Whether both are equal once normalized; where nothing is left of them, as of "A" or "+", as they stand, but for
+    case and white space around them. So an empty answer is no answer."""
+    got = normalized(answer)
+    return got == normalized(wanted) and (bool(got) or answer.strip().lower() == wanted.strip().lower())
+
+
 def clean(text: str) -> str:
     """Without lone surrogates, which have no UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -48,8 +55,11 @@ def last_between(text: str, start: str, end: str) -> str | None:
 
 
 def token_f1(answer: str, wanted: str) -> float:
-    """Harmonic mean of precision and recall of normalized words, each counted as often as it occurs."""
+    """Harmonic mean of precision and recall of normalized words, each counted as often as it occurs. Where nothing is
+    left of what is wanted, as of "A", 1 for that alone."""
     got, want = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
+    if not want:
+        return float(same_words(answer, wanted))
     num_common = (got & want).total()
     return 2 * num_common / (got.total() + want.total()) if num_common else 0.0
 

@@ -14,6 +14,9 @@ from shoal.errors import InvalidArgument
 from shoal.rollout import ChatMessage, GroundTruth
 from shoal.verifiers import UNLABELED_VERIFIERS
 
+_MOST_EXACT = 2**53
+"""A double holds every whole number up to it."""
+
 
 @dataclass(frozen=True)
 class Conversation:
@@ -141,7 +144,8 @@ def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None, rewa
 
 
 def _label(row: Row, label: Any, column: str) -> Any:
-    """The label as it may travel: numbers as text, since those of a `google.protobuf.Value` are doubles."""
+    """The label as it may travel. A number that is an answer goes as text, as it was written, since those of a
+    `google.protobuf.Value` are doubles; what stands in an object goes as it is, as far as a double holds it."""
     if label is None:
         raise InvalidArgument(f"{row.where}: {column} is null; a label is needed to judge answers by")
     if isinstance(label, str):
@@ -157,5 +161,15 @@ def _label(row: Row, label: Any, column: str) -> Any:
     if isinstance(label, list):
         return [None if item is None else _label(row, item, column) for item in label]
     if isinstance(label, Mapping):
-        return {str(key): None if item is None else _label(row, item, column) for key, item in label.items()}
+        return {str(key): _value(row, item, column) for key, item in label.items()}
     raise InvalidArgument(f"{row.where}: {column} must be JSON (found: {type(label).__name__})")
+
+
+def _value(row: Row, value: Any, column: str) -> Any:
+    """A value in a label's object: 5 in {"maximum": 5} is a number for whoever reads the label, not the text "5"."""
+    if isinstance(value, list):
+        return [_value(row, item, column) for item in value]
+    is_held = isinstance(value, float) or (isinstance(value, int) and abs(value) <= _MOST_EXACT)
+    if value is None or (is_held and math.isfinite(value)):
+        return value
+    return _label(row, value, column)

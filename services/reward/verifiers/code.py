@@ -11,7 +11,7 @@ from typing import Any
 
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Limits
-from services.reward.verdict import Unscorable, Verdict
+from services.reward.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.verifiers.code_text import program_text
 
 _AVAILABLE = threading.Event()
@@ -79,7 +79,8 @@ def verify_stdio(
 ) -> Verdict:
     """Runs the completion's program as a script on inputs and compares what it prints.
 
-    Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text. A test passes when
+    Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text; numbers
+    are texts too. A test passes when
     the script ends with status 0 within `timeout_s` and its standard output has the lines wanted, white space around
     them aside; lines of numbers are compared by value. Value: as for `code`, with the same options. Source:
     open-instruct's label of this name.
@@ -158,7 +159,12 @@ def _test_text(item: Any, position: int) -> str:
 
 
 def _stdio_test(item: Any, position: int) -> dict[str, str]:
-    given, wanted = (item.get("input"), item.get("output")) if isinstance(item, dict) else (None, None)
+    pair = [item.get("input"), item.get("output")] if isinstance(item, dict) else []
+    given, wanted = (acceptable_texts(one)[0] if _is_number(one) else one for one in pair or (None, None))
     if not isinstance(given, str) or not isinstance(wanted, str):
         raise Unscorable(f'test {position} must be {{"input": text, "output": text}} (found: {item!r:.80})')
     return {"input": given, "output": wanted}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

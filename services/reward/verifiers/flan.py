@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.reward.text import normalized
+from services.reward.text import same_words
 from services.reward.verdict import Verdict, acceptable_texts
 
 _MARK = "The answer is: "
@@ -15,4 +15,4 @@ def verify(completion: str, label: Any) -> Verdict:
     which any will do. Value: 1 if they are equal, else 0.
     """
     answer = completion.rpartition(_MARK)[2].strip()
-    return Verdict(float(normalized(answer) in {normalized(text) for text in acceptable_texts(label)}), answer)
+    return Verdict(float(any(same_words(answer, text) for text in acceptable_texts(label))), answer)

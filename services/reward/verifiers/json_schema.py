@@ -38,11 +38,19 @@ def verify(completion: str, label: Any, *, timeout_s: float = 2.0) -> Verdict:
     try:
         with deadline(timeout_s, "validating the JSON"):
             wrong = next(validator.iter_errors(document), None)
+    except OverflowError:
+        raise Unscorable("the completion's JSON holds a number too large to be judged") from None
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be judged") from None
     except jsonschema.exceptions._WrappedReferencingError as error:
         raise Unscorable(f"the label's schema refers to what is not in it: {error}") from None
     return Verdict(float(wrong is None), "" if wrong is None else f"{wrong.json_path}: {wrong.message}")
+
+
+def _number(text: str) -> float:
+    """3.0, as it comes from the wire, is 3: older drafts call no other an integer."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _refuse(constant: str) -> None:
@@ -66,7 +74,7 @@ def _validator(label: str) -> Any:
     import referencing.jsonschema
 
     try:
-        schema = json.loads(label)
+        schema = json.loads(label, parse_float=_number)
         if not isinstance(schema, dict | bool):
             raise ValueError("a schema is an object")
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)

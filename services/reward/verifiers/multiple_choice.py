@@ -16,6 +16,12 @@ _FIRST = re.compile(_LETTER)
 _MARKED = re.compile(r"(?i:answer|choice|option)(?i:\s{1,9}is)?\s{0,9}:?" + _LETTER)
 _STANDING = re.compile(r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE)
 _BOX = "\\boxed{"
+# More letters after the chosen one, up to the end of what is said: "B or C", "(A), (B).", "A B C D".
+_MORE = re.compile(
+    r"(?:[)\]}*_$]{0,9}(?:[ \t]{0,9}(?:[,/;&]|\b(?:or|and)\b)(?:[ \t]{0,9}(?:or|and)\b)?|[ \t]{1,9})"
+    r"[(\[*_$ \t]{0,9}[A-Za-z](?![A-Za-z0-9'’])){1,25}(?=[)\]*_$ \t]{0,9}(?:[.}\n]|\Z))"
+)
+_SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 
 
 def verify(completion: str, label: Any, *, strict: bool = False) -> Verdict:
@@ -24,12 +30,13 @@ def verify(completion: str, label: Any, *, strict: bool = False) -> Verdict:
     The choice is the first that there is of: the letter in the last <answer>...</answer>, in the last box, after
     the last "answer is", "answer:", "option" or "choice"; unless `strict`, the last letter that stands as choices
     do, "(B)", "**B**", "B." or "B)" at the start of a line, or the only letter of the text. Thoughts up to the last
-    </think> do not count. Label: a letter with or without parentheses, or a list of those of which any will do.
-    Value: 1 if they are the same letter, in any case, else 0.
+    </think> do not count. Several letters in one place, "B or C", are all chosen.
+    Label: a letter with or without parentheses, or a list of those of which any will do.
+    Value: 1 if each letter chosen is the label's, in any case, else 0.
     """
     wanted = {_wanted(text) for text in acceptable_texts(label)}
-    letter = _choice(completion.rpartition("</think>")[2], strict)
-    return Verdict(float(letter in wanted), letter or "no choice")
+    letters = _choice(completion.rpartition("</think>")[2], strict)
+    return Verdict(float(bool(letters) and wanted.issuperset(letters)), letters or "no choice")
 
 
 def _wanted(label: str) -> str:
@@ -40,21 +47,28 @@ def _wanted(label: str) -> str:
 
 
 def _choice(text: str, strict: bool) -> str:
-    """The letter chosen, in upper case, or nothing."""
+    """The letters chosen, in upper case, or nothing."""
     tagged = last_between(text, "<answer>", "</answer>")
     if tagged is None and _BOX in text:
         tagged = text.rpartition(_BOX)[2]
     if tagged is not None:
         found = _FIRST.match(tagged) or (None if strict else _last(_MARKED, tagged))
-        return found[1].upper() if found else ""
+        return _with_more(found, tagged) if found else ""
     if marked := _last(_MARKED, text):
-        return marked[1].upper()
+        return _with_more(marked, text)
     if strict:
         return ""
     if standing := _last(_STANDING, text):
         return next(letter for letter in standing.groups() if letter).upper()
     alone = re.fullmatch(r"[^A-Za-z]*([A-Za-z])[^A-Za-z]*", text)
     return alone[1].upper() if alone else ""
+
+
+def _with_more(found: re.Match[str], text: str) -> str:
+    """The letter found, and those that are named with it."""
+    more = _MORE.match(text, found.end(1))
+    others = _SINGLE.findall(more[0]) if more else []
+    return "".join([found[1], *others]).upper()
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

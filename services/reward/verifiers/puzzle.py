@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.reward.text import normalized, without_thinking
+from services.reward.text import same_words, without_thinking
 from services.reward.verdict import Verdict, acceptable_texts
 
 
@@ -13,5 +13,5 @@ def verify(completion: str, label: Any) -> Verdict:
     of those of which any will do. Value: 1 if they are equal, else 0.
     """
     answer = without_thinking(completion)
-    correct = normalized(answer) in {normalized(text) for text in acceptable_texts(label)}
+    correct = any(same_words(answer, text) for text in acceptable_texts(label))
     return Verdict(float(correct), answer)

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from services.reward.text import listed_texts, normalized
+from services.reward.text import listed_texts, same_words
 from services.reward.verdict import Verdict
 
 _START, _END = re.compile("<finish>", re.IGNORECASE), re.compile("</finish>", re.IGNORECASE)
@@ -15,10 +15,10 @@ def verify(completion: str, label: Any) -> Verdict:
     Case, ASCII punctuation, articles and white space do not count. Label: a text or number, or a list of those,
     also as JSON text, of which any will do. Value: 1 if they are equal, else 0; 0 without tags.
     """
-    wanted = {normalized(text) for text in listed_texts(label)}
+    wanted = listed_texts(label)
     start = _START.search(completion)
     end = _END.search(completion, start.end()) if start else None
     if start is None or end is None:
         return Verdict(0.0, "no <finish>...</finish>")
     answer = completion[start.end() : end.start()].strip()
-    return Verdict(float(normalized(answer) in wanted), answer)
+    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer)

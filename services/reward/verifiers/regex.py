@@ -24,6 +24,8 @@ def verify(completion: str, label: Any, *, timeout_s: float = 1.0) -> Verdict:
         raise Unscorable(
             f"the label's pattern takes longer than reward.verifiers.regex.timeout_s ({timeout_s:g} s)"
         ) from None
+    except MemoryError:
+        raise Unscorable("the label's pattern recurses without end, or needs more memory than there is") from None
     return Verdict(0.0, "not found")
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.reward.text import last_between, normalized
+from services.reward.text import last_between, same_words
 from services.reward.verdict import Verdict, acceptable_texts
 
 
@@ -12,8 +12,8 @@ def verify(completion: str, label: Any) -> Verdict:
     Case, ASCII punctuation, articles and white space do not count. Label: a text or number, or a list of those of
     which any will do. Value: 1 if they are equal, else 0; 0 without both tags.
     """
-    wanted = {normalized(text) for text in acceptable_texts(label)}
+    wanted = acceptable_texts(label)
     answer = last_between(completion, "<answer>", "</answer>")
     if answer is None:
         return Verdict(0.0, "no <answer>...</answer>")
-    return Verdict(float(normalized(answer) in wanted), answer.strip())
+    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer.strip())

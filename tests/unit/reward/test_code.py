@@ -167,6 +167,8 @@ def test_an_honest_program_passes(program: str, test: str) -> None:
         "    except OSError: pass\ndef f(x): return 0",
         "def abs(x): return 0\ndef all(x): return True\ndef isinstance(*a): return True\ndef f(x): return 0",
         "import math\nmath.isclose = lambda *a, **k: True\ndef f(x): return 0",
+        "class math:\n    isclose = lambda *a, **k: True\nclass np:\n    allclose = isclose = math.isclose\n"
+        "def f(x): return 0",
         "def f(x): return f",
         "",
         "def f(x): return 1 / 0",
@@ -183,6 +185,8 @@ def test_no_trick_passes_a_test(program: str) -> None:
         "wanted = 1234.5\nassert f(1) == wanted",
         "assert abs(f(1) - 1234.5) < 1e-6",
         "import math\nassert math.isclose(f(1), 1234.5)",
+        "assert math.isclose(f(1), 1234.5)",
+        "assert np.allclose(f(1), 1234.5)",
         "assert not f(1) != 1234.5",
         "assert abs(f(1) / 1234.5 - 1) < 1e-6",
         "assert f(1) % 1234.5 == 0 and f(1) > 1",
@@ -253,6 +257,10 @@ def test_a_script_is_paid_for_what_it_prints(program: str, given: str, wanted: s
 def test_a_label_that_cannot_be_examined_is_unscorable(verify: Any, label: Any, why: str) -> None:
     with pytest.raises(Unscorable, match=why):
         verify("def f(x): return x", label, **PATIENT)
+
+
+def test_numbers_may_stand_where_a_script_reads_and_prints_them() -> None:
+    assert code.verify_stdio("print(int(input()) + 1)", [{"input": 8.0, "output": 9.0}], **PATIENT).value == 1.0
 
 
 def test_labels_may_be_json_text() -> None:

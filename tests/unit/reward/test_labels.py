@@ -11,11 +11,15 @@ from services.reward.registry import VERIFIERS
 from services.reward.sandbox.run import SandboxUnavailable
 from services.reward.verdict import Unscorable
 from services.reward.verifiers import code
+from shoal.config.data import SourceConfig
 from shoal.config.judge import JudgeConfig
 from shoal.config.services import RewardConfig
+from shoal.data.conversation import ground_truths_of
+from shoal.data.rows import Row
 from shoal.reasoning_entry import entry_to_text
 from shoal.rollout import GroundTruth
 from shoal.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.wire import ground_truth_from_wire, ground_truth_to_wire
 
 BY_NAME = {"definitions": {"c": {"$id": "#c", "type": "integer"}}, "items": {"$ref": "#c"}}
 GYM = {
@@ -144,3 +148,34 @@ def test_labels_of_programs_are_read_also_where_nothing_can_be_run(monkeypatch: 
         VERIFIERS["code"].judge("", [], (), {})
     with pytest.raises(SandboxUnavailable, match="no sandbox"):
         VERIFIERS["code"].judge("def f(x): pass", ["f(1)"], (), {})
+
+
+@pytest.mark.parametrize(
+    ("verifier", "label", "right", "wrong"),
+    [
+        ("json_schema", {"enum": [5, 6]}, "5", '"5"'),
+        ("json_schema", {"type": "integer", "maximum": 5}, "5", "6"),
+        ("json_schema", {"$schema": "http://json-schema.org/draft-04/schema#", "minLength": 2}, '"ab"', '"a"'),
+        ("ifeval_old", {"func_name": "validate_word_constraint", "N": 3, "quantifier": "at least"}, "a b c", "a b"),
+        (
+            "ifeval",
+            [
+                {
+                    "instruction_id": ["length_constraints:number_words"],
+                    "kwargs": [{"num_words": 3, "relation": "at least"}],
+                }
+            ],
+            "a b c",
+            "a b",
+        ),
+    ],
+)
+def test_numbers_in_a_labels_object_are_judged_as_numbers_after_data_and_wire(
+    verifier: str, label: Any, right: str, wrong: str
+) -> None:
+    row = Row(0, "row 1", {"dataset": verifier, "ground_truth": label})
+    [truth] = ground_truths_of(row, SourceConfig(path="unused"), [verifier], RewardConfig())
+    truth = ground_truth_from_wire(ground_truth_to_wire(truth))
+    VERIFIERS[verifier].load()
+    paid = [VERIFIERS[verifier].judge(answer, truth.label, (), {}).value for answer in (right, wrong)]
+    assert paid == [1.0, 0.0], f"{verifier} pays {paid} for a right and a wrong answer by {truth.label}"

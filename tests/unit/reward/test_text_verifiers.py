@@ -33,6 +33,14 @@ def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
         ("", "A", 0.0),
         ("The answer is Bob", "B", 0.0),
         ("The answer is A or B", ["B", "A"], 1.0),
+        ("The answer is A or B", "A", 0.0),
+        (r"\boxed{A, B, C, D}", "A", 0.0),
+        ("<answer>(A) and (B)</answer>", "A", 0.0),
+        ("<answer>A B C D</answer>", "A", 0.0),
+        ("Answer: **A**, **B**.", "A", 0.0),
+        ("Answer: A, B is too small", "A", 1.0),
+        ("The answer is A.\nB) is too small", "A", 1.0),
+        ("<answer>A I think</answer>", "A", 1.0),
     ],
 )
 def test_multiple_choice_takes_the_letter_that_is_chosen(completion: str, label: Any, expected: float) -> None:
@@ -138,6 +146,33 @@ def test_json_is_paid_when_the_schema_describes_it(completion: str, expected: fl
     VERIFIERS["json_schema"].load()
     assert value("json_schema", completion, SCHEMA) == expected
     assert value("json_schema", completion, json.dumps(SCHEMA)) == expected
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" + 400 * "0"])
+def test_a_number_beyond_what_a_schema_can_divide_is_unscorable_and_breaks_nothing(number: str) -> None:
+    VERIFIERS["json_schema"].load()
+    with pytest.raises(Unscorable, match="too large"):
+        value("json_schema", number, {"multipleOf": 0.5})
+
+
+@pytest.mark.parametrize("label", ["A", "The", "+", "?!"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("string_matcher", "<answer>%s</answer>"),
+        ("puzzle", "%s"),
+        ("flan", "The answer is: %s"),
+        ("re_search", "<finish>%s</finish>"),
+        ("string_f1", "%s"),
+        ("re_search_f1", "<finish>%s</finish>"),
+    ],
+)
+def test_a_label_of_which_normalizing_leaves_nothing_is_paid_for_itself_and_not_for_silence(
+    name: str, said: str, label: str
+) -> None:
+    paid = {answer: value(name, said % answer, label) for answer in (label, label.lower(), "", "an", "...")}
+    assert paid[label] == paid[label.lower()] == 1.0, f"{paid}"
+    assert max(paid[""], paid["an"], paid["..."]) <= 0.1, f"{paid}"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ _OWN_MODULES = frozenset(
     )
 )  # fmt: skip
 
+# Names by which tests know who compares for them: a program may not be that itself.
+_COMPARERS = {"math": "math", "cmath": "cmath", "re": "re", "np": "numpy", "numpy": "numpy", "unittest": "unittest"}
+
 
 class _OutOfTime(BaseException):
     """No `except Exception` of a test stops it."""
@@ -173,12 +176,17 @@ def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
 def _names(tree: ast.AST, subject: Subject, known: set[str]) -> dict[str, Any]:
     """What the test takes from the program.
 
-    A builtin stays one, or a program could bring its own `abs` or `all`; unless the test takes nothing else from the
-    program, for then that is what it tests.
+    A builtin stays one, or a program could bring its own `abs` or `all`, and so does a module that compares, such as
+    `math`; unless the test takes nothing else from the program, for then that is what it tests.
     """
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - known
-    shadowing = {name for name in used if hasattr(builtins, name)}
-    return subject.names(sorted(used - shadowing)) or subject.names(sorted(shadowing))
+    shadowing = {name for name in used if hasattr(builtins, name) or name in _COMPARERS}
+    if not (names := subject.names(sorted(used - shadowing))):
+        return subject.names(sorted(shadowing))
+    for name in subject.names(sorted(shadowing & _COMPARERS.keys())):
+        with contextlib.suppress(ImportError):
+            names[name] = importlib.import_module(_COMPARERS[name])
+    return names
 
 
 def _imports(program: str) -> dict[str, Any]:

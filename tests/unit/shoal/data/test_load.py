@@ -103,11 +103,15 @@ def test_a_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None
     assert [prompt.text.partition("<|im_end|>")[0] for prompt in prompts.prompts] == ["<|im_start|>system\nnew"] * 2
 
 
-def test_numbers_in_labels_become_text_and_structures_stay(tmp_path: Path) -> None:
-    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, 72.0, 0.00001, 1e16, ["4", 5], {"a": 1})]
+def test_numbers_that_are_answers_become_text_and_those_in_an_object_stay_numbers(tmp_path: Path) -> None:
+    rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, 72.0, 0.00001, 1e16, ["4", 5])]
     prompts = loaded(tmp_path, *rows)
     labels = [truths(prompts, number)[0][1] for number in range(len(rows))]
-    assert labels == ["4", "4.5", "72", "0.00001", "1" + 16 * "0", ["4", "5"], {"a": "1"}]
+    assert labels == ["4", "4.5", "72", "0.00001", "1" + 16 * "0", ["4", "5"]]
+    schema = {"enum": [5, 0.5, None, True], "maximum": 10, "const": 2**53 + 1}
+    [(_, held)] = truths(loaded(tmp_path, {**ROW, "ground_truth": schema}))
+    assert held == {"enum": [5, 0.5, None, True], "maximum": 10, "const": "9007199254740993"}, f"{held}"
+    assert type(held["enum"][0]) is int and type(held["maximum"]) is int
 
 
 def test_columns_and_verifier_can_be_named(tmp_path: Path) -> None:
