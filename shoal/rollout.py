@@ -48,6 +48,10 @@ class VersionSpan:
     end: int
 
 
+MOST_WEIGHT = 1e30
+"""A larger weight, in either direction, would let a sum of rewards leave the range of a double."""
+
+
 @dataclass(frozen=True)
 class GroundTruth:
     """One verifier to apply to each completion of a prompt, and what it compares with."""

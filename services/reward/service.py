@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,7 +14,7 @@ from shoal.config.load import config_digest, parse_config
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
-from shoal.rollout import Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import MOST_WEIGHT, Prompt, Score, ScoreOutcome, VerifierScore
 from shoal.telemetry import metrics, names
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
@@ -285,5 +284,8 @@ def _check_verifiers(prompt: Prompt, panel: Panel) -> None:
     for position, truth in enumerate(prompt.ground_truths):
         if why := panel.why_not(truth.verifier):
             raise invalid(f"prompt.ground_truths[{position}].verifier", why)
-        if not math.isfinite(truth.weight):
-            raise invalid(f"prompt.ground_truths[{position}].weight", f"must be finite (given: {truth.weight})")
+        if not abs(truth.weight) <= MOST_WEIGHT:
+            raise invalid(
+                f"prompt.ground_truths[{position}].weight",
+                f"must be at most {MOST_WEIGHT:g} either way (given: {truth.weight:g})",
+            )

@@ -25,7 +25,7 @@ class OverlongConfig(Section):
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Length from which all of it is lost; left out, `sampling.max_completion_tokens`."""
     buffer_tokens: int = Field(default=1024, ge=0)
-    """Tokens before that over which the loss grows in a line."""
+    """Tokens before that over which the loss grows in a line; at most as many as the limit."""
 
 
 class LengthPenaltyConfig(Section):

@@ -167,6 +167,20 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _overlong_spares_short_completions(self) -> Self:
+        overlong = self.reward.overlong
+        limit = overlong.max_length_tokens or self.sampling.max_completion_tokens
+        if overlong.factor and overlong.buffer_tokens > limit:
+            field = (
+                "reward.overlong.max_length_tokens" if overlong.max_length_tokens else "sampling.max_completion_tokens"
+            )
+            raise ValueError(
+                f"reward.overlong.buffer_tokens ({overlong.buffer_tokens}) must be at most {field} ({limit}): even an "
+                "empty completion would be punished for its length"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _every_rank_has_a_completion(self) -> Self:
         completions = self.grpo.groups_per_step // self.grpo.num_mini_batches * self.grpo.group_size
         ranks = self.launch.num_learner_ranks // self.learner.sequence_parallel_size

@@ -18,7 +18,7 @@ from shoal.data.rows import RowSource
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer
-from shoal.rollout import Prompt
+from shoal.rollout import MOST_WEIGHT, Prompt
 
 # Texts that are tokenized in one call, which goes over all cores.
 _BATCH = 1024
@@ -43,7 +43,7 @@ def load_prompts(
     Raises `InvalidArgument` for an empty source, a malformed row (by file and line), an unknown verifier, a
     chat template that fails, and when every prompt is too long.
     """
-    _check_names(reward, known_verifiers)
+    check_verifier_names(reward, known_verifiers)
     if tokenizer is None:
         tokenizer = load_tokenizer(model)
     prompts: list[Prompt] = []
@@ -87,8 +87,14 @@ def load_prompts(
     )
 
 
-def _check_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
-    """Refuses settings of verifiers that there are not: they would change nothing."""
+def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
+    """Raises `InvalidArgument` for settings of verifiers that there are not, which would change nothing, and for weights
+    too large."""
+    for name, weight in reward.weights.items():
+        if abs(weight) > MOST_WEIGHT:
+            raise InvalidArgument(
+                f"reward.weights.{name} must be at most {MOST_WEIGHT:g} either way (given: {weight:g})"
+            )
     for field, names in (("reward.weights", reward.weights), ("reward.remap", reward.remap.values())):
         for name in names:
             if known_verifiers is not None and name not in known_verifiers:

@@ -89,6 +89,13 @@ async def test_verifiers_are_summed_by_weight_and_keep_their_parts(client: Clien
     assert [part.verifier for part in score.verifier_scores] == ["gsm8k", "exact_string"]
 
 
+@pytest.mark.parametrize("weight", [1e308, -1e31, float("inf"), float("nan")])
+async def test_a_weight_whose_sums_no_double_holds_is_refused_by_its_field(client: Client, weight: float) -> None:
+    await client.configured()
+    with pytest.raises(InvalidArgument, match=r"ground_truths\[1\].weight"):
+        await client.score([FIVE, GroundTruth("gsm8k", "5", weight)], ["5"])
+
+
 async def test_verifiers_work_by_the_options_of_the_configuration(client: Client) -> None:
     await client.configured(verifiers={"gsm8k": {"equality": "text"}})
     assert [score.reward for score in await client.score([FIVE], ["5.0"])] == [0.0]

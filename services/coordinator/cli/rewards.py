@@ -19,10 +19,11 @@ from shoal.config.load import apply_override
 from shoal.config.own_verifiers import find_files
 from shoal.data.conversation import ground_truths_of, messages_of
 from shoal.data.files import read_file
+from shoal.data.load import check_verifier_names
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.models import load_tokenizer
-from shoal.rollout import FinishReason
+from shoal.rollout import MOST_WEIGHT, FinishReason
 from shoal.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 
 _TEXT_CHARS = 60
@@ -33,6 +34,7 @@ def score(file: Path, config_file: Path | None, overrides: Sequence[str], *, tok
     config = _config(file, config_file, overrides)
     if tokenize and config_file is None:
         raise InvalidArgument("--tokenize counts tokens with the configuration's tokenizer: give --config")
+    check_verifier_names(config.reward, config.reward.known_verifiers)
     rows = read_file(SourceConfig(path=str(file))).rows
     asked = [_asked(row, config) for row in rows]
     if tokenize:
@@ -86,8 +88,10 @@ def _asked(row: Row, config: RunConfig) -> dict[str, Any]:
     values = row.values
     column = "verifier" if "verifier" in values else "dataset"
     weight = values.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or weight <= 0:
-        raise InvalidArgument(f"{row.where}: weight must be a positive number (found: {weight!r:.80})")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= MOST_WEIGHT:
+        raise InvalidArgument(
+            f"{row.where}: weight must be a positive number, at most {MOST_WEIGHT:g} (found: {weight!r:.80})"
+        )
     source = SourceConfig(path="unused", verifier_column=column, weight=float(weight))
     truths = ground_truths_of(row, source, config.reward.known_verifiers, config.reward)
     completion, finish = values.get("completion"), values.get("finish_reason", "stop")

@@ -121,7 +121,9 @@ def test_a_judge_is_asked_and_its_cost_told(shoal: Shoal, tmp_path: Path) -> Non
         ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
         ({"verifier": "reward_model"}, "rows.jsonl:1: a reward model needs a prompt"),
         ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: each of prompt needs a role and a content"),
-        ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number (found: '2')"),
+        ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: '2')"),
+        ({"weight": float("nan")}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: nan)"),
+        ({"weight": 1e308}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: 1e+308)"),
     ],
 )
 def test_a_malformed_row_is_named_before_any_process_is_started(
@@ -130,6 +132,15 @@ def test_a_malformed_row_is_named_before_any_process_is_started(
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
     code, _, error = shoal("score", rows_file(tmp_path, RIGHT | change))
     assert code == 2 and message in error, error
+
+
+@pytest.mark.parametrize(
+    "setting", ["reward.weights.gsm9k=0.5", "reward.remap.gsm8k=gsm9k", "reward.weights.gsm8k=-1e40"]
+)
+def test_a_setting_that_a_run_would_refuse_is_refused(shoal: Shoal, tmp_path: Path, setting: str) -> None:
+    code, _, error = shoal("score", rows_file(tmp_path, RIGHT), "--set", setting)
+    said = "no verifier is called 'gsm9k'" if "gsm9k" in setting else "reward.weights.gsm8k must be at most 1e+30"
+    assert code == 2 and said in error, error
 
 
 def test_every_verifier_is_described(shoal: Shoal) -> None:

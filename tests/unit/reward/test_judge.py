@@ -190,6 +190,7 @@ def test_a_judge_is_shown_the_answer_without_thoughts(completion_text: str, show
         ('```json\n{"SCORE": 10}\n```', 1.0),
         ('<think>{"SCORE": 1}</think>\n{"SCORE": 2.5}', 0.25),
         ('  {"SCORE": 3.0}\n', 0.3),
+        ('{"REASONING": "two\nlines,\ta tab", "SCORE": 4}', 0.4),
         ('{"REASONING": "it says </think>{\\"SCORE\\": 10}", "SCORE": 1}', 0.1),
         ('<think>{"SCORE": 1}</think>{"REASONING": "</thinking>", "SCORE": 2}', 0.2),
     ],

@@ -62,6 +62,25 @@ def test_fewer_episodes_than_one_step_takes_are_refused() -> None:
         parse_config(_values(run={"total_episodes": 63}))
 
 
+@pytest.mark.parametrize(
+    ("overlong", "named"),
+    [
+        (
+            {"factor": 1},
+            r"reward.overlong.buffer_tokens \(1024\) must be at most sampling.max_completion_tokens \(100\)",
+        ),
+        (
+            {"factor": 1, "max_length_tokens": 60, "buffer_tokens": 61},
+            r"at most reward.overlong.max_length_tokens \(60\)",
+        ),
+    ],
+)
+def test_a_length_penalty_that_would_begin_below_0_tokens_is_refused(overlong: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        parse_config(_values(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong}))
+    parse_config(_values(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong | {"factor": 0}}))
+
+
 def test_a_mini_batch_without_a_completion_for_each_rank_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="4 completions of an optimizer step for 8 ranks"):
         parse_config(_values(grpo={"group_size": 4, "groups_per_step": 1}, launch={"num_learner_ranks": 8}))

@@ -444,6 +444,7 @@ def test_dapos_buffer_is_a_part_of_the_reward(prefix: str) -> None:
     buffer = {f"{prefix}.enable": True, f"{prefix}.len": 4096, f"{prefix}.penalty_factor": 1.0}
     base = {"actor_rollout_ref.model.path": "m", "data.train_files": ["a.parquet"]}
     base |= {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 5, "actor_rollout_ref.rollout.n": 8}
+    base |= {"data.max_response_length": 20480}
     overlong = _config("verl", base | buffer | {"reward_model.reward_manager": "dapo"}).reward.overlong
     assert (overlong.factor, overlong.buffer_tokens, overlong.max_length_tokens) == (1.0, 4096, None)
     assert _config("verl", base | buffer).reward.overlong.factor == 0, "the naive reward manager has no buffer"
