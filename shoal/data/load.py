@@ -88,8 +88,8 @@ def load_prompts(
 
 
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
-    """Raises `InvalidArgument` for settings of verifiers that there are not, which would change nothing, and for weights
-    too large."""
+    """Raises `InvalidArgument` for settings of verifiers that there are not, which would change nothing, and for
+    weights too large."""
     for name, weight in reward.weights.items():
         if abs(weight) > MOST_WEIGHT:
             raise InvalidArgument(
