@@ -30,12 +30,21 @@ def read_frame(file: BinaryIO) -> Message | None:
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Jobs and answers, moved away from stdin and stdout so that nothing that a verifier reads or prints meets them."""
+    """Jobs and answers, moved away from stdin and stdout so that nothing that a verifier reads or prints meets them.
+
+    A process that a verifier forks off does not have them: one that came back would answer the next completion's job.
+    """
     jobs = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
+
+    def let_go() -> None:
+        for pipe in (jobs, answers):
+            os.dup2(nothing, pipe.fileno(), inheritable=False)
+
+    os.register_at_fork(after_in_child=let_go)
     return jobs, answers
 
 

@@ -192,4 +192,5 @@ def _described_served(name: str, served: ServedVerifier) -> Listed:
 
 
 def _missing_package(name: str) -> str:
-    return f"it needs the package {ALL_VERIFIERS[name].module}, which an extra of shoal brings (docs/rewards.md)"
+    extra = "tasks" if name == "reasoning_gym" else "reward"
+    return f"it needs the package {ALL_VERIFIERS[name].module}: pip install 'shoal[{extra}]'"

@@ -39,6 +39,9 @@ def score(completion: str, label, token_ids):
         case "true": return True
         case "number": return 0.25
         case "tokens": return len(token_ids)
+        case "fork":
+            os.fork()
+            return 0.75
         case "none": return None
         case "nan": return float("nan")
         case "huge": return 10 ** 400
@@ -100,6 +103,7 @@ async def test_whatever_a_function_does_is_an_outcome_and_only_a_number_is_a_rew
     expected = {
         "true": (ScoreOutcome.SCORED, 1.0),
         "number": (ScoreOutcome.SCORED, 0.25),
+        "fork": (ScoreOutcome.SCORED, 0.75),
         "tokens": (ScoreOutcome.SCORED, 2.0),
         "none": (ScoreOutcome.UNSCORABLE, "score returned None"),
         "nan": (ScoreOutcome.FAILED, "score returned nan (float); it must return a finite number"),
