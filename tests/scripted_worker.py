@@ -14,7 +14,7 @@ import sys
 from shoal.v1 import reward_pb2, reward_pb2_grpc, worker_pb2
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
-from shoal.worker.renewal import Renewal
+from shoal.worker.renewal import Program, Renewal
 
 
 class ScriptedWorker(reward_pb2_grpc.RewardServiceServicer):
@@ -55,7 +55,7 @@ class ScriptedWorker(reward_pb2_grpc.RewardServiceServicer):
 
 
 def main():
-    renewal = Renewal()
+    renewal = Renewal(Program.of_this_process())
     print(f"mark: {os.environ.get('SCRIPTED_MARK')}", file=sys.stderr, flush=True)
     # As services do: what they write must not reach the program that starts over.
     os.environ["SCRIPTED_MARK"] = "written"

@@ -13,12 +13,12 @@ from services.generator.vllm_start import import_vllm
 from shoal.config.run import RunConfig
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
-from shoal.worker.renewal import Renewal
+from shoal.worker.renewal import Program, Renewal
 
 
 def main() -> int:
     """Serves until SIGTERM; the exit code of the process."""
-    renewal = Renewal()
+    renewal = Renewal(Program.of_this_process())
     parser = argparse.ArgumentParser(prog="python -m services.generator", description="Samples completions with vLLM.")
     add_worker_options(parser)
     arguments = worker_arguments(parser.parse_args())

@@ -13,7 +13,7 @@ import sys
 
 from services.learner.launch import Followers, is_launched, limit_threads
 from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
-from shoal.worker.renewal import Renewal
+from shoal.worker.renewal import Program, Renewal
 
 EXTRA_MISSING = 3
 START_AGAIN = 75
@@ -63,11 +63,11 @@ def _renewal() -> Renewal | None:
     often as its --max-restarts says.
     """
     if not is_launched():
-        return Renewal()
+        return Renewal(Program.of_this_process())
     left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(
         os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     )
-    return Renewal(exit_code=START_AGAIN) if left > 0 else None
+    return Renewal(Program.of_this_process(), exit_code=START_AGAIN) if left > 0 else None
 
 
 def _lead(arguments: WorkerArguments, followers: Followers | None, renewal: Renewal | None) -> int:

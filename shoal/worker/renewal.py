@@ -41,7 +41,8 @@ class Program:
 
     @classmethod
     def of_this_process(cls) -> "Program":
-        """To be asked before anything writes into `os.environ`."""
+        """To be asked before anything else in the process: it takes down how that was started."""
+        _reap_earlier_children()
         return cls(sys.executable, tuple(sys.orig_argv[1:]), dict(os.environ))
 
     def start_again(self) -> NoReturn:
@@ -61,23 +62,24 @@ class Program:
 
 
 class Renewal:
-    """Whether this process is to begin again once it has ended in the way that SIGTERM has.
-
-    Make it before anything else in the process: it takes down how the process was started.
-    """
+    """Whether this process is to begin again once it has ended in the way that SIGTERM has."""
 
     def __init__(
-        self, *, exit_code: int | None = None, end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        self,
+        program: Program,
+        *,
+        exit_code: int | None = None,
+        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     ) -> None:
-        """`exit_code`: ends with it instead, where a supervisor starts several processes again together.
+        """`program` is what begins again. With an `exit_code` the process ends with that instead, where a supervisor
+        starts several processes again together.
 
         `end` begins the orderly end of the process.
         """
         self.is_due = False
-        self._program = Program.of_this_process()
+        self._program = program
         self._exit_code = exit_code
         self._end = end
-        _reap_earlier_children()
 
     def begin(self, because: str) -> Unavailable:
         """Has the process end and begin again; the answer to whoever is the cause. A repeat changes nothing."""

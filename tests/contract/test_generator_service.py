@@ -32,6 +32,7 @@ from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import completion_from_wire, float32_from_wire, int32_to_wire, invalid, sampling_to_wire
 from shoal.worker.renewal import Renewal
+from tests.no_program import NoProgram
 from tests.serving import GENERATOR, serving
 
 MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),))
@@ -243,7 +244,7 @@ async def idle() -> AsyncIterator[Generator]:
         return engines[-1]
 
     ends = asyncio.Event()
-    servicer = GeneratorServicer(start, Renewal(end=ends.set))
+    servicer = GeneratorServicer(start, Renewal(NoProgram(), end=ends.set))
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serving(servicer, GENERATOR))
         channel = await stack.enter_async_context(connect(address, GENERATOR))

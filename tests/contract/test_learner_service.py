@@ -45,6 +45,7 @@ from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
 from shoal.worker.renewal import Renewal
+from tests.no_program import NoProgram
 from tests.serving import LEARNER, serving
 from tests.tiny_model import make_tiny_model
 from tests.train_batches import make_batch, make_groups, with_behavior
@@ -212,7 +213,7 @@ async def test_for_another_run_it_starts_over_once_and_says_so_to_everybody_unti
     service = LearnerService(
         lambda: threading.Event().wait(),  # type: ignore[arg-type, return-value]
         lambda: "127.0.0.1",
-        renewal=Renewal(end=lambda: ends.append("SIGTERM")),
+        renewal=Renewal(NoProgram(), end=lambda: ends.append("SIGTERM")),
     )
     async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
         config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}

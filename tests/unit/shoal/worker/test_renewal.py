@@ -9,7 +9,7 @@ import os, subprocess, sys, threading
 from pathlib import Path
 from shoal.worker import renewal
 
-mine = renewal.Renewal(end=lambda: None, exit_code=int(sys.argv[2]) or None)
+mine = renewal.Renewal(renewal.Program.of_this_process(), end=lambda: None, exit_code=int(sys.argv[2]) or None)
 been_here = Path(sys.argv[1])
 if been_here.exists():
     print(os.getpid(), flush=True)
