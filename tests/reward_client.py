@@ -101,15 +101,19 @@ def completion_request(index: int, text: str, token_ids: Sequence[int] = ()) -> 
 class RewardProcess(RewardClient):
     """A reward service in a process, whose every descendant is known."""
 
-    def __init__(self, stub: RewardServiceStub, address: str, process: psutil.Process, log: Path) -> None:
+    def __init__(
+        self, stub: RewardServiceStub, address: str, process: psutil.Process, log: Path, others: set[psutil.Process]
+    ) -> None:
+        """`others` are the descendants of the tests' process that were there before."""
         super().__init__(stub)
         self.address = address
         self.process = process
         self._log = log
+        self._others = others
 
     def descendants(self) -> list[psutil.Process]:
         """All that it has started, and what those have, orphans included; alive, without itself."""
-        return [child for child in living(psutil.Process()) if child != self.process]
+        return [child for child in living(psutil.Process()) if child != self.process and child not in self._others]
 
     def metric(self, sample: str, **labels: str) -> float:
         """What Prometheus is told: the sum of a sample's values with these labels; 0 without any."""
@@ -162,7 +166,7 @@ async def reward_process(folder: Path, **environment: str) -> AsyncIterator[Rewa
                 address = json.loads(await started.stdout.readline())["address"]
             async with connect(address, SERVICE) as channel:
                 process = psutil.Process(started.pid)
-                yield RewardProcess(RewardServiceStub(channel), address, process, log)
+                yield RewardProcess(RewardServiceStub(channel), address, process, log, before)
         finally:
             started.send_signal(signal.SIGTERM)
             async with asyncio.timeout(TIMEOUT_S):

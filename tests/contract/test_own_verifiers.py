@@ -21,6 +21,7 @@ from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from tests.contract.test_reward_service import TIMEOUT_S, Client, client, completion_request, prompt_request
+from tests.reward_client import living
 
 __all__ = ["client"]
 
@@ -203,7 +204,7 @@ async def test_a_file_that_is_not_there_is_refused_and_an_import_that_hangs_is_e
     monkeypatch.setattr("services.reward.own.probe.TIMEOUT_S", 3.0)
     hanging = write(tmp_path / "hangs.py", "import time\ntime.sleep(3600)\n")
     assert "is not imported within 3 s" in await refusal(client, custom={"mine": {"file": hanging}})
-    assert not [child for child in psutil.Process().children() if "probe" in " ".join(child.cmdline())]
+    assert not [child for child in living(psutil.Process()) if "probe" in " ".join(child.cmdline())]
 
 
 async def test_a_package_brings_verifiers_by_entry_point_without_a_table(

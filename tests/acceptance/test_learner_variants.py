@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.integration.learner_variants import output_of
+from tests.acceptance.learner_variants import output_of
 from tests.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ALONE = ("plain", "sequences", "few-keys", "following-0", "groups")
 TOGETHER = {

@@ -14,7 +14,7 @@ from tests.integration.stack import LocalStack, free_port, write_config
 from tests.integration.test_run import guessing_config
 from tests.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 INTO_THE_PUBLISH_S = 0.25
 """After a step's end: what comes before the broadcast takes some hundredths of a second, the broadcast most of one."""
