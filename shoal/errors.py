@@ -75,10 +75,8 @@ class Aborted(ShoalError):
     default_reason = "ABORTED"
 
 
-class ResourceExhausted(ShoalError):
-    """A queue or a disk is full. `retry_after_s` says when to try again, None that it does not help."""
-
-    default_reason = "RESOURCE_EXHAUSTED"
+class Retryable(ShoalError):
+    """What stands in the way may pass; `retry_after_s` says when to try again, where that is known."""
 
     def __init__(
         self,
@@ -92,24 +90,19 @@ class ResourceExhausted(ShoalError):
         self.retry_after_s = retry_after_s
 
 
-class Unavailable(ShoalError):
+class ResourceExhausted(Retryable):
+    """A queue or a disk is full. `retry_after_s` says when to try again, None that it does not help."""
+
+    default_reason = "RESOURCE_EXHAUSTED"
+
+
+class Unavailable(Retryable):
     """The peer cannot be reached, or went away; the same call may work later.
 
     `retry_after_s` says when, where the peer itself says so.
     """
 
     default_reason = "UNAVAILABLE"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        reason: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message, reason=reason, metadata=metadata)
-        self.retry_after_s = retry_after_s
 
 
 class DeadlineExceeded(ShoalError):

@@ -23,6 +23,7 @@ from shoal.errors import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    Retryable,
     ShoalError,
     Unavailable,
 )
@@ -84,7 +85,7 @@ def to_status(error: ShoalError) -> Abort:
     trailers: list[tuple[str, str | bytes]] = []
     if isinstance(error, InvalidArgument) and error.violations:
         _pack(status, _bad_request(error))
-    if isinstance(error, ResourceExhausted | Unavailable) and error.retry_after_s is not None:
+    if isinstance(error, Retryable) and error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         _pack(status, retry)
@@ -120,7 +121,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, ti
     if kind is InvalidArgument:
         violations = [FieldViolation(v.field, v.description) for v in bad_request.field_violations]
         translated = InvalidArgument(message, reason=reason, metadata=metadata, violations=violations)
-    elif kind is ResourceExhausted or kind is Unavailable:
+    elif issubclass(kind, Retryable):
         delay_s = retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None
         translated = kind(message, reason=reason, metadata=metadata, retry_after_s=delay_s)
     else:

@@ -1,4 +1,4 @@
-"""What of the finished groups is kept, and for how long; the rest is in tests/contract/test_generator_service.py."""
+"""What of the finished groups is kept, and for how long; the rest is in tests/contract/generator."""
 
 import asyncio
 from contextlib import aclosing

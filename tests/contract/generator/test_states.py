@@ -1,0 +1,161 @@
+"""Pause, sleep, scoring and the end of a generator."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+)
+from shoal.v1 import generator_pb2 as pb
+from shoal.v1 import worker_pb2
+from shoal.wire import float32_from_wire, int32_to_wire
+from tests.generator_client import PROMPT, TIMEOUT_S, Generator
+
+
+async def test_a_paused_generator_admits_requests_and_samples_them_after_resume(ready: Generator) -> None:
+    for _ in range(2):
+        await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_PAUSED
+    waiting = asyncio.create_task(ready.sample())
+    await ready.load(1)
+    assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_PAUSED
+    assert not ready.engine.unpaused.is_set()
+    await ready.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
+    assert sorted(await waiting) == [0, 1]
+    assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_READY
+
+
+async def test_a_sleeping_engine_wakes_for_what_needs_it(ready: Generator) -> None:
+    async def sleep() -> None:
+        for _ in range(2):
+            await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+        assert ready.engine.is_asleep
+
+    await sleep()
+    waiting = asyncio.create_task(ready.sample())
+    await ready.load(1)
+    assert not ready.engine.is_asleep
+    assert sorted(await waiting) == [0, 1]
+
+    await sleep()
+    await ready.stub.Wake(pb.WakeRequest(), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep and ready.engine.unpaused.is_set()
+
+    await sleep()
+    await ready.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep
+
+
+async def test_an_engine_that_was_paused_before_it_slept_is_paused_when_it_wakes(ready: Generator) -> None:
+    await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+    await ready.stub.Wake(pb.WakeRequest(), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep and not ready.engine.unpaused.is_set()
+    await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+    await ready.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
+    assert not ready.engine.is_asleep and ready.engine.unpaused.is_set()
+
+
+async def test_an_engine_does_not_sleep_while_it_loads(ready: Generator) -> None:
+    ready.engine.load_gate = asyncio.Event()
+    call = ready.loading(1)
+    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    with pytest.raises(FailedPrecondition, match="a load is under way") as caught:
+        await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
+    assert caught.value.reason == "LOAD_UNDER_WAY"
+    ready.engine.load_gate.set()
+
+
+async def test_a_pause_that_comes_while_the_canary_is_scored_lasts(ready: Generator) -> None:
+    engine = ready.engine
+    engine.score_gate = asyncio.Event()
+    engine.is_scoring.clear()
+    load = asyncio.create_task(ready.load(1))
+    await asyncio.wait_for(engine.is_scoring.wait(), TIMEOUT_S)
+    await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    engine.score_gate.set()
+    assert len(await load) == 2
+    assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_PAUSED
+    assert not engine.unpaused.is_set(), "it says PAUSED, and samples"
+    await ready.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
+    assert engine.unpaused.is_set()
+
+
+async def test_scoring_during_a_pause_waits_for_a_load(ready: Generator) -> None:
+    engine = ready.engine
+    engine.load_gate = asyncio.Event()
+    await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+    loading = ready.loading(1)
+    assert (await loading.read()).stage == pb.LOAD_STAGE_READY
+    engine.is_scoring.clear()
+    request = pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT))
+    score = asyncio.ensure_future(ready.stub.ScoreTokens(request, timeout=TIMEOUT_S))
+    await ready.status()
+    assert not engine.unpaused.is_set(), "sampling goes on under a load"
+    engine.load_gate.set()
+    assert (await loading.read()).stage == pb.LOAD_STAGE_DONE
+    assert float32_from_wire((await score).logprobs, "logprobs").tolist() == [-1.0, -1.0]
+    assert not engine.unpaused.is_set()
+
+
+async def test_tokens_are_scored_under_the_current_weights(ready: Generator) -> None:
+    await ready.load(2)
+    response = await ready.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S)
+    assert float32_from_wire(response.logprobs, "logprobs").tolist() == [-2.0, -2.0]
+    assert response.version.policy_version == 2
+
+
+@pytest.mark.parametrize("num_tokens", [1, 17])
+async def test_too_few_or_too_many_tokens_are_not_scored(ready: Generator, num_tokens: int) -> None:
+    request = pb.ScoreTokensRequest(token_ids=int32_to_wire(np.zeros(num_tokens, dtype=np.int32)))
+    with pytest.raises(InvalidArgument, match="2 to 16 tokens"):
+        await ready.stub.ScoreTokens(request, timeout=TIMEOUT_S)
+
+
+async def test_without_a_configuration_only_status_and_leaving_work(idle: Generator) -> None:
+    calls: list[Awaitable[Any]] = [
+        idle.sample(),
+        idle.join(),
+        idle.load(),
+        idle.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S),
+        idle.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S),
+        idle.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S),
+        idle.stub.Wake(pb.WakeRequest(), timeout=TIMEOUT_S),
+        idle.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S),
+    ]
+    for call in calls:
+        with pytest.raises(FailedPrecondition, match="IDLE"):
+            await call
+    await idle.stub.LeaveWeightGroup(pb.LeaveWeightGroupRequest(), timeout=TIMEOUT_S)
+
+
+async def test_a_dead_engine_ends_the_process_with_its_reason(
+    ready: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: list[int] = []
+    monkeypatch.setattr("services.generator.lifecycle.os.kill", lambda pid, number: signals.append(number))
+    monkeypatch.setattr("services.generator.lifecycle.threading.Timer.start", lambda timer: None)
+    ready.engine.sample_gate = asyncio.Event()
+    waiting = asyncio.create_task(ready.sample())
+    await ready.until(lambda status: status.load.num_running == 2)
+    ready.engine.death.set_result("exit code 9")
+    with pytest.raises(Aborted, match="died"):
+        await waiting
+    status = await ready.reach(worker_pb2.WORKER_STATE_FAILED)
+    assert "exit code 9" in status.message
+    assert signals == [15]
+
+
+async def test_status_answers_while_an_engine_starts(idle: Generator) -> None:
+    idle.starting.append(asyncio.ensure_future(asyncio.sleep(30)))
+    await idle.configure()
+    started = time.monotonic()
+    await idle.stub.GetStatus(pb.GeneratorServiceGetStatusRequest(), timeout=1)
+    assert time.monotonic() - started < 1
