@@ -29,8 +29,14 @@ install: $(VENV)/installed  ## Make .venv with what the four services need on a 
 
 install-dev: $(VENV)/installed-dev  ## The same, with what tests and checks need
 
-test: install-dev  ## Run the tests
+# The first half waits more than it computes, so two files at a time; real engines take every core that there is.
+test: install-dev  ## Run the tests, or those named: make test TESTS=tests/unit
+ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
+else
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/unit tests/golden tests/architecture tests/contract
+	$(BIN)/python -m pytest tests/integration tests/e2e
+endif
 
 check: install-dev  ## Lint, format, types, import contracts, protos, generated files
 	$(BIN)/ruff check .

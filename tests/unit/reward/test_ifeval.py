@@ -83,7 +83,11 @@ def test_there_are_54_constraints_and_25_older_functions() -> None:
     assert (len(CONSTRAINTS), len(FUNCTIONS)) == (54, 25)
 
 
-@pytest.mark.parametrize(("judge", "name", "needs"), [case for case in ALL if case[2]], ids=lambda value: str(value))
+def case_id(value: Any) -> str:
+    return value.__name__ if callable(value) else str(value)
+
+
+@pytest.mark.parametrize(("judge", "name", "needs"), [case for case in ALL if case[2]], ids=case_id)
 def test_a_label_without_a_needed_kwarg_is_unscorable_whatever_the_answer(judge: Any, name: str, needs: Any) -> None:
     for missing in needs:
         kwargs = {key: EXAMPLES[key] for key in needs if key != missing}
@@ -94,7 +98,7 @@ def test_a_label_without_a_needed_kwarg_is_unscorable_whatever_the_answer(judge:
                 judge(answer, label_of(name, {**kwargs, missing: None}))
 
 
-@pytest.mark.parametrize(("judge", "name", "needs"), ALL, ids=lambda value: str(value))
+@pytest.mark.parametrize(("judge", "name", "needs"), ALL, ids=case_id)
 def test_numbers_may_come_as_floats_and_kwargs_of_the_wrong_type_are_unscorable(
     judge: Any, name: str, needs: Any
 ) -> None:
