@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from shoal.config.translate.shell import Word, read_script
 from shoal.errors import InvalidArgument
 
+_KEYWORD = re.compile(r"[A-Za-z_]\w*=")
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -84,7 +86,8 @@ class Arguments:
 
 
 def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:
-    """`--name value...`, `--name=value`, `--name` and `--no_name`, as argparse reads them.
+    """`--name value...`, `--name=value`, `--name` and `--no_name`, as argparse reads them, and before all of these
+    `name=value`, as in the call of a configuration class.
 
     A name may be shortened as long as it is the beginning of one known name alone. `flags` are names that may stand
     without a value. The last of several is what counts. Raises `InvalidArgument` for a word that belongs to none.
@@ -96,11 +99,11 @@ def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[s
     while at < len(words):
         word = words[at]
         at += 1
-        if not word.text.startswith("--"):
-            if not word.text:
-                continue
-            raise InvalidArgument(f"{word.text!r} belongs to no flag: values follow a --name")
-        spelled, equals, value = word.text[2:].partition("=")
+        if not word.text:
+            continue
+        if not word.text.startswith("--") and not _KEYWORD.match(word.text):
+            raise InvalidArgument(f"{word.text!r} belongs to no flag: values follow a --name, or name=")
+        spelled, equals, value = word.text.removeprefix("--").partition("=")
         name = spelled.replace("-", "_")
         items = [Word(value, word.unknown)] if equals else []
         while not equals and at < len(words) and not _is_flag(words[at].text):

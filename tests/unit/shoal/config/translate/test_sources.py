@@ -48,6 +48,19 @@ length=$((1024 * 8))
 """
 
 
+@pytest.mark.parametrize("system", ["trl", "unsloth"])
+def test_the_keywords_of_a_configuration_class_are_read_as_its_flags_are(system: str) -> None:
+    keywords = ("num_generations=8", "loss_type=dr_grpo", "max_completion_length=64")
+    flags = ("--num_generations", "8", "--loss_type=dr_grpo", "--max-completion-length", "64")
+    one, other = (
+        translate(SYSTEMS[system], read_given(SYSTEMS[system], given), overrides=BASE) for given in (keywords, flags)
+    )
+    assert one.toml == other.toml
+    assert _config(one).grpo.group_size == 8
+    with pytest.raises(InvalidArgument, match="'8' belongs to no flag"):
+        read_given(SYSTEMS[system], ["8"])
+
+
 @pytest.mark.parametrize(
     ("start", "end"),
     [
