@@ -1,6 +1,7 @@
 """A translated configuration as TOML that people read: every line says where its value comes from."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from shoal.config.translate.draft import Draft
 
 _COLUMN = 44
 _WIDTH = 120
+_MOST_LINES = 4
+"""Longest comment: an origin may be a list of a hundred data sets."""
 
 
 def to_toml(draft: Draft, header: Sequence[str]) -> str:
@@ -53,8 +56,10 @@ def _line(key: str, value: Any, origin: str) -> str:
 
 
 def _comment(origin: str) -> list[str]:
-    text = " ".join(origin.split())
-    return [f"# {text if len(text) < _WIDTH else text[: _WIDTH - 5] + '...'}"]
+    return [
+        f"# {line}"
+        for line in textwrap.wrap(origin, _WIDTH - 2, max_lines=_MOST_LINES, placeholder=" ...", break_on_hyphens=False)
+    ]
 
 
 def toml_value(value: Any) -> str:
