@@ -79,11 +79,10 @@ def verify_stdio(
 ) -> Verdict:
     """Runs the completion's program as a script on inputs and compares what it prints.
 
-    Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text; numbers
-    are texts too. A test passes when
-    the script ends with status 0 within `timeout_s` and its standard output has the lines wanted, white space around
-    them aside; lines of numbers are compared by value. Value: as for `code`, with the same options. Source:
-    open-instruct's label of this name.
+    Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text; numbers are
+    texts too. A test passes when the script ends with status 0 within `timeout_s` and its standard output has the
+    lines wanted, white space around them aside; lines of numbers are compared by value. Value: as for `code`, with
+    the same options. Source: open-instruct's label of this name.
     """
     tests = [_stdio_test(item, position) for position, item in enumerate(_tests(label))]
     return _verdict(
