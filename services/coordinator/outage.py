@@ -44,6 +44,8 @@ class OutageGuard:
         self._num_groups = 0
         self._changed = Signal()
         self._is_open = False
+        self.num_over = 0
+        """Outages that are over."""
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -55,14 +57,16 @@ class OutageGuard:
             self._num_groups -= 1
             self._changed.notify()
 
-    async def holds(self, scores: Sequence[Score], *, again: bool = False) -> bool:
+    async def holds(self, scores: Sequence[Score], *, num_over: int, again: bool = False) -> bool:
         """Whether a group's scores are not to be used. Pauses the run when they are what opens it.
 
-        `again`: the group was scored before, and is not held any more for what is its own fault.
+        `num_over` as it was when the group was sent to be scored: what failed in an outage that is over by now says
+        nothing of the service as it is. `again`: the group was scored before, and is not held any more for what is
+        its own fault.
         """
         parts = [part for score in scores for part in score.verifier_scores]
         failures = [part for part in parts if part.outcome is ScoreOutcome.FAILED]
-        if self._is_open:
+        if self._is_open or num_over < self.num_over:
             return bool(failures)
         self._count(parts)
         for part in failures:
@@ -77,8 +81,10 @@ class OutageGuard:
 
     def close(self) -> None:
         """The run goes on; what failed before counts no more."""
-        self._is_open = False
-        self._failed.clear()
+        if self._is_open:
+            self._is_open = False
+            self.num_over += 1
+            self._failed.clear()
 
     def _count(self, parts: Sequence[VerifierScore]) -> None:
         failed = {part.verifier for part in parts if part.outcome is ScoreOutcome.FAILED}

@@ -39,7 +39,7 @@ from services.coordinator.report import Report
 from services.coordinator.rewards import Rewards
 from services.coordinator.rollout_metrics import rollout_metrics
 from services.coordinator.sampling import Sampler, SettledGroup
-from services.coordinator.step import TrainedGroup, plan_step
+from services.coordinator.step import RewardKl, StepPlan, TrainedGroup, plan_step
 from services.coordinator.step_figures import StepFigures, answer_figures, publish_figures, reward_figures
 from services.coordinator.step_spans import publish_spans
 from services.coordinator.tasks import first_error
@@ -287,28 +287,14 @@ class ActiveRun:
     async def _step(self, groups: Sequence[SettledGroup], waited_s: float) -> None:
         """One train step and the publish of what came of it."""
         began = time.monotonic()
-        step_id = f"{self._version.attempt}/{self._buffer.next_to_take}"
-        async with self._learner_steps:
-            kl = await self._reference.measure(groups)
-        plan = await asyncio.to_thread(plan_step, self.config, groups, self._version, step_id, kl, self._moments)
-        self._moments = plan.moments
-        skip_reason = plan.why_nothing
-        learner_metrics = {}
-        if plan.batch.groups:
-            async with self._learner_steps:
-                if self.config.generator.sleep_while_training:
-                    await self._publisher.sleep()
-                result = await self._learner.train_step(plan.batch)
-                skip_reason, learner_metrics = result.skip_reason, dict(result.metrics)
-                self._version = result.version
-        trained_s = time.monotonic() - began
+        plan, kl = await self._plan(groups)
+        skip_reason, figures = await self._train_on(plan)
         if skip_reason:
-            if self.config.generator.sleep_while_training:
-                await self._publisher.wake()  # A step that was applied is published, which wakes them.
             await self._skip_step(groups, skip_reason)
             return
-        kl_figures = self._reference.adapt(kl)
         self._num_skipped = 0
+        trained_s = time.monotonic() - began
+        figures = self._reference.adapt(kl) | figures
         await self._write_step(groups, plan.trained, plan.dropped)
         self.record.policy_version = self._version.policy_version
         published = None
@@ -317,21 +303,52 @@ class ActiveRun:
         published_s = time.monotonic() - began - trained_s
         publish_spans(plan.batch.groups, self._version.policy_version, published_s)
         await self._buffer.release()
-        figures = rollout_metrics(self.config, groups, plan) | kl_figures | learner_metrics
+        figures |= publish_figures(published) if published else {}
         figures |= {
-            "episode": float(self._num_episodes),
-            "epoch": (max(group.position for group in groups) + 1) / len(self._inputs.prompts.prompts),
-            "batch/no_resampled_prompts": float(self._order.num_excluded),
-            "batch/total_prompts": float(len(self._inputs.prompts.prompts)),
             "time/waiting_for_groups": waited_s,
             "time/training": trained_s,
             "time/publishing": published_s,
             "time/step": time.monotonic() - began + waited_s,
             "time/from_scratch": time.monotonic() - self._began,
         }
-        figures |= publish_figures(published) if published else {}
+        self._report_step(groups, plan, figures)
+
+    async def _plan(self, groups: Sequence[SettledGroup]) -> tuple[StepPlan, RewardKl]:
+        """What is trained on and with which advantages, and the reference's part in it."""
+        step_id = f"{self._version.attempt}/{self._buffer.next_to_take}"
+        async with self._learner_steps:
+            kl = await self._reference.measure(groups)
+        plan = await asyncio.to_thread(plan_step, self.config, groups, self._version, step_id, kl, self._moments)
+        self._moments = plan.moments
+        return plan, kl
+
+    async def _train_on(self, plan: StepPlan) -> tuple[str, dict[str, float]]:
+        """Has the learner take the step; why it was not applied, if so, and the learner's figures."""
+        if not plan.batch.groups:
+            return plan.why_nothing, {}
+        sleeps = self.config.generator.sleep_while_training
+        async with self._learner_steps:
+            if sleeps:
+                await self._publisher.sleep()
+            result = await self._learner.train_step(plan.batch)
+            self._version = result.version
+        if result.skip_reason and sleeps:
+            await self._publisher.wake()  # A step that was applied is published, which wakes them.
+        return result.skip_reason, dict(result.metrics)
+
+    def _report_step(self, groups: Sequence[SettledGroup], plan: StepPlan, figures: dict[str, float]) -> None:
+        """Adds to the step's figures what its groups and the run so far say, and reports them."""
+        figures = rollout_metrics(self.config, groups, plan) | figures
+        figures |= {
+            "episode": float(self._num_episodes),
+            "epoch": (max(group.position for group in groups) + 1) / len(self._inputs.prompts.prompts),
+            "batch/no_resampled_prompts": float(self._order.num_excluded),
+            "batch/total_prompts": float(len(self._inputs.prompts.prompts)),
+        }
         figures |= answer_figures(groups) | reward_figures(figures)
-        figures |= self._figures.rates(num_step_tokens=figures.get("val/num_step_tokens", 0.0), waited_s=waited_s)
+        figures |= self._figures.rates(
+            num_step_tokens=figures.get("val/num_step_tokens", 0.0), waited_s=figures["time/waiting_for_groups"]
+        )
         metrics.counter(names.RUN_GROUPS).add(len(plan.trained), {names.STATE: "TRAINED"})
         metrics.counter(names.RUN_GROUPS).add(len(groups) - len(plan.trained), {names.STATE: "DROPPED"})
         self._report.step(self._version.policy_version, figures)

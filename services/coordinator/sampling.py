@@ -217,8 +217,9 @@ class Sampler:
             timeout_s = self._config.coordinator.sampling_timeout_s
             num_times = 0
             while True:
+                num_over = self._outage.num_over
                 scores = await self._rewards.score(settled.group_id, settled.prompt, group, timeout_s=timeout_s)
-                if not await self._outage.holds(scores, again=num_times > 0):
+                if not await self._outage.holds(scores, num_over=num_over, again=num_times > 0):
                     return scores
                 num_times += 1
                 await self.unpaused()

@@ -33,7 +33,11 @@ class Run:
     async def settle(self, scores: list[Score], *, again: bool = False) -> bool:
         """A group that is under way only while its scores are looked at."""
         with self.guard.group():
-            return await self.guard.holds(scores, again=again)
+            return await self.holds(scores, again=again)
+
+    async def holds(self, scores: list[Score], *, again: bool = False) -> bool:
+        """For a group that was sent to be scored just now."""
+        return await self.guard.holds(scores, num_over=self.guard.num_over, again=again)
 
 
 def group(outcomes: list[ScoreOutcome], verifier: str = "code") -> list[Score]:
@@ -65,6 +69,22 @@ async def test_failures_beyond_the_share_pause_the_run_and_the_event_says_which_
     assert "code failed on 5 of its last 8" in message and "bubblewrap is gone" in message, message
 
 
+async def test_what_failed_before_a_resume_and_comes_after_it_is_scored_again_and_pauses_nothing() -> None:
+    """Groups that were half scored when the service was mended: 6 of their 8 completions had failed by then."""
+    run = Run(outage_window=8)
+    assert [await run.settle(ALL_FAILED) for _ in range(2)] == [False, True]
+    run.guard.close()
+    with run.guard.group(), run.guard.group():
+        late = [run.guard.holds(group([FAILED, FAILED, FAILED, SCORED]), num_over=0) for _ in range(2)]
+        assert await asyncio.gather(*late) == [True, True]
+    assert not await run.guard.holds(ALL_SCORED, num_over=0), "what was scored is used"
+    assert run.num_pauses == 1, run.events.added
+    run.guard.close()
+    assert run.guard.num_over == 1, "it was over already"
+    assert [await run.settle(ALL_FAILED) for _ in range(2)] == [False, True], "another outage"
+    assert run.num_pauses == 2
+
+
 async def test_while_the_run_is_paused_what_failed_is_held_and_what_was_scored_is_used() -> None:
     run = Run(outage_window=4)
     assert await run.settle(ALL_FAILED)
@@ -90,10 +110,10 @@ async def test_the_first_groups_of_an_outage_wait_and_are_not_lost() -> None:
     async with AsyncExitStack() as stack:
         for _ in range(3):
             stack.enter_context(run.guard.group())
-        first, second = (asyncio.create_task(run.guard.holds(ALL_FAILED)) for _ in range(2))
+        first, second = (asyncio.create_task(run.holds(ALL_FAILED)) for _ in range(2))
         await soon()
         assert not first.done() and not second.done() and not run.num_pauses
-        assert await run.guard.holds(ALL_FAILED)
+        assert await run.holds(ALL_FAILED)
         assert await first and await second
     assert run.num_pauses == 1
     assert "12 of its last 12" in run.events.added[0][1], run.events.added
@@ -104,11 +124,11 @@ async def test_groups_that_an_outage_cut_in_two_wait_as_well() -> None:
     async with AsyncExitStack() as stack:
         for _ in range(3):
             stack.enter_context(run.guard.group())
-        first = asyncio.create_task(run.guard.holds(group([SCORED, SCORED, SCORED, FAILED])))
-        second = asyncio.create_task(run.guard.holds(group([SCORED, FAILED, FAILED, FAILED])))
+        first = asyncio.create_task(run.holds(group([SCORED, SCORED, SCORED, FAILED])))
+        second = asyncio.create_task(run.holds(group([SCORED, FAILED, FAILED, FAILED])))
         await soon()
         assert not first.done() and not second.done()
-        assert await run.guard.holds(ALL_FAILED)
+        assert await run.holds(ALL_FAILED)
         assert await first and await second
     assert run.num_pauses == 1
 
@@ -120,7 +140,7 @@ async def test_stragglers_of_several_groups_are_no_outage() -> None:
     async def straggle() -> bool:
         with run.guard.group():
             await scored.wait()
-            return await run.guard.holds(group([SCORED, SCORED, SCORED, FAILED]))
+            return await run.holds(group([SCORED, SCORED, SCORED, FAILED]))
 
     straggling = [asyncio.create_task(straggle()) for _ in range(3)]
     await soon()
@@ -137,7 +157,7 @@ async def test_a_group_waits_no_longer_than_the_share_is_taken_of() -> None:
             stack.enter_context(run.guard.group())
         suspects = []
         for _ in range(3):
-            suspects.append(asyncio.create_task(run.guard.holds(group([FAILED, SCORED, SCORED, SCORED]))))
+            suspects.append(asyncio.create_task(run.holds(group([FAILED, SCORED, SCORED, SCORED]))))
             await soon()
         assert [suspect.done() for suspect in suspects] == [True, False, False], "8 completions after the first"
         for suspect in suspects[1:]:
@@ -149,13 +169,13 @@ async def test_a_group_that_alone_breaks_a_verifier_is_let_through_once_another_
     async with AsyncExitStack() as stack:
         for _ in range(3):
             stack.enter_context(run.guard.group())
-        suspect = asyncio.create_task(run.guard.holds(ALL_FAILED))
+        suspect = asyncio.create_task(run.holds(ALL_FAILED))
         await soon()
         assert not suspect.done()
-        assert not await run.guard.holds(group([SCORED] * 4, "math")), "another verifier says nothing of this one"
+        assert not await run.holds(group([SCORED] * 4, "math")), "another verifier says nothing of this one"
         await soon()
         assert not suspect.done()
-        assert not await run.guard.holds(ALL_SCORED)
+        assert not await run.holds(ALL_SCORED)
         assert not await suspect
     assert not run.num_pauses
 
@@ -181,7 +201,7 @@ async def test_a_single_completion_is_never_held() -> None:
     async with AsyncExitStack() as stack:
         for _ in range(2):
             stack.enter_context(run.guard.group())
-        assert not await run.guard.holds(group([FAILED])), "a greedy baseline says nothing"
+        assert not await run.holds(group([FAILED])), "a greedy baseline says nothing"
 
 
 async def test_a_share_of_1_never_pauses() -> None:
