@@ -7,6 +7,7 @@ supervisor nor the process that started the worker has to know.
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -53,6 +54,10 @@ class Program:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        # One that was started just now has not tied itself to this process yet, and would never notice that this is
+        # another program's by then.
+        for child in multiprocessing.active_children():
+            child.kill()
         # Python closes its own descriptors this way, not every library does: a port would stay taken.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):

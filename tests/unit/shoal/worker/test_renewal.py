@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 STUCK = """
 import os, subprocess, sys, threading
 from pathlib import Path
@@ -39,3 +41,40 @@ def test_a_process_whose_main_thread_is_stuck_starts_over_all_the_same(tmp_path:
 def test_a_process_that_others_start_again_ends_with_the_exit_code_that_asks_for_it(tmp_path: Path) -> None:
     code, pids = run(tmp_path, exit_code=75)
     assert code == 75 and len(pids) == 1, (code, pids)
+
+
+UNTIED = """
+import multiprocessing, sys, time
+from pathlib import Path
+from shoal.worker.renewal import Program
+
+if __name__ == "__main__":
+    program, been_here = Program.of_this_process(), Path(sys.argv[1])
+    if been_here.exists():
+        print("again", flush=True)
+        sys.stdin.read()
+    else:
+        been_here.touch()
+        child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+        child.start()
+        print(child.pid, flush=True)
+        sys.stdin.readline()
+        program.start_again()
+"""
+
+
+def test_a_process_that_was_started_just_before_does_not_live_on_under_the_new_program(tmp_path: Path) -> None:
+    script = tmp_path / "untied.py"
+    script.write_text(UNTIED)
+    command = [sys.executable, str(script), str(tmp_path / "been-here")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "again\n"
+        _, left = psutil.wait_procs([child], 20)
+        process.stdin.close()
+    for survivor in left:
+        survivor.kill()
+    assert not left, "the process of the program before is still there"
