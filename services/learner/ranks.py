@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from torch import Tensor
 
 import shoal.errors
+from services.learner.meeting import fresh_part
 from services.learner.sequence_parallel import SequenceGroup
 from shoal.errors import ShoalError
 
@@ -66,7 +67,7 @@ class Ranks:
         self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
 
     @classmethod
-    def connect(cls, store: dist.TCPStore | None = None) -> "Ranks":
+    def connect(cls, store: dist.Store | None = None) -> "Ranks":
         """Joins the process group that the environment names; returns when all ranks have come.
 
         RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are those of torchrun or of Shoal's own launcher;
@@ -82,10 +83,11 @@ class Ranks:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if size == 1:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        elif "TORCHELASTIC_RUN_ID" in os.environ:
-            dist.init_process_group(backend, timeout=_TIMEOUT)
         else:
-            if store is None:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                theirs, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+                store = fresh_part(theirs, rank=rank, size=size, timeout=_TIMEOUT)
+            elif store is None:
                 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
         return cls(rank=rank, size=size, device=device)

@@ -45,6 +45,16 @@ class Standing:
             options = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", str(folder / "runs"))
             self.processes[name] = self._start(name, *options, *extra)
 
+    def wait_until_registered(self) -> None:
+        """Waits until the coordinator knows all workers."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(AssertionError):  # There may be no coordinator yet.
+                if len(json.loads(self.shoal("workers", "--output", "json")).get("workers", ())) == len(WORKERS):
+                    return
+            assert time.monotonic() < deadline, "not all workers have registered"
+            time.sleep(0.3)
+
     def _start(self, name: str, *options: str) -> psutil.Popen:
         return psutil.Popen(
             [sys.executable, "-m", f"services.{name}", *options, "--log-file", str(self.folder / f"{name}.log")],
@@ -108,6 +118,7 @@ class Standing:
 def standing(tmp_path: Path) -> Iterator[Standing]:
     services = Standing(tmp_path)
     try:
+        services.wait_until_registered()
         yield services
     finally:
         left = services.end()
