@@ -205,9 +205,10 @@ def _check_same_ids(tokenizer: Any, own: Any, model: ModelConfig) -> None:
     meanings = {number: token for token, number in tokenizer.get_vocab().items()}
     own_ids = own.get_vocab()
     foreign = sum(1 for token, number in own_ids.items() if meanings.get(number, token) != token)
-    if foreign > _MOST_FOREIGN_IDS * len(own_ids):
+    num_shared = min(len(meanings), len(own_ids))  # A small vocabulary has few ids that could differ.
+    if foreign > _MOST_FOREIGN_IDS * num_shared:
         raise InvalidArgument(
-            f"model.tokenizer: {model.tokenizer} does not belong to {model.path}: {foreign} of {len(own_ids)} token "
+            f"model.tokenizer: {model.tokenizer} does not belong to {model.path}: {foreign} of {num_shared} token "
             "ids mean something else; leave model.tokenizer unset to use the model's own"
         )
 

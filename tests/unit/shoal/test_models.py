@@ -225,6 +225,23 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     assert len(load_tokenizer(ModelConfig(path=own, tokenizer=own))) == 260
 
 
+def test_a_small_tokenizer_is_refused_by_a_model_whose_own_has_many_more_tokens(tmp_path: Path) -> None:
+    """All of its 260 ids mean something else, which are less than 1 % of the model's."""
+    own = write_model(tmp_path / "own", make_tokenizer(), vocab_size=30_260, model_type="llama")
+    file = tmp_path / "own" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    small = content["model"]["vocab"]
+    content["model"]["vocab"] = {f"word{number}": number for number in range(30_000)} | {
+        token: number + 30_000 for token, number in small.items()
+    }
+    for added in content["added_tokens"]:
+        added["id"] += 30_000
+    file.write_text(json.dumps(content))
+    make_tokenizer().save_pretrained(tmp_path / "small")
+    with pytest.raises(InvalidArgument, match=r"does not belong to .*: 260 of 260 token ids mean something else"):
+        load_tokenizer(ModelConfig(path=own, tokenizer=str(tmp_path / "small")))
+
+
 def test_a_model_that_could_never_stop_is_refused(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None
