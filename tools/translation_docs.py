@@ -22,8 +22,9 @@ HEADER = """\
 shoal config translate --from open-instruct scripts/train/tulu3/grpo_fast_8b_single_node.sh > run.toml
 shoal config translate --from roll rlvr_config.yaml --set data.sources='[{path = "data.jsonl"}]'
 shoal config translate --from trl train.py --set model.path=Qwen/Qwen3-0.6B --set run.num_steps=200
-shoal config translate --from unsloth -- num_generations=8 max_completion_length=256
-shoal config translate --from verl -- algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8
+mine=(--set model.path=Qwen/Qwen3-0.6B --set data.sources='[{path = "data.jsonl"}]' --set run.num_steps=200)
+shoal config translate --from unsloth "${mine[@]}" -- num_generations=8 max_completion_length=256
+shoal config translate --from verl "${mine[@]}" -- algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8
 ```
 
 The configuration goes to standard output, each line with the words of the source beside it; notes and refusals go to
