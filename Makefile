@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 # Options for every call of pip, for example PIP_FLAGS="--index-url ..." for a mirror.
 PIP_FLAGS ?=
-# Asked for the CPU build of torch when pip, as it is configured, does not find one.
+# The index of the CPU build of torch, used when pip does not find that build with its own configuration.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-# What `buf breaking` compares with: main, wherever it is.
+# The commit that `buf breaking` compares with: main, local or remote.
 BASE = $(shell git rev-parse -q --verify main || git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD)
 
 BIN := $(VENV)/bin
@@ -14,8 +14,8 @@ PROTOS := $(wildcard proto/shoal/v1/*.proto)
 REQUIREMENTS := $(wildcard requirements/*.txt)
 TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
 
-# Modules are compiled when they are first imported, and that has to be kept: installing without compiling
-# saves a minute.
+# pip installs without compiling, which saves a minute. So the first import of a module must be able to write its
+# compiled form.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help quickstart install install-dev test check format proto requirements docs accept clean
@@ -25,17 +25,18 @@ help:  ## List the targets
 quickstart: install  ## Install, then train a small model on sums with all four services, here and now
 	$(BIN)/shoal train configs/quickstart.toml
 
-install: $(VENV)/installed  ## Make .venv with what the four services need on a CPU (without reasoning-gym)
+install: $(VENV)/installed  ## Make .venv with the packages of the four services on a CPU (without reasoning-gym)
 
-install-dev: $(VENV)/installed-dev  ## The same, with what tests and checks need
+install-dev: $(VENV)/installed-dev  ## The same, with the packages of tests and checks
 
-# The first half waits more than it computes, so two files at a time; real engines take every core that there is.
+# Two files at a time, in this order: the long ones first, so that neither of the two ends much before the other.
 test: install-dev  ## Run the tests, or those named: make test TESTS=tests/unit
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/unit tests/golden tests/architecture tests/contract
-	$(BIN)/python -m pytest tests/integration tests/e2e
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+		tests/integration tests/contract tests/architecture tests/unit tests/golden
+	$(BIN)/python -m pytest tests/e2e
 endif
 
 check: install-dev  ## Lint, format, types, import contracts, protos, generated files
@@ -50,6 +51,7 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/python tools/configuration_docs.py --check
 	$(BIN)/python tools/metrics_docs.py --check
 	$(BIN)/python tools/translation_docs.py --check
+	$(BIN)/python tools/verifier_docs.py --check
 	$(BIN)/python -m pytest -q tests/contract/test_protos.py
 
 format: install-dev  ## Rewrite Python and protos in the project's format
@@ -61,36 +63,43 @@ proto: install-dev  ## Regenerate shoal/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 		$(PROTOS)
 
-requirements: install-dev  ## Rewrite requirements/ from what .venv has installed
+requirements: install-dev  ## Rewrite requirements/ from the packages in .venv
 	$(BIN)/python tools/lock.py
 
-docs: install-dev  ## Rewrite docs/configuration.md and docs/metrics.md from the code's own words
+docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/verifiers.py from the code
+	$(BIN)/python tools/verifier_docs.py
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py
 	$(BIN)/python tools/translation_docs.py
 
-accept: install-dev  ## Show every promise of the README on this machine, with figures (an hour or two)
+accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (about an hour)
 	$(BIN)/python -m pytest -s tests/acceptance
 
 clean:  ## Remove .venv and caches; run folders stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
+# pip is quiet, so each stage of the installation prints one line.
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or later")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or later")'
+	@echo 'making the virtual environment $(VENV) ...'
+	@$(PYTHON) -m venv $(VENV)
 
-# First torch, which may need an index of its own, and what a few packages that come as source are built with.
+# First torch, which may need a separate index, and the packages that build the few source distributions.
 $(VENV)/torch: requirements/learner.txt requirements/build.txt | $(BIN)/python
-	$(PIP) '$(TORCH)' 2>/dev/null || $(PIP) --index-url $(TORCH_CPU_INDEX) '$(TORCH)'
-	$(PIP) -r requirements/build.txt
+	@echo 'installing $(TORCH) ...'
+	@$(PIP) '$(TORCH)' 2>/dev/null || $(PIP) --index-url $(TORCH_CPU_INDEX) '$(TORCH)'
+	@$(PIP) -r requirements/build.txt
 	@touch $@
 
 $(VENV)/installed: $(REQUIREMENTS) pyproject.toml $(VENV)/torch
-	$(PIP) -r requirements/all-cpu.txt
-	$(PIP) -e .
+	@echo 'installing the other packages (about a minute) ...'
+	@$(PIP) -r requirements/all-cpu.txt
+	@echo 'installing shoal ...'
+	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) -r requirements/dev.txt
-	$(PIP) -r requirements/tasks.txt || echo 'reasoning-gym is left out, and its tests: pycosat needs a C compiler' >&2
+	@echo 'installing the packages of tests and checks ...'
+	@$(PIP) -r requirements/dev.txt
+	@$(PIP) -r requirements/tasks.txt || echo 'reasoning-gym is left out, and its tests: pycosat needs a C compiler' >&2
 	@touch $@

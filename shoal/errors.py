@@ -1,31 +1,33 @@
-"""The errors of the domain.
+"""The domain's errors.
 
-Code raises these; `shoal.rpc.errors` turns them into a status with details at the edge of a service, and back
-into the same classes at the client.
+Code raises these. `shoal.rpc.errors` turns them into a status with details at the edge of a service, and back into the
+same classes at the client.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shoal.error_reasons import ErrorReason
+
 
 @dataclass(frozen=True)
 class FieldViolation:
-    """What is wrong with one field of a request or a configuration."""
+    """A fault of one field of a request or a configuration."""
 
     field: str
     """Dotted path, for example "grpo.group_size"."""
     description: str
-    """What is wrong, with the value, and what would be right."""
+    """The fault, with the value, and what would be right."""
 
 
 class ShoalError(Exception):
     """An error with a message for people and a reason for programs.
 
-    `reason` is in UPPER_SNAKE and stays the same over releases; `metadata` holds what a program may want to
-    read, as strings.
+    `reason` is a value of `ErrorReason`, or one that a peer of another version sent. `metadata` contains what a program
+    may want to read, as strings.
     """
 
-    default_reason = "INTERNAL"
+    default_reason = ErrorReason.INTERNAL
 
     def __init__(self, message: str, *, reason: str | None = None, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -35,9 +37,9 @@ class ShoalError(Exception):
 
 
 class InvalidArgument(ShoalError):
-    """The caller asked for something that can never work."""
+    """The request can never work."""
 
-    default_reason = "INVALID_ARGUMENT"
+    default_reason = ErrorReason.INVALID_ARGUMENT
 
     def __init__(
         self,
@@ -52,31 +54,31 @@ class InvalidArgument(ShoalError):
 
 
 class NotFound(ShoalError):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
-    default_reason = "NOT_FOUND"
+    default_reason = ErrorReason.NOT_FOUND
 
 
 class AlreadyExists(ShoalError):
-    """What was to be made exists."""
+    """The object to create exists already."""
 
-    default_reason = "ALREADY_EXISTS"
+    default_reason = ErrorReason.ALREADY_EXISTS
 
 
 class FailedPrecondition(ShoalError):
-    """The system is not in a state for this; repeating the call does not help."""
+    """The state of the system does not allow the call; a retry alone does not help."""
 
-    default_reason = "FAILED_PRECONDITION"
+    default_reason = ErrorReason.FAILED_PRECONDITION
 
 
 class Aborted(ShoalError):
-    """The work was given up and has to be started afresh by the caller."""
+    """The work was abandoned; the caller has to start it again."""
 
-    default_reason = "ABORTED"
+    default_reason = ErrorReason.ABORTED
 
 
 class Retryable(ShoalError):
-    """What stands in the way may pass; `retry_after_s` says when to try again, where that is known."""
+    """The obstacle may pass; `retry_after_s` is the time until a retry, in seconds, where that is known."""
 
     def __init__(
         self,
@@ -91,33 +93,33 @@ class Retryable(ShoalError):
 
 
 class ResourceExhausted(Retryable):
-    """A queue or a disk is full. `retry_after_s` says when to try again, None that it does not help."""
+    """A queue or a disk is full. Retry after `retry_after_s`; None means that a retry does not help."""
 
-    default_reason = "RESOURCE_EXHAUSTED"
+    default_reason = ErrorReason.RESOURCE_EXHAUSTED
 
 
 class Unavailable(Retryable):
-    """The peer cannot be reached, or went away; the same call may work later.
+    """The peer cannot be reached, or ended during the call; the same call may work later.
 
-    `retry_after_s` says when, where the peer itself says so.
+    `retry_after_s` is set where the peer itself names a time.
     """
 
-    default_reason = "UNAVAILABLE"
+    default_reason = ErrorReason.UNAVAILABLE
 
 
 class DeadlineExceeded(ShoalError):
-    """It was not done in time."""
+    """The deadline passed before the work was done."""
 
-    default_reason = "DEADLINE_EXCEEDED"
+    default_reason = ErrorReason.DEADLINE_EXCEEDED
 
 
 class DataLoss(ShoalError):
-    """Bytes are not what they should be."""
+    """Bytes differ from what was written or sent."""
 
-    default_reason = "DATA_LOSS"
+    default_reason = ErrorReason.DATA_LOSS
 
 
 class Internal(ShoalError):
-    """A defect on the other side; its log says which."""
+    """A defect in the service; its log has the details."""
 
-    default_reason = "INTERNAL"
+    default_reason = ErrorReason.INTERNAL

@@ -1,8 +1,8 @@
-"""reasoning-gym entries as JSON text that comes back as it was.
+"""reasoning-gym entries as JSON text that restores them exactly.
 
-Its scorers look into the entry's metadata, where some tell tuples from lists, so plain JSON will not do. An
-entry travels as one text because numbers of a `google.protobuf.Value` are doubles. It stands outside `shoal.data`
-so that verifier processes, which start often, import nothing else.
+Some of its scorers distinguish tuples from lists in the entry's metadata, so plain JSON is not enough. An entry travels
+as one text because numbers of a `google.protobuf.Value` are doubles. The module is not in `shoal.data`, so that
+verifier processes, which start often, import nothing else.
 """
 
 import json
@@ -13,12 +13,12 @@ _MAPPING = "__mapping__"
 
 
 def entry_to_text(entry: Any) -> str:
-    """Raises TypeError when the entry holds something other than JSON's types, tuples and mappings."""
+    """Writes an entry as text. Raises TypeError for anything but JSON's types, tuples and mappings."""
     return json.dumps(_tagged(entry), ensure_ascii=True, separators=(",", ":"))
 
 
 def entry_from_text(text: str) -> Any:
-    """Reads what `entry_to_text` wrote. Raises ValueError on anything else."""
+    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text."""
     return json.loads(text, object_hook=_untagged)
 
 

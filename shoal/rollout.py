@@ -1,7 +1,7 @@
 """The nouns that the services share, as plain Python values.
 
-All code speaks these; `shoal.wire` turns them into messages and back. Shapes: P tokens of a prompt, T tokens of
-a completion.
+All code uses these; `shoal.wire` turns them into messages and back. Shapes: P tokens of a prompt, T tokens of a
+completion.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ class WeightVersion:
     attempt: int
     """Number of times the run was restored from a checkpoint."""
     policy_version: int
-    """Train steps that the weights have seen; 0 is the start."""
+    """Number of train steps taken; 0 is the start."""
 
     def __str__(self) -> str:
         return f"{self.attempt}.{self.policy_version}"
 
     @classmethod
     def parse(cls, text: str) -> "WeightVersion":
-        """Reads what `str` wrote. Raises ValueError on anything else."""
+        """Parses the result of `str`. Raises ValueError for anything else."""
         attempt, policy_version = text.split(".")
         return cls(int(attempt), int(policy_version))
 
@@ -48,17 +48,17 @@ class VersionSpan:
     end: int
 
 
-MOST_WEIGHT = 1e30
-"""A larger weight, in either direction, would let a sum of rewards leave the range of a double."""
+MAX_WEIGHT = 1e30
+"""Largest magnitude of a weight: with larger ones a sum of rewards could leave the range of a double."""
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """One verifier to apply to each completion of a prompt, and what it compares with."""
+    """A verifier to apply to each completion of a prompt, with the label that it compares with."""
 
     verifier: str
     label: Any
-    """Any JSON value; the verifier documents which."""
+    """Any JSON value; each verifier documents its own form."""
     weight: float = 1.0
 
 
@@ -72,7 +72,7 @@ class ChatMessage:
 
 
 def question_of(messages: Sequence[ChatMessage]) -> str:
-    """A conversation as people read it: a single message as it is; several, system messages included, each as
+    """Renders a conversation for people: a single message unchanged, several (also system messages) as lines of
     "role: content"."""
     if len(messages) == 1:
         return messages[0].content
@@ -81,7 +81,7 @@ def question_of(messages: Sequence[ChatMessage]) -> str:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question, ready to be sampled from."""
+    """A prompt, ready for sampling."""
 
     prompt_id: str
     """Stable across runs: "source:row"."""
@@ -90,17 +90,17 @@ class Prompt:
     text: str
     ground_truths: tuple[GroundTruth, ...]
     messages: tuple[ChatMessage, ...] = ()
-    """What `text` was made of; empty where only the text is known."""
+    """The messages that `text` was rendered from; empty where only the text is known."""
 
     @property
     def question(self) -> str:
-        """What is asked, as people read it: without the marks of a chat template, where messages are known."""
+        """The question as people read it: without the chat template's markup, where the messages are known."""
         return question_of(self.messages) or self.text
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How completions are drawn."""
+    """The parameters that completions are sampled with."""
 
     temperature: float
     max_completion_tokens: int
@@ -109,18 +109,18 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     stop_strings: tuple[str, ...] = ()
-    """Texts that end a completion, none of them empty; what completes one stays a part of it."""
+    """Non-empty texts that end a completion. The text itself stays a part of the completion."""
 
 
 class FinishReason(StrEnum):
-    """Why a completion ended."""
+    """The reason why a completion ended."""
 
     STOP = "stop"
     """A stop token was sampled, or a stop string completed."""
     LENGTH = "length"
     """The completion or the context reached its limit."""
     ABORT = "abort"
-    """Given up before it was complete; never trained on."""
+    """The request was aborted before the completion was whole; never trained on."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ class Completion:
 
     sample_index: int
     token_ids: Int32Array
-    """[T] with the stop token, or the tokens of the stop string, if one was sampled."""
+    """[T], including the stop token or the tokens of the stop string, if one was sampled."""
     behavior_logprobs: Float32Array
-    """[T] log-probability of each token under the distribution it was drawn from; NaN where unknown."""
+    """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
-    """Cover 0..T in order, without gaps."""
+    """In order; they cover 0..T without gaps."""
     seed: int
     text: str = ""
     loss_mask: BoolArray | None = None
@@ -146,23 +146,23 @@ class Completion:
 
     @property
     def oldest_version(self) -> WeightVersion:
-        """The oldest weights that sampled a token here."""
+        """The oldest weights that sampled a token of this completion."""
         return min(span.version for span in self.version_spans)
 
 
 class ScoreOutcome(StrEnum):
-    """What scoring a completion came to."""
+    """The outcome of scoring a completion."""
 
     SCORED = "scored"
     UNSCORABLE = "unscorable"
-    """It cannot be judged; it carries no reward."""
+    """The completion cannot be judged; it has no reward."""
     FAILED = "failed"
-    """The verifier broke or ran out of time; never a reward of 0."""
+    """The verifier broke or timed out; never a reward of 0."""
 
 
 @dataclass(frozen=True)
 class StepScore:
-    """A verifier's judgement of one step of a completion."""
+    """A verifier's score of one step of a completion."""
 
     end_char: int
     """Characters of the completion's text up to the end of the step."""
@@ -171,7 +171,7 @@ class StepScore:
 
 @dataclass(frozen=True)
 class VerifierScore:
-    """One verifier's judgement of one completion."""
+    """The verdict of one verifier on one completion."""
 
     verifier: str
     outcome: ScoreOutcome
@@ -180,19 +180,19 @@ class VerifierScore:
     detail: str = ""
     duration_s: float = 0.0
     step_scores: tuple[StepScore, ...] = ()
-    """In order; empty where it judges the whole alone."""
+    """In order; empty where the verifier scores the whole completion only."""
     code_digest: str = ""
-    """SHA-256, in hex, of the code that judged, where it does not come with Shoal."""
+    """SHA-256, in hex, of the verifier's code, where that is not part of Shoal."""
 
 
 @dataclass(frozen=True)
 class RewardPart:
-    """A share in the reward of one completion."""
+    """One summand of the reward of a completion."""
 
     name: str
     """For example "verifiable" or "overlong"."""
     value: float
-    """What it adds to the reward."""
+    """The amount that it adds to the reward."""
 
 
 @dataclass(frozen=True)
@@ -201,32 +201,32 @@ class Score:
 
     sample_index: int
     outcome: ScoreOutcome
-    """SCORED only if every verifier scored; else the worst of theirs."""
+    """SCORED only if every verifier scored; else the worst of their outcomes."""
     reward: float
-    """What `reward` in the configuration makes of it all; by default the weighted sum of the verifiers' values.
-    Meaningful only when SCORED."""
+    """The reward that the table `reward` of the configuration defines; by default the weighted sum of the verifiers'
+    values. Meaningful only when SCORED."""
     verifier_scores: tuple[VerifierScore, ...] = ()
     parts: tuple[RewardPart, ...] = ()
-    """What the reward is made of; they sum up to it."""
+    """The summands of the reward."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with what it is trained with."""
+    """A completion with the values that it is trained with."""
 
     completion: Completion
     advantage: float
-    """The same for each token, unless `token_advantages` says otherwise."""
+    """The advantage of each token, unless `token_advantages` is set."""
     weight: float = 1.0
-    """Factor of the loss of all its tokens."""
+    """Factor of the loss of all tokens."""
     reward: float | None = None
     token_advantages: Float32Array | None = None
-    """[C], where tokens differ."""
+    """[T], where the tokens' advantages differ."""
 
 
 @dataclass(frozen=True)
 class TrainGroup:
-    """The rollouts of one prompt, as a train step takes them."""
+    """The rollouts of one prompt in a train step."""
 
     group_id: str
     prompt_token_ids: Int32Array
@@ -237,7 +237,7 @@ class TrainGroup:
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """What one train step is taken over."""
+    """The input of one train step."""
 
     train_step_id: str
     expected_version: WeightVersion

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Fixtures of every test."""
 
 import os
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def environment_of_its_own() -> Iterator[None]:
-    """Takes back what a module's tests put into the environment.
+def restored_environment() -> Iterator[None]:
+    """Restores the environment after each module.
 
-    A learner in the test's own process writes RANK and WORLD_SIZE there, as torch asks; the learner that a later
-    test starts would take them for torchrun's.
+    A learner in the test's process writes RANK and WORLD_SIZE, as torch requires; a learner that a later test starts
+    would take them for torchrun's.
     """
     before = dict(os.environ)
     yield

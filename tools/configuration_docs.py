@@ -1,7 +1,7 @@
 """Writes docs/configuration.md from RunConfig: its sections, fields, types, defaults and docstrings.
 
 python tools/configuration_docs.py            rewrites the page
-python tools/configuration_docs.py --check    says whether it is current, and changes nothing
+python tools/configuration_docs.py --check    checks whether it is current, without writing
 """
 
 import argparse
@@ -24,10 +24,10 @@ HEADER = """\
 
 <!-- Written by tools/configuration_docs.py from shoal/config; change the docstrings there. -->
 
-A run is configured by one TOML file, read by `shoal train` and `shoal run start`, and by `--set section.field=value`
-on the command line. Unknown keys are errors. The same configuration travels to every service as JSON, and is saved as
-`config.json` in the run's folder. `shoal config show FILE` prints it with every default filled in, `shoal config check
---deep FILE` also loads tokenizer and data.
+One TOML file configures a run. `shoal train` and `shoal run start` read it, and `--set section.field=value` on the
+command line overrides it. Unknown keys are errors. Every service receives the same configuration as JSON, and the run's
+folder keeps it as `config.json`. `shoal config show FILE` prints it with every default filled in. `shoal config check
+FILE` validates it; `--deep` also loads the tokenizer and the data.
 """
 _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
     (Ge, "ge", "at least {}"),
@@ -40,7 +40,7 @@ _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [HEADER]
     for name, field in RunConfig.model_fields.items():
         section = _section(field.annotation)
@@ -55,7 +55,7 @@ def page() -> str:
 
 
 def _inner_tables(path: str, section: type[BaseModel], *, level: int) -> Iterator[str]:
-    """The tables of fields that are one table each, and theirs."""
+    """Yields the tables of fields that are tables themselves, at any depth."""
     for name, field in section.model_fields.items():
         inner = field.annotation
         if get_origin(inner) is dict:
@@ -67,7 +67,7 @@ def _inner_tables(path: str, section: type[BaseModel], *, level: int) -> Iterato
 
 def _intro(section: type[BaseModel]) -> str:
     own = section.__dict__.get("__doc__")
-    # "The `[run]` table." says no more than the heading does.
+    # "The `[run]` table." repeats the heading.
     return f"{' '.join(own.split())}\n\n" if own and not own.startswith("The `[") else ""
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     if not parser.parse_args().check:
         PAGE.write_text(page())
     elif not PAGE.exists() or PAGE.read_text() != page():
-        raise SystemExit("docs/configuration.md is not what shoal/config says; run: make docs")
+        raise SystemExit("docs/configuration.md differs from shoal/config; run: make docs")
 
 
 if __name__ == "__main__":

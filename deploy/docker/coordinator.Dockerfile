@@ -1,7 +1,7 @@
 # The coordinator, and the `shoal` command. It holds no torch.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS compiled
-# A package of reasoning-gym comes as C source alone. The headers are for a base image whose Python is Debian's.
+# pycosat, which reasoning-gym needs, exists as C source only. python3-dev serves base images that have Debian's Python.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev
 WORKDIR /wheels
@@ -15,7 +15,7 @@ RUN useradd --uid 10001 --create-home shoal \
     && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
 
 WORKDIR /opt/shoal
-# Packages come before the code, so that a change of the code does not install them again.
+# Packages are installed before the code is copied, so that a change of the code does not install them again.
 COPY requirements/build.txt requirements/base.txt requirements/data.txt requirements/tasks.txt requirements/tracking.txt \
     requirements/quickstart.txt requirements/
 COPY --from=compiled /wheels/*.whl /wheels/
@@ -28,7 +28,7 @@ COPY services/__init__.py services/
 COPY services/coordinator services/coordinator
 RUN pip install --no-deps --no-build-isolation .
 
-# Run folders are in /data, converted and downloaded models in ~/.cache.
+# /data has the run folders, ~/.cache the converted and downloaded models.
 WORKDIR /data
 USER 10001:10001
 ENV SHOAL_LISTEN=0.0.0.0:50050 SHOAL_DATA_DIR=/data

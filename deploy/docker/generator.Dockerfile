@@ -1,23 +1,23 @@
-# A generator: vLLM's CPU build, or with --build-arg DEVICE=cuda vLLM itself.
+# A generator, with vLLM's CPU build, or with --build-arg DEVICE=cuda its CUDA build.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 ARG DEVICE=cpu
-# Where the CPU build of torch is found when pip, as it is configured, finds none.
+# Index with the CPU build of torch, used if pip's configured index has none.
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --create-home shoal \
     && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
-# The CPU build is linked with libnuma; on GPUs Triton compiles C, for each kernel that it launches.
+# vLLM's CPU build links with libnuma; on GPUs Triton compiles C for the kernels that it launches.
 # hadolint ignore=DL3008
 RUN if [ "$DEVICE" = cuda ]; then set -- gcc libc6-dev; else set -- libnuma1; fi \
     && apt-get update && apt-get install --yes --no-install-recommends "$@" \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/shoal
-# Packages come before the code, so that a change of the code does not install them again.
+# Packages are installed before the code is copied, so that a change of the code does not install them again.
 COPY requirements/build.txt requirements/base.txt requirements/generator*.txt requirements/quickstart.txt requirements/
-# PyPI's torch is the CUDA build.
+# The torch on PyPI is the CUDA build.
 RUN pip install --no-deps -r requirements/build.txt \
     && if [ "$DEVICE" = cpu ]; then \
         sed -n 's/^torch==.*/&+cpu/p' requirements/generator-cpu.txt > requirements/torch-cpu.txt \
@@ -32,12 +32,12 @@ COPY services/__init__.py services/
 COPY services/generator services/generator
 RUN pip install --no-deps --no-build-isolation .
 
-# Converted and downloaded models are in ~/.cache.
+# ~/.cache has the converted and downloaded models.
 WORKDIR /data
 USER 10001:10001
 ENV SHOAL_LISTEN=0.0.0.0:50051 SHOAL_DATA_DIR=/data
 EXPOSE 50051
-# The process itself: the service serves only once a run has configured it.
+# Checks the process alone: a service serves only after a run has configured it.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
     CMD ["python", "-m", "shoal.rpc.healthcheck", "127.0.0.1:50051", "--timeout-s=8"]
 ENTRYPOINT ["python", "-m", "services.generator"]

@@ -1,8 +1,8 @@
-# The learner, with all its ranks on one machine: torch's CPU build, or with --build-arg DEVICE=cuda its CUDA build.
+# The learner, all its ranks on one machine, with torch's CPU build, or with --build-arg DEVICE=cuda its CUDA build.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 ARG DEVICE=cpu
-# Where the CPU build of torch is found when pip, as it is configured, finds none.
+# Index with the CPU build of torch, used if pip's configured index has none.
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
@@ -10,9 +10,9 @@ RUN useradd --uid 10001 --create-home shoal \
     && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
 
 WORKDIR /opt/shoal
-# Packages come before the code, so that a change of the code does not install them again.
+# Packages are installed before the code is copied, so that a change of the code does not install them again.
 COPY requirements/build.txt requirements/base.txt requirements/learner*.txt requirements/quickstart.txt requirements/
-# PyPI's torch is the CUDA build.
+# The torch on PyPI is the CUDA build.
 RUN pip install --no-deps -r requirements/build.txt \
     && if [ "$DEVICE" = cpu ]; then \
         sed -n 's/^torch==.*/&+cpu/p' requirements/learner.txt > requirements/torch-cpu.txt \
@@ -28,12 +28,12 @@ COPY services/__init__.py services/
 COPY services/learner services/learner
 RUN pip install --no-deps --no-build-isolation .
 
-# Checkpoints and trained models are in /data, converted and downloaded models in ~/.cache.
+# /data has the checkpoints and trained models, ~/.cache the converted and downloaded models.
 WORKDIR /data
 USER 10001:10001
 ENV SHOAL_LISTEN=0.0.0.0:50051 SHOAL_DATA_DIR=/data
 EXPOSE 50051
-# The process itself: the service serves only once a run has configured it.
+# Checks the process alone: a service serves only after a run has configured it.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
     CMD ["python", "-m", "shoal.rpc.healthcheck", "127.0.0.1:50051", "--timeout-s=8"]
 ENTRYPOINT ["python", "-m", "services.learner"]

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from services.coordinator.launcher.checks import check_folder
-from services.coordinator.no_torch import hide_torch
-from services.coordinator.runs import Runs
+from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorServicer
-from services.coordinator.workers import WorkerRegistry
+from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import ShoalError
+from shoal.models.no_torch import hide_torch
 from shoal.rpc.server import RpcServer
 from shoal.telemetry import setup as telemetry
 from shoal.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
@@ -23,7 +23,9 @@ SERVICE = "shoal.v1.CoordinatorService"
 
 def main() -> int:
     """Parses the command line and serves; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m services.coordinator", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m services.coordinator", description="Drives runs; serves their workers and clients."
+    )
     parser.add_argument(
         "--listen",
         type=host_port,
@@ -38,17 +40,22 @@ def main() -> int:
         metavar="FOLDER",
         help="folder of the runs (default: %(default)s) [SHOAL_DATA_DIR]",
     )
-    parser.add_argument("--log-file", type=Path, help="write logs there instead of to standard error")
+    parser.add_argument("--log-file", type=Path, help="write logs to this file instead of standard error")
     parser.add_argument(
         "--metrics-port",
         type=port,
         default=os.environ.get("SHOAL_METRICS_PORT") or None,
         metavar="PORT",
-        help="port that answers Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
+        help="port for Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
     )
-    parser.add_argument("--port-file", type=Path, help="write host:port there once the service answers")
-    parser.add_argument("--grace-s", type=float, default=60.0, help="longest wait for the active run's checkpoint")
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument("--port-file", type=Path, help="write host:port to this file once the service answers")
+    parser.add_argument(
+        "--grace-s",
+        type=float,
+        default=60.0,
+        help="longest wait for the active run's checkpoint, in seconds (default: %(default)s)",
+    )
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
     arguments = parser.parse_args()
     hide_torch()
     if arguments.die_with_parent:
@@ -77,8 +84,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
         host = arguments.listen.rpartition(":")[0]
         temporary = arguments.port_file.with_suffix(".tmp")
         temporary.write_text(f"{host}:{server.port}\n")
-        temporary.rename(arguments.port_file)  # Whoever reads it sees all of it.
-    expiring = asyncio.create_task(registry.expire_for_ever())
+        temporary.rename(arguments.port_file)  # Atomic: a reader never sees half of it.
+    expiring = asyncio.create_task(registry.expire_forever())
     await server.serve_until_stopped(before_stop=lambda: runs.close(arguments.grace_s))
     expiring.cancel()
 

@@ -1,4 +1,4 @@
-"""CoordinatorService: wire in, the run or the registry, wire out."""
+"""CoordinatorService: translates rpcs into calls of the runs and the registry, and their results to the wire."""
 
 import re
 from collections.abc import AsyncIterator
@@ -9,12 +9,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.coordinator.controls import StopMode
-from services.coordinator.events import Event
-from services.coordinator.record import RunRecord
-from services.coordinator.recorded import RecordedGroup
-from services.coordinator.runs import Runs
-from services.coordinator.workers import LEASE_S, WorkerRecord, WorkerRegistry
+from services.coordinator.rollout.controls import StopMode
+from services.coordinator.run.runs import Runs
+from services.coordinator.store.events import Event
+from services.coordinator.store.rows import RecordedGroup
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason
@@ -23,12 +23,12 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
 from shoal.wire import finish_reason_to_wire, invalid, score_to_wire, version_to_wire
 
-# Groups of long completions fill a message long before a page has as many as were asked for.
+# Groups of long completions can fill a message before a page has the requested number.
 _MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
-    """Offers the runs of a data folder, and the registry of workers."""
+    """Serves the runs of a data folder and the registry of workers."""
 
     def __init__(self, runs: Runs, registry: WorkerRegistry) -> None:
         self._runs = runs
@@ -40,7 +40,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         if not request.resume:
             record = await self._runs.start(parse_config(request.config), request.run_id)
         elif request.HasField("config"):
-            raise invalid("config", "must be empty when a run is resumed: it goes on as it was started")
+            raise invalid("config", "must be empty when a run is resumed: it continues with its own configuration")
         elif not request.run_id:
             raise invalid("run_id", "is required when a run is resumed")
         else:
@@ -73,21 +73,21 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: pb.PauseRunRequest, context: grpc.aio.ServicerContext[pb.PauseRunRequest, pb.PauseRunResponse]
     ) -> pb.PauseRunResponse:
         run = self._runs.active(request.run_id)
-        await run.pause()
+        await run.commands.pause()
         return pb.PauseRunResponse(run=await self._describe(run.record))
 
     async def ResumeRun(
         self, request: pb.ResumeRunRequest, context: grpc.aio.ServicerContext[pb.ResumeRunRequest, pb.ResumeRunResponse]
     ) -> pb.ResumeRunResponse:
         run = self._runs.active(request.run_id)
-        await run.resume()
+        await run.commands.resume()
         return pb.ResumeRunResponse(run=await self._describe(run.record))
 
     async def StopRun(
         self, request: pb.StopRunRequest, context: grpc.aio.ServicerContext[pb.StopRunRequest, pb.StopRunResponse]
     ) -> pb.StopRunResponse:
         run = self._runs.active(request.run_id)
-        await run.stop(StopMode.DRAIN if request.mode == pb.STOP_MODE_DRAIN else StopMode.NOW)
+        await run.commands.stop(StopMode.DRAIN if request.mode == pb.STOP_MODE_DRAIN else StopMode.NOW)
         return pb.StopRunResponse(run=await self._describe(run.record))
 
     async def SaveCheckpoint(
@@ -96,13 +96,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         context: grpc.aio.ServicerContext[pb.SaveCheckpointRequest, pb.SaveCheckpointResponse],
     ) -> pb.SaveCheckpointResponse:
         run = self._runs.active(request.run_id)
-        checkpoint_id = await run.save_checkpoint()
+        checkpoint_id = await run.commands.save_checkpoint()
         return pb.SaveCheckpointResponse(checkpoint_id=checkpoint_id, policy_version=run.record.policy_version)
 
     async def Evaluate(
         self, request: pb.EvaluateRequest, context: grpc.aio.ServicerContext[pb.EvaluateRequest, pb.EvaluateResponse]
     ) -> pb.EvaluateResponse:
-        result = await self._runs.active(request.run_id).evaluations.ask()
+        result = await self._runs.active(request.run_id).evaluations.request()
         return pb.EvaluateResponse(
             version=version_to_wire(result.version),
             num_prompts=len(result.answered),
@@ -140,10 +140,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         groups = await self._runs.rollouts(request.run_id, start, size + 1)
         response = pb.ListRolloutsResponse()
         num_bytes = 0
-        for position, group in enumerate(groups):
+        for index, group in enumerate(groups):
             message = _group_to_wire(group)
             num_bytes += message.ByteSize()
-            if position == size or (position > 0 and num_bytes > _MAX_PAGE_BYTES):
+            if index == size or (index > 0 and num_bytes > _MAX_PAGE_BYTES):
                 response.next_page_token = str(group.order_number)
                 break
             response.groups.append(message)
@@ -166,11 +166,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
 
 def _page(size: int, token: str, *, default: int, largest: int) -> tuple[int, int]:
-    """Page size and first item of a paged call."""
+    """Returns the page size and the first item of a paged call."""
     if size < 0:
         raise invalid("page_size", f"must be at least 0 (given: {size})")
     if token and not re.fullmatch("[0-9]{1,18}", token):
-        raise InvalidArgument(f"page_token: {token!r} was not given out here; leave it empty for the first page")
+        raise InvalidArgument(
+            f"page_token: {token!r} is no token of an earlier page; leave it empty for the first page"
+        )
     return min(size or default, largest), int(token or 0)
 
 

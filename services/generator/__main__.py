@@ -1,4 +1,4 @@
-"""`python -m services.generator`: one generator process."""
+"""`python -m services.generator`: a generator process."""
 
 import argparse
 import asyncio
@@ -13,12 +13,12 @@ from services.generator.vllm_start import import_vllm
 from shoal.config.run import RunConfig
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
-from shoal.worker.renewal import Program, Renewal
+from shoal.worker.reexec import Program, Reexec
 
 
 def main() -> int:
-    """Serves until SIGTERM; the exit code of the process."""
-    renewal = Renewal(Program.of_this_process())
+    """Serves until SIGTERM. Returns the exit code of the process."""
+    reexec = Reexec(Program.of_this_process())
     parser = argparse.ArgumentParser(prog="python -m services.generator", description="Samples completions with vLLM.")
     add_worker_options(parser)
     arguments = worker_arguments(parser.parse_args())
@@ -35,9 +35,9 @@ def main() -> int:
         return await VllmEngine.start(config, hostname=hostname)
 
     tie_children()
-    # Takes seconds, in which the process can already register and be configured.
+    # The import takes seconds. Meanwhile the process can register and be configured.
     threading.Thread(target=import_vllm, daemon=True).start()
-    return renewal.finish(asyncio.run(run_worker(GeneratorServicer(start_engine, renewal), arguments, renewal)))
+    return reexec.finish(asyncio.run(run_worker(GeneratorServicer(start_engine, reexec), arguments, reexec)))
 
 
 if __name__ == "__main__":

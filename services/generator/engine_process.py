@@ -1,8 +1,7 @@
-"""What a process of the engine does before anything else: it ties itself to the process that started it.
+"""Main module of the engine's processes: each ends with the process that started it.
 
-A spawned process imports its parent's main module before it reads what it is to do. A generator names this module as
-its main one, so that a process of vLLM cannot outlive it, not even in the seconds before vLLM itself is imported and
-looks for plug-ins.
+A spawned process imports its parent's main module before anything else. A generator names this module as its main
+one, so that no process of vLLM outlives it, not even in the seconds before vLLM is imported and loads its plug-ins.
 """
 
 import importlib.util
@@ -15,7 +14,7 @@ _PARENT_PID = "SHOAL_ENGINE_PARENT_PID"
 
 
 def tie_children() -> None:
-    """Has every process that multiprocessing spawns from here run this module first."""
+    """Makes every process that multiprocessing spawns from this one import this module first."""
     os.environ[_PARENT_PID] = str(os.getpid())
     sys.modules["__main__"].__spec__ = importlib.util.find_spec("services.generator.engine_process")
 

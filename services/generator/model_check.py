@@ -1,46 +1,47 @@
-"""What has to be true of a model and of a manifest before an engine touches them."""
+"""Checks of a model before the engine loads it, and of a manifest before the engine joins a group."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.config.run import RunConfig
+from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument
-from shoal.models import model_config, resolve_model
+from shoal.models.model_folder import model_config, resolve_model
 from shoal.weights.manifest import Manifest
 from shoal.wire import invalid
 
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that is there and long enough."""
+    """A model that exists and has a context of sufficient length."""
 
     folder: Path
     dtype: str
-    """The type that its weights are to have in the engine."""
+    """Type of the weights in the engine."""
     max_context_tokens: int | None
-    """Longest sequence that it was made for; None where its files do not say."""
+    """Maximum context of the model; None if its files do not contain it."""
 
 
 def checked_model(config: RunConfig) -> CheckedModel:
-    """Finds the model. Raises `InvalidArgument` when it is missing or its context is too short."""
+    """Finds the model. Raises `InvalidArgument` if it is missing or its context is too short."""
     folder = resolve_model(config.model.path, config.model.revision)
     description = model_config(folder)
     longest = description.max_context_tokens
     if longest is not None and config.max_model_len > longest:
         raise InvalidArgument(
-            f"model.path: {config.model.path} was made for {longest} tokens, but generator.max_model_len (unset: "
+            f"model.path: {config.model.path} has a context of {longest} tokens, but generator.max_model_len (unset: "
             f"data.max_prompt_tokens + sampling.max_completion_tokens) is {config.max_model_len}: lower them",
-            reason="ENGINE_REFUSED",
+            reason=ErrorReason.ENGINE_REFUSED,
         )
     dtype = config.generator.dtype
-    # vLLM's own "auto" would take a float32 model for bfloat16.
+    # vLLM's "auto" would load a float32 model as bfloat16.
     return CheckedModel(folder, description.dtype if dtype == "auto" else dtype, longest)
 
 
 def expected_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of each tensor of a model as transformers knows it, tied ones once, without loading any.
+    """Returns name and shape of each tensor of a model in transformers, tied ones once, without loading any.
 
-    Raises `InvalidArgument` for a model that transformers cannot make.
+    Raises `InvalidArgument` for a model that transformers cannot build.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -49,20 +50,20 @@ def expected_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
     except (ValueError, KeyError, ImportError) as error:
-        raise InvalidArgument(f"model.path: transformers cannot make the model in {folder}: {error}") from error
+        raise InvalidArgument(f"model.path: transformers cannot build the model in {folder}: {error}") from error
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -> InvalidArgument | None:
-    """Why a manifest does not fit a model with tensors of these shapes; None if it does."""
-    given = {spec.name: spec.shape for spec in manifest.tensors}
-    for name, shape in given.items():
+    """Returns why a manifest does not match a model with tensors of these shapes; None if it does."""
+    received = {spec.name: spec.shape for spec in manifest.tensors}
+    for name, shape in received.items():
         expected = shapes.get(name)
         if expected is None:
-            return invalid("manifest.tensors", f"the model has no tensor {name!r}; publish the model it was made from")
+            return invalid("manifest.tensors", f"the model has no tensor {name!r}; publish the same model")
         if shape != expected:
             return invalid("manifest.tensors", f"{name} has shape {list(shape)}, the model's has {list(expected)}")
-    missing = [name for name in shapes if name not in given]
+    missing = [name for name in shapes if name not in received]
     if missing:
         return invalid("manifest.tensors", f"lacks {len(missing)} tensors of the model, among them {missing[0]!r}")
     return None

@@ -1,20 +1,20 @@
-"""What every process of a vLLM engine runs when it starts: the entry point `vllm.general_plugins`."""
+"""Plug-in of vLLM (entry point `vllm.general_plugins`): every process of an engine runs it at its start."""
 
 import logging
 import multiprocessing
 import os
 
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
-"""Set by a generator for the processes of its engine: the file where they say what went wrong."""
+"""Environment variable that a generator sets for its engine's processes: the file to which they write errors."""
 
 BACKEND = "shoal"
-"""Name of the weight-transfer engine; it speaks gloo and nccl."""
+"""Name of the weight-transfer engine, for gloo and nccl."""
 
 
 def register() -> None:
-    """Registers the weight transfer and, in the processes of a generator's engine, ties them to their parent.
+    """Registers the weight transfer. Makes the processes of a generator's engine end with their parent.
 
-    vLLM may call this more than once, and also in processes that have nothing to do with Shoal.
+    vLLM may call this more than once, and also in processes that do not belong to Shoal.
     """
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
@@ -26,13 +26,13 @@ def register() -> None:
     if errors and multiprocessing.parent_process() is not None:
         from shoal.worker.parent import die_with_parent
 
-        # vLLM's processes outlive a parent that is killed, and hold its memory.
+        # vLLM's processes outlive a parent that is killed, and keep its memory.
         die_with_parent()
         logging.getLogger("vllm").addHandler(_ErrorLines(errors))
 
 
 class _ErrorLines(logging.Handler):
-    """Appends each exception that vLLM logs to a file, since its parent only learns that there was one."""
+    """Appends each exception that vLLM logs to a file: the parent process learns only that there was one."""
 
     def __init__(self, path: str) -> None:
         super().__init__(level=logging.ERROR)
@@ -47,5 +47,5 @@ class _ErrorLines(logging.Handler):
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError:
-            # The parent has ended and taken its folder away.
+            # The parent has ended and deleted its folder.
             pass

@@ -1,4 +1,4 @@
-"""Groups being sampled, by request id: repeats join, the finished are kept for a while, nothing is sampled twice."""
+"""Groups in sampling, by request id: repeats join, finished ones are kept for a while, none is sampled twice."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from services.generator.engine import Engine
+from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, Internal, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import Completion, Int32Array, SamplingParams
 from shoal.telemetry import metrics, names
@@ -19,7 +20,7 @@ _RETRY_AFTER_S = 1.0
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """What was asked: one completion of the prompt for each seed."""
+    """A request for one completion of the prompt per seed."""
 
     request_id: str
     prompt_token_ids: Int32Array
@@ -27,7 +28,7 @@ class GroupRequest:
     sampling: SamplingParams
     seeds: tuple[int, ...]
 
-    def asks_the_same_as(self, other: "GroupRequest") -> bool:
+    def is_same_as(self, other: "GroupRequest") -> bool:
         return (
             self.seeds == other.seeds
             and self.sampling == other.sampling
@@ -37,13 +38,13 @@ class GroupRequest:
 
 @dataclass
 class _Group:
-    """One request, and how far it has come."""
+    """The progress of one request."""
 
     request: GroupRequest
     finished: list[Completion] = field(default_factory=list)
     """In the order in which they finished."""
     running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """By place of the seed."""
+    """By index of the seed."""
     error: ShoalError | None = None
     num_readers: int = 0
     progress: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +55,7 @@ class _Group:
 
     @property
     def missing(self) -> list[int]:
-        """Places of seeds that are neither finished nor being sampled."""
+        """Indexes of seeds that are neither finished nor being sampled."""
         done = {completion.sample_index for completion in self.finished}
         return [index for index in range(len(self.request.seeds)) if index not in done and index not in self.running]
 
@@ -68,10 +69,10 @@ class _Group:
 
 
 class Requests:
-    """The groups that one engine samples."""
+    """The groups of one engine."""
 
     def __init__(self, engine: Engine, *, capacity: int, max_kept_bytes: int = 64 << 20) -> None:
-        """`capacity` is the most completions in flight; beyond `max_kept_bytes` the oldest finished groups go."""
+        """`capacity` limits the completions in flight. Above `max_kept_bytes` the oldest finished groups go."""
         self._engine = engine
         self._capacity = capacity
         self._max_kept_bytes = max_kept_bytes
@@ -80,17 +81,17 @@ class Requests:
 
     @property
     def num_in_flight(self) -> int:
-        """Completions that the engine samples or that wait in it."""
+        """Number of completions that run or wait in the engine."""
         return sum(len(group.running) for group in self._groups.values())
 
     async def stream(self, request: GroupRequest) -> AsyncIterator[Completion]:
-        """Yields each completion of a group as it finishes; those that are finished at once.
+        """Yields each completion of a group when it finishes; those that have finished at once.
 
-        When the last reader goes away, what is not finished is aborted. Raises `ResourceExhausted` when the queue
-        is full, `InvalidArgument` when the id was used for another group, and what the engine raises.
+        When the last reader disconnects, the unfinished completions are aborted. Raises `ResourceExhausted` if the
+        queue is full, `InvalidArgument` if the id was used for another group, and the errors of the engine.
         """
         group = self._groups.setdefault(request.request_id, _Group(request))
-        if not group.request.asks_the_same_as(request):
+        if not group.request.is_same_as(request):
             raise invalid("request_id", f"{request.request_id!r} was used for another prompt, sampling or seeds")
         self._groups.move_to_end(request.request_id)
         group.num_readers += 1
@@ -104,7 +105,7 @@ class Requests:
                 if group.error is not None:
                     raise group.error
                 if num_sent < len(group.finished):
-                    continue  # More have finished while these were on their way.
+                    continue  # More have finished while these were being sent.
                 if group.is_complete:
                     return
                 await group.progress.wait()
@@ -126,11 +127,11 @@ class Requests:
             raise ResourceExhausted(
                 f"{busy} completions are in flight; with {len(missing)} more there would be over {self._capacity} "
                 "(generator.max_num_seqs + generator.max_queued_requests)",
-                reason="QUEUE_FULL",
+                reason=ErrorReason.QUEUE_FULL,
                 # A group that is larger than the whole queue never fits.
                 retry_after_s=_RETRY_AFTER_S if len(missing) <= self._capacity else None,
             )
-        # In the order of the seeds, which is the order in which the engine admits them.
+        # In the order of the seeds, because the engine admits requests in the order of their creation.
         for index in missing:
             group.running[index] = asyncio.create_task(self._sample(group, index))
 
@@ -141,7 +142,7 @@ class Requests:
                 request.prompt_token_ids.tolist(), request.sampling, request.seeds[index]
             )
         except Unavailable as error:
-            # Not for the same call to be repeated here: the engine is gone.
+            # The caller must not retry here: the engine is dead.
             self._fail(group, Aborted(error.message, reason=error.reason))
             return
         except ShoalError as error:
@@ -152,7 +153,7 @@ class Requests:
             self._fail(group, Internal(f"sampling failed: {type(error).__name__}: {error}"))
             return
         finally:
-            # Not the task of a repeat, which may have begun while this one was on its way out.
+            # A repeat may have begun its task while this one was ending: keep that.
             if group.running.get(index) is asyncio.current_task():
                 del group.running[index]
         completion = Completion(
@@ -170,7 +171,7 @@ class Requests:
         group.wake_readers()
 
     def _fail(self, group: _Group, error: ShoalError) -> None:
-        """Ends a group; a repeat of the request begins anew."""
+        """Ends a group with an error; a repeat of the request samples it again."""
         group.error = group.error or error
         self._groups.pop(group.request.request_id, None)
         self._cancel(group)

@@ -1,13 +1,14 @@
-"""GeneratorService: messages in, calls of the engine, messages out."""
+"""GeneratorService over gRPC: checks requests, calls the engine, builds responses."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
-from services.generator.lifecycle import Lifecycle, Running, StartEngine
+from services.generator.engine_loader import EngineLoader, Running, StartEngine
 from services.generator.requests import GroupRequest
 from shoal.config.load import parse_config
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.rollout import Int32Array
 from shoal.v1 import generator_pb2 as pb
@@ -24,7 +25,7 @@ from shoal.wire import (
     version_from_wire,
     version_to_wire,
 )
-from shoal.worker.renewal import Renewal
+from shoal.worker.reexec import Reexec
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -32,11 +33,11 @@ _MAX_SEED = 2**53
 
 
 class GeneratorServicer(GeneratorServiceServicer):
-    """The service, and what the process that runs it asks of it (`shoal.worker.service.WorkerService`)."""
+    """The servicer of a generator. It is a `shoal.worker.service.WorkerService`."""
 
-    def __init__(self, start_engine: StartEngine, renewal: Renewal) -> None:
-        """`start_engine` is called with each configuration, and may take long."""
-        self._lifecycle = Lifecycle(start_engine, renewal)
+    def __init__(self, start_engine: StartEngine, reexec: Reexec) -> None:
+        """`start_engine` starts the engine that a configuration asks for; it may take minutes."""
+        self._loader = EngineLoader(start_engine, reexec)
 
     @property
     def kind(self) -> worker_pb2.WorkerKind.ValueType:
@@ -52,34 +53,36 @@ class GeneratorServicer(GeneratorServiceServicer):
 
     @property
     def num_weight_ranks(self) -> int:
-        return self._lifecycle.num_weight_ranks
+        return self._loader.num_weight_ranks
 
     def status(self) -> worker_pb2.WorkerStatus:
-        return self._lifecycle.status()
+        return self._loader.status()
 
     async def close(self) -> None:
-        await self._lifecycle.close()
+        await self._loader.close()
 
     async def Configure(
         self, request: pb.GeneratorServiceConfigureRequest, context: Context
     ) -> pb.GeneratorServiceConfigureResponse:
         if not request.run_id:
             raise invalid("run_id", "is required")
-        self._lifecycle.configure(request.run_id, parse_config(request.config))
+        self._loader.configure(request.run_id, parse_config(request.config))
         return pb.GeneratorServiceConfigureResponse(status=self.status())
 
     async def GenerateGroup(
         self, request: pb.GenerateGroupRequest, context: Context
     ) -> AsyncIterator[pb.GenerateGroupResponse]:
-        running = self._lifecycle.running
+        running = self._loader.running
         group = _group_request(request, running)
         if running.weights.is_stale:
-            raise FailedPrecondition(f"the generator is STALE: {running.weights.stale_because}", reason="STALE")
+            raise FailedPrecondition(
+                f"the generator is STALE: {running.weights.stale_reason}", reason=ErrorReason.STALE
+            )
         async for completion in running.requests.stream(group):
             yield pb.GenerateGroupResponse(completion=completion_to_wire(completion))
 
     async def JoinWeightGroup(self, request: pb.JoinWeightGroupRequest, context: Context) -> pb.JoinWeightGroupResponse:
-        running = self._lifecycle.running
+        running = self._loader.running
         rendezvous = Rendezvous.from_wire(request.rendezvous)
         highest = rendezvous.world_size - running.engine.num_weight_ranks
         if not 1 <= request.rank_offset <= highest:
@@ -94,7 +97,7 @@ class GeneratorServicer(GeneratorServiceServicer):
     async def LoadWeights(
         self, request: pb.LoadWeightsRequest, context: Context
     ) -> AsyncIterator[pb.LoadWeightsResponse]:
-        running = self._lifecycle.running
+        running = self._loader.running
         if not request.HasField("version"):
             raise invalid("version", "is required")
         canary = None
@@ -122,31 +125,31 @@ class GeneratorServicer(GeneratorServiceServicer):
     async def LeaveWeightGroup(
         self, request: pb.LeaveWeightGroupRequest, context: Context
     ) -> pb.LeaveWeightGroupResponse:
-        running = self._lifecycle.current
+        running = self._loader.current
         if running is not None:
             await running.weights.leave()
         return pb.LeaveWeightGroupResponse()
 
     async def PauseGeneration(self, request: pb.PauseGenerationRequest, context: Context) -> pb.PauseGenerationResponse:
-        await self._lifecycle.running.weights.hold()
+        await self._loader.running.weights.pause()
         return pb.PauseGenerationResponse()
 
     async def ResumeGeneration(
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> pb.ResumeGenerationResponse:
-        await self._lifecycle.running.weights.release()
+        await self._loader.running.weights.resume()
         return pb.ResumeGenerationResponse()
 
     async def Sleep(self, request: pb.SleepRequest, context: Context) -> pb.SleepResponse:
-        await self._lifecycle.running.weights.sleep()
+        await self._loader.running.weights.sleep()
         return pb.SleepResponse()
 
     async def Wake(self, request: pb.WakeRequest, context: Context) -> pb.WakeResponse:
-        await self._lifecycle.running.weights.wake()
+        await self._loader.running.weights.wake()
         return pb.WakeResponse()
 
     async def ScoreTokens(self, request: pb.ScoreTokensRequest, context: Context) -> pb.ScoreTokensResponse:
-        running = self._lifecycle.running
+        running = self._loader.running
         version = running.weights.version
         logprobs = await running.weights.score(_scorable(request.token_ids, "token_ids", running))
         return pb.ScoreTokensResponse(
@@ -157,7 +160,7 @@ class GeneratorServicer(GeneratorServiceServicer):
         self, request: pb.GeneratorServiceGetStatusRequest, context: Context
     ) -> pb.GeneratorServiceGetStatusResponse:
         response = pb.GeneratorServiceGetStatusResponse(status=self.status(), num_weight_ranks=self.num_weight_ranks)
-        running = self._lifecycle.current
+        running = self._loader.current
         if running is not None:
             response.num_sampled_tokens = running.requests.num_sampled_tokens
             if running.weights.version is not None:
@@ -168,14 +171,14 @@ class GeneratorServicer(GeneratorServiceServicer):
 
 
 def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupRequest:
-    """Reads and checks what is asked."""
+    """Reads and checks a request for a group."""
     if not request.request_id:
         raise invalid("request_id", "is required")
     prompt = _token_ids(request.prompt_token_ids, "prompt_token_ids", running)
     if not len(prompt):
         raise invalid("prompt_token_ids", "is empty")
     if not request.seeds:
-        raise invalid("seeds", "is empty; one completion is drawn for each")
+        raise invalid("seeds", "is empty; give one seed per completion")
     bad = next((seed for seed in request.seeds if not 0 <= seed < _MAX_SEED), None)
     if bad is not None:
         raise invalid("seeds", f"must be from 0 to 2^53 - 1 (given: {bad})")
@@ -190,7 +193,7 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
 
 
 def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
-    """Reads and checks tokens to score."""
+    """Reads and checks the tokens to score."""
     token_ids = _token_ids(data, field, running)
     longest = running.engine.max_model_len
     if not 2 <= len(token_ids) <= longest:
@@ -199,10 +202,10 @@ def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
 
 
 def _token_ids(data: bytes, field: str, running: Running) -> Int32Array:
-    """Reads tokens, and checks that the model has them: vLLM dies of others."""
+    """Reads tokens, and checks that the vocabulary contains them: others kill vLLM."""
     token_ids = int32_from_wire(data, field)
     size = running.engine.vocab_size
     outside = token_ids[(token_ids < 0) | (token_ids >= size)]
     if len(outside):
-        raise invalid(field, f"token ids of this model are 0 to {size - 1} (given: {outside[0]})")
+        raise invalid(field, f"must be from 0 to {size - 1} for this model (given: {outside[0]})")
     return token_ids

@@ -1,4 +1,4 @@
-"""Starts vLLM's AsyncLLM as the generator needs it."""
+"""Start of vLLM's AsyncLLM: environment, checks, engine arguments."""
 
 import os
 import shutil
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from services.generator.model_check import CheckedModel, checked_model, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
 from shoal.config.run import RunConfig
+from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal, InvalidArgument
-from shoal.models import tokenizer_folder
+from shoal.models.model_folder import tokenizer_folder
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -24,44 +25,44 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CPU_BLOCK_TOKENS = 32
-"""Tokens of a key-value block on CPU. vLLM's own choice, 128, is longer than many prompts, so that the completions
-of a group would share nothing of theirs."""
+"""Tokens of a key-value block on CPU. vLLM's default, 128, is longer than many prompts: then the completions of a group
+would not share the prompt's cache."""
 
 
 def prepare_environment() -> None:
-    """Sets what vLLM reads from the environment, before it is imported. What a person has set stays."""
+    """Sets the environment variables of vLLM, before its import. Variables that are set already stay."""
     for name, value in {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # Threads that spin while they wait starve whatever shares the cores with them.
+        # Threads that spin while they wait take the cores from other processes.
         "OMP_WAIT_POLICY": "passive",
-        # vLLM's logs join the generator's; in the engine's processes only warnings come through.
+        # vLLM logs through the generator's handlers; its engine processes log warnings only.
         "VLLM_CONFIGURE_LOGGING": "0",
-        # Else torch prints a C++ stack for each poll of a store whose learner has gone.
+        # Otherwise torch prints a C++ stack for each poll of a store whose learner has ended.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }.items():
         os.environ.setdefault(name, value)
 
 
 def import_vllm() -> None:
-    """Imports vLLM, which takes seconds: worth doing while nothing else is asked of the process."""
+    """Imports vLLM, which takes seconds: call it in a thread before the first configuration."""
     prepare_environment()
-    import vllm.v1.engine.async_llm  # noqa: F401  (kept by the interpreter)
+    import vllm.v1.engine.async_llm  # noqa: F401  (for the module cache)
 
 
 @dataclass(frozen=True)
 class StartedVllm:
-    """A running engine, and what belongs to it."""
+    """A running engine, with the shapes of its tensors and its error file."""
 
     llm: "AsyncLLM"
     shapes: dict[str, tuple[int, ...]]
-    """Of each tensor of the model, by name."""
+    """Shape of each tensor of the model, by name."""
     error_file: Path
-    """Where the engine's processes write the errors that they log."""
+    """File to which the engine's processes write the errors that they log."""
 
     def errors(self) -> list[str]:
-        """The errors that the engine's processes have logged, oldest first, one line each."""
+        """Returns the errors that the engine's processes have logged, oldest first, one line each."""
         return _lines(self.error_file)
 
     def forget_errors(self) -> None:
@@ -71,8 +72,8 @@ class StartedVllm:
 def start_vllm(config: RunConfig) -> StartedVllm:
     """Starts the engine's processes and loads the model, which takes from seconds to minutes.
 
-    Raises `InvalidArgument` for a model or a setting that vLLM does not take, and `Internal` when the engine does not
-    start for another reason.
+    Raises `InvalidArgument` for a model or a setting that vLLM refuses, and `Internal` if the engine does not start
+    for another reason.
     """
     model = checked_model(config)
     import_vllm()
@@ -82,11 +83,10 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     if current_platform.is_cpu():
         if config.generator.sleep_while_training:
             raise InvalidArgument(
-                "generator.sleep_while_training: this generator has no GPU whose memory the learner could use; set it "
-                "to false",
-                reason="ENGINE_REFUSED",
+                "generator.sleep_while_training: this generator has no GPU to share with the learner; set it to false",
+                reason=ErrorReason.ENGINE_REFUSED,
             )
-        # vLLM compiles a few small functions even when told not to, which on CPU takes a C++ compiler and seconds.
+        # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         _check_head_size(model.folder)
     arguments = _engine_arguments(config, model, on_cpu=current_platform.is_cpu())
@@ -94,16 +94,18 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     os.environ[ENGINE_MARK] = str(error_file)
     with _removed_on_failure(error_file.parent):
         try:
-            # While the engine's process starts, this one has nothing else to do.
+            # In a thread, because this process only waits while the engine's process starts.
             with ThreadPoolExecutor(1) as beside:
                 shapes = beside.submit(expected_tensors, model.folder)
                 llm = AsyncLLM.from_engine_args(arguments)
                 return StartedVllm(llm, shapes.result(), error_file)
         except (ValueError, OSError) as error:
-            raise InvalidArgument(f"vLLM refuses model or settings: {error}", reason="ENGINE_REFUSED") from error
+            raise InvalidArgument(
+                f"vLLM refuses model or settings: {error}", reason=ErrorReason.ENGINE_REFUSED
+            ) from error
         except RuntimeError as error:
             cause = next(iter(_lines(error_file)), str(error))
-            raise Internal(f"vLLM's engine did not start: {cause}", reason="ENGINE_FAILED") from error
+            raise Internal(f"vLLM's engine did not start: {cause}", reason=ErrorReason.ENGINE_FAILED) from error
 
 
 @contextmanager
@@ -124,7 +126,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
     from vllm.config import WeightTransferConfig
 
     generator = config.generator
-    # Scoring a whole context has vLLM sample one token more.
+    # To score a whole context, vLLM samples one token more.
     max_model_len = min(config.max_model_len + 1, model.max_context_tokens or sys.maxsize)
     num_workers = generator.tensor_parallel_size * generator.pipeline_parallel_size
     cpu: dict[str, Any] = {
@@ -133,7 +135,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
         "enforce_eager": True,
     }
     if num_workers == 1:
-        # Named by its class, since by its short name vLLM would replace it with an extra process.
+        # By its class name: vLLM replaces the short name by an executor in an extra process.
         cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     gpu = {
         "gpu_memory_utilization": generator.gpu_memory_utilization,
@@ -158,15 +160,15 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
 
 
 def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, Any]:
-    """Tokens go in and tokens come out; only to find stop strings does vLLM need to know what they say."""
+    """Returns the settings of vLLM's tokenizer, which it only needs to find stop strings."""
     if not config.sampling.stop_strings:
         return {"skip_tokenizer_init": True}
-    own = config.model.tokenizer
-    return {"tokenizer": str(model.folder if own is None else tokenizer_folder(own))}
+    tokenizer = config.model.tokenizer
+    return {"tokenizer": str(model.folder if tokenizer is None else tokenizer_folder(tokenizer))}
 
 
 def _check_head_size(folder: Path) -> None:
-    """vLLM's CPU attention takes few sizes of heads, and dies of others at the first request."""
+    """Raises `InvalidArgument` for a head size without CPU attention in vLLM, which would fail at the first request."""
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
@@ -175,16 +177,16 @@ def _check_head_size(folder: Path) -> None:
     supported = CPUAttentionBackend.get_supported_head_sizes()
     if head_dim not in supported:
         raise InvalidArgument(
-            f"model.path: {folder} has heads of {head_dim}, vLLM on CPU takes only "
-            f"{', '.join(map(str, supported))}; take another model, or a GPU",
-            reason="ENGINE_REFUSED",
+            f"model.path: {folder} has heads of size {head_dim}; vLLM on CPU supports only "
+            f"{', '.join(map(str, supported))}; use another model, or a GPU",
+            reason=ErrorReason.ENGINE_REFUSED,
         )
 
 
-def in_lasting_thread(work: Callable[[], T]) -> Future[T]:
-    """Runs work in a thread that then stays for as long as the process.
+def in_permanent_thread(work: Callable[[], T]) -> Future[T]:
+    """Runs work in a thread that lives as long as the process.
 
-    The kernel ends a process tied to its parent when the parent's *thread* that started it ends.
+    The engine's processes end with their parent, and for the kernel the parent is the *thread* that started them.
     """
     future: Future[T] = Future()
 

@@ -1,8 +1,8 @@
-"""Receives weights inside vLLM's workers.
+"""Weight transfer inside vLLM's workers.
 
-vLLM calls `BroadcastWeightTransferEngine` in every worker process; its engine core answers nothing meanwhile. So the
-deadline and the abort live here, in the broadcast group, and so does what has to be said during a load: the ranks say
-through the group's board that they have met and that they are receiving.
+vLLM calls `BroadcastWeightTransferEngine` in every worker process; its engine core answers no call meanwhile. So
+deadline and abort are handled here, by the broadcast group, and the ranks report through the group's board that they
+are connected and that they receive.
 """
 
 import logging
@@ -22,8 +22,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
-from shoal.weights.group import BroadcastGroup, open_store
+from shoal.weights.board import open_store
+from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
@@ -33,28 +35,28 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class JoinInfo(WeightTransferInitInfo):
-    """What a worker needs to take its place in a group; plain values, since it crosses processes."""
+    """The facts that a worker needs to join a group. Plain values, because they are sent to another process."""
 
     rendezvous: dict[str, Any]
     """The fields of `Rendezvous`."""
     rank_offset: int
     """Rank of this engine's first worker."""
     hostname: str | None
-    """Address of this machine to listen on, if it is one."""
+    """Address to listen on, if it is local."""
     tensors: list[tuple[str, str, list[int]]]
     """Name, type and shape of each tensor, in order."""
 
 
 @dataclass
 class LoadInfo(WeightTransferUpdateInfo):
-    """What a worker needs to receive one version."""
+    """The facts that a worker needs to receive one version."""
 
     load_id: str
-    """Tells this load from others of the same group."""
+    """Distinguishes the loads of a group."""
 
 
 class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
-    """Receives every tensor of the manifest over gloo or nccl and loads it with vLLM's own loader."""
+    """Receives every tensor of the manifest over gloo or nccl, and loads it with vLLM's loader."""
 
     init_info_cls = JoinInfo
     update_info_cls = LoadInfo
@@ -67,13 +69,13 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         self.report: dict[str, Any] = {}
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
-        """Begins to take a place in a group; the board says when that is done. Returns at once: sampling goes on."""
+        """Begins to join a group. Returns at once, and sampling continues; the board reports the connection."""
         self.shutdown()
         rendezvous = Rendezvous(**init_info.rendezvous)
         self._manifest = Manifest(
             tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in init_info.tensors)
         )
-        # Data-parallel engines have ranks of their own, after each other.
+        # The ranks of data-parallel engines follow one another.
         rank = self.parallel_config.data_parallel_index * self.parallel_config.world_size + self.parallel_config.rank
         store = open_store(
             rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=rendezvous.timeout_s
@@ -92,19 +94,19 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receives and loads the whole manifest. vLLM's own ends with a call that fails on CPU."""
+        """Receives and loads the whole manifest. vLLM's method ends with a call that fails on CPU."""
         self.receive_weights(self.parse_update_info(update_info))
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: LoadInfo) -> None:
-        """Receives tensor by tensor, each loaded while the next ones travel, and leaves a report."""
+        """Receives the tensors, loads each while the next ones are on their way, and stores a report."""
         self.report = {}
         started = time.monotonic()
         try:
             if self._group is None:
-                raise DataLoss("the worker is in no weight group", reason="NOT_A_MEMBER")
-            self._group.board.say_ready(update_info.load_id, self._group.rank)
+                raise DataLoss("the worker is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
+            self._group.board.post_receiving(update_info.load_id, self._group.rank)
             hashes, receive_s = self._load(self._group)
         except BaseException as error:
             self.report = {"error": _describe(error)}
@@ -138,24 +140,25 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         except Exception as error:
             where = hashes[-1][0] if hashes else "the first tensor"
             raise DataLoss(
-                f"vLLM cannot load {where}: {type(error).__name__}: {error}", reason="WEIGHTS_REFUSED"
+                f"vLLM cannot load {where}: {type(error).__name__}: {error}", reason=ErrorReason.WEIGHTS_REFUSED
             ) from error
         if len(hashes) != len(self._manifest.tensors):
             raise DataLoss(
-                f"vLLM's loader took {len(hashes)} of {len(self._manifest.tensors)} tensors", reason="WEIGHTS_REFUSED"
+                f"vLLM's loader took {len(hashes)} of {len(self._manifest.tensors)} tensors",
+                reason=ErrorReason.WEIGHTS_REFUSED,
             )
         return hashes, receive_s
 
     def finish_weight_update(self) -> None:
-        """Puts into place what was loaded."""
+        """Completes the load of the received tensors."""
         finalize_layerwise_reload(self.model, self.model_config)
         self._repack_tied_heads()
 
     def _repack_tied_heads(self) -> None:
-        """Renews what an output head keeps besides the embedding's tensor that it shares.
+        """Packs the weight of a tied output head again.
 
-        On CPU the head multiplies with a packed copy of its weight. The reload renews the copy of a layer that has
-        received tensors, and a tied head receives none: it would go on with the weights of before.
+        On CPU the head multiplies with a packed copy of its weight. The reload packs the layers that received
+        tensors. A tied head receives none, because it shares the embedding's, and would keep the former weights.
         """
         if self.device.type != "cpu":
             return
@@ -164,10 +167,10 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
                 layer.quant_method.process_weights_after_loading(layer)
 
     def abandon(self) -> None:
-        """After a failed load: drops what was received of unfinished layers and makes the model whole again.
+        """Cleans up after a failed load: drops the received tensors of unfinished layers, and completes the others.
 
-        The weights are then a mixture of old and new, but every layer runs, and the next load starts clean. Without
-        this, the tensors of the next load would be counted on top of those of this one.
+        Then the weights are a mixture of two versions, but every layer runs, and the next load starts clean.
+        Otherwise the next load would count the tensors of this one as well.
         """
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
@@ -176,7 +179,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
                 info.load_numel = 0
         reload_log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
         level = reload_log.level
-        # It would warn of every layer that nothing was loaded.
+        # Otherwise it warns for every layer that nothing was loaded.
         reload_log.setLevel(logging.ERROR)
         try:
             self.finish_weight_update()
@@ -191,17 +194,17 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
 
 
 class WorkerExtension:
-    """Calls that vLLM's workers answer besides their own."""
+    """Methods that Shoal adds to vLLM's workers."""
 
     weight_transfer_engine: BroadcastWeightTransferEngine
     _weight_update_active: bool
 
     def take_load_report(self) -> dict[str, Any]:
-        """What the last load came to: hashes and times, or the error; empty before the first."""
+        """Returns the report of the last load: hashes and times, or the error; empty before the first."""
         return self.weight_transfer_engine.report
 
     def abandon_load(self) -> None:
-        """Ends a load that has failed on some rank, on every rank."""
+        """Cleans up after a load that failed on some rank. Called on every rank."""
         from vllm.config import set_current_vllm_config
 
         self._weight_update_active = False
@@ -215,14 +218,14 @@ def _connect(group: BroadcastGroup, device: torch.device) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         group.connect()
-        group.board.say_met(group.rank)
+        group.board.post_connected(group.rank)
     except Exception as error:
         log.warning("rank %d cannot join: %s", group.rank, error)
         group.abort(f"cannot join: {error}")
 
 
 def _describe(error: BaseException) -> dict[str, str]:
-    """An error as plain values."""
+    """Returns an error as plain values."""
     if isinstance(error, ShoalError):
         return {"kind": type(error).__name__, "reason": error.reason, "message": error.message}
     return {"kind": "Internal", "reason": "INTERNAL", "message": f"{type(error).__name__}: {error}"}

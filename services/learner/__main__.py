@@ -1,6 +1,6 @@
-"""`python -m services.learner`: a learner process, with all the ranks that it has on this machine.
+"""`python -m services.learner`: a learner process with all its ranks on this machine.
 
-Or one rank of many: `torchrun --nproc-per-node 8 -m services.learner`. Rank 0 serves, the others follow.
+`torchrun --nproc-per-node 8 -m services.learner` starts one rank of many. Rank 0 serves, the others follow.
 """
 
 import argparse
@@ -11,25 +11,23 @@ import os
 import signal
 import sys
 
-from services.learner.launch import Followers, is_launched, limit_threads
+from services.learner.ranks.launch import Followers, is_launched, limit_threads
 from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
-from shoal.worker.renewal import Program, Renewal
+from shoal.worker.reexec import RESTART_EXIT_CODE, Program, Reexec
 
 EXTRA_MISSING = 3
-START_AGAIN = 75
-"""Exit code that asks torchrun to start all ranks again, for another run: EX_TEMPFAIL of sysexits.h."""
 
 
 def main() -> int:
-    """Runs until SIGTERM (rank 0) or until rank 0 says so (the others); the exit code of the process."""
-    renewal = _renewal()
+    """Runs until SIGTERM (rank 0) or until rank 0 leaves (the others). Returns the exit code of the process."""
+    reexec = _reexec()
     parser = argparse.ArgumentParser(prog="python -m services.learner", description="Trains the policy.")
     add_worker_options(parser)
     parser.add_argument(
         "--num-ranks",
         type=int,
         metavar="N",
-        help="processes to train with on this machine (default: 1); leave it out under torchrun, which has its own",
+        help="processes to train with on this machine (default: 1); leave it out under torchrun, which sets the number",
     )
     options = parser.parse_args()
     arguments = worker_arguments(options)
@@ -46,40 +44,36 @@ def main() -> int:
         world_size = os.environ.get("WORLD_SIZE", "1")
         if num_ranks is not None and str(num_ranks) != world_size:
             parser.error(
-                f"--num-ranks is {num_ranks}, but RANK and WORLD_SIZE in the environment say that this is one of "
+                f"--num-ranks is {num_ranks}, but RANK and WORLD_SIZE in the environment make this process one of "
                 f"{world_size} ranks: leave --num-ranks out under torchrun, else unset RANK"
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return _lead(arguments, None, renewal) if os.environ["RANK"] == "0" else _follow(arguments)
+        return _lead(arguments, None, reexec) if os.environ["RANK"] == "0" else _follow(arguments)
     limit_threads(num_ranks or 1)
     followers = Followers(num_ranks, sys.argv[1:]) if num_ranks and num_ranks > 1 else None
-    return _lead(arguments, followers, renewal)
+    return _lead(arguments, followers, reexec)
 
 
-def _renewal() -> Renewal | None:
-    """How the learner begins again for another run; None where it cannot.
-
-    A rank that somebody else started cannot begin again alone. torchrun starts all of them again when one fails, as
-    often as its --max-restarts says.
-    """
+def _reexec() -> Reexec | None:
+    """Returns how the learner restarts for another run; None if it cannot. See shoal/worker/reexec.py."""
     if not is_launched():
-        return Renewal(Program.of_this_process())
+        return Reexec(Program.of_this_process())
     left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(
         os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     )
-    return Renewal(Program.of_this_process(), exit_code=START_AGAIN) if left > 0 else None
+    return Reexec(Program.of_this_process(), exit_code=RESTART_EXIT_CODE) if left > 0 else None
 
 
-def _lead(arguments: WorkerArguments, followers: Followers | None, renewal: Renewal | None) -> int:
-    """Rank 0."""
-    from services.learner.rank import LearnerRank
-    from services.learner.ranks import Ranks
+def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexec | None) -> int:
+    """Serves as rank 0."""
+    from services.learner.commands import LearnerCommands
+    from services.learner.ranks.process_group import ProcessGroup
     from services.learner.service import LearnerService
     from shoal.worker.address import advertised_address
     from shoal.worker.process import run_worker
 
-    def make_rank() -> LearnerRank:
-        return LearnerRank(Ranks.connect(followers.store if followers else None), arguments.data_dir)
+    def make_commands() -> LearnerCommands:
+        return LearnerCommands(ProcessGroup.connect(followers.store if followers else None), arguments.data_dir)
 
     def find_host() -> str:
         address = advertised_address(
@@ -89,43 +83,43 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, renewal: Rene
 
     async def run() -> int:
         service = LearnerService(
-            make_rank,
+            make_commands,
             find_host,
             num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
             follower_pids=followers.pids if followers else (),
-            renewal=renewal,
+            reexec=reexec,
         )
         if followers:
             followers.watch(service.fail)
-        return await run_worker(service, arguments, renewal)
+        return await run_worker(service, arguments, reexec)
 
     exit_code = asyncio.run(run())
     if followers:
         followers.close()
-    if renewal:
-        exit_code = renewal.finish(exit_code)
-    # A torch thread that is still at work would be torn down with the interpreter under it, which may crash.
+    if reexec:
+        exit_code = reexec.finish(exit_code)
+    # Interpreter shutdown under a torch thread that still works may crash.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 def _follow(arguments: WorkerArguments) -> int:
-    """Any other rank."""
+    """Follows rank 0 as another rank."""
     from shoal.telemetry import setup as telemetry
     from shoal.worker.parent import die_with_parent
 
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
-    # A signal to all ranks is rank 0's to answer: the others leave when it says so, or when it is gone.
+    # A signal may reach all ranks. Rank 0 handles it; the others leave when it tells them to, or when it ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
-    from services.learner.rank import LearnerRank, follow
-    from services.learner.ranks import Ranks
+    from services.learner.commands import LearnerCommands, follow
+    from services.learner.ranks.process_group import ProcessGroup
 
     try:
-        follow(LearnerRank(Ranks.connect(), arguments.data_dir))
+        follow(LearnerCommands(ProcessGroup.connect(), arguments.data_dir))
     except Exception:
         logging.getLogger(__name__).critical("learner rank %s ends", os.environ["RANK"], exc_info=True)
         return 1

@@ -1,4 +1,4 @@
-"""The train step, on one rank. This file is the learner's table of contents."""
+"""The train step on one rank. This file is the learner's table of contents."""
 
 import math
 import time
@@ -11,7 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from services.learner.batch import (
+from services.learner.engine.deepspeed_engine import DeepSpeedEngine
+from services.learner.engine.reference import ReferenceModel
+from services.learner.engine.schedule import learning_rate
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
+from services.learner.loss.policy_loss import pick_tokens, row_loss
+from services.learner.metrics import StepRecord, TokenSums, gap_metrics, step_metrics
+from services.learner.model.packing import (
     PackedRow,
     check_batch,
     check_rewards,
@@ -20,30 +27,24 @@ from services.learner.batch import (
     pack_for_rank,
     sequence_row,
 )
-from services.learner.deepspeed_engine import DeepSpeedEngine
-from services.learner.loss import pick_tokens, row_loss
-from services.learner.loss_tokens import LossTokens
-from services.learner.metrics import StepRecord, TokenSums, gap_metrics, step_metrics
-from services.learner.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
-from services.learner.ranks import Ranks
-from services.learner.reference import ReferenceModel
-from services.learner.schedule import learning_rate
+from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.grpo.kl import adapted_coef
-from shoal.models import ModelDescription
+from shoal.models.model_folder import ModelDescription
 from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of a train step."""
+    """The outcome of a train step."""
 
     applied: bool
-    """Whether any mini-batch was."""
+    """Whether any mini-batch was applied."""
     skip_reason: str
-    """Why none was; empty when applied."""
+    """The reason why no mini-batch was applied; empty when `applied`."""
     version: WeightVersion
     num_optimizer_steps: int
     metrics: dict[str, float]
@@ -51,30 +52,30 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What came of running a mini-batch forward and backward, over all ranks."""
+    """The results of a mini-batch's forward and backward passes, over all ranks."""
 
     sums: TokenSums
     logprobs_N: Tensor
-    """[N] float32, of the mini-batch's tokens; 0 for those that were rejected."""
+    """[N] float32, of the mini-batch's tokens; 0 for rejected tokens."""
     num_rows: int
 
 
 class Learner:
-    """The policy and how it learns. The same on every rank; each computes its share of every batch."""
+    """The policy and its training. Every rank has the same learner and computes its share of every batch."""
 
     def __init__(
         self,
         config: RunConfig,
-        ranks: Ranks,
+        process_group: ProcessGroup,
         engine: DeepSpeedEngine,
         reference: ReferenceModel | None,
         *,
         lm: Any,
         model: ModelDescription,
     ) -> None:
-        """`lm` is the transformers model that the engine trains, `model` what its files say."""
+        """`lm` is the transformers model that the engine trains, `model` the description from its files."""
         self.config = config
-        self.ranks = ranks
+        self.process_group = process_group
         self.engine = engine
         self.reference = reference
         self.lm = lm
@@ -82,14 +83,14 @@ class Learner:
         self.version = WeightVersion(attempt=0, policy_version=0)
         self.num_optimizer_steps = 0
         self.kl_coef = config.kl.coef
-        """Weight of the KL in the loss; moves where `kl.target` says so."""
+        """Weight of the KL in the loss; adapted after each step if `kl.target` is set."""
 
     def step(self, batch: TrainBatch) -> StepResult:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
 
-        Neither packing nor the number of ranks changes the gradient of a mini-batch: each token's factor is that of
-        the whole of it. An optimizer step whose loss or gradient is not finite, on any rank, is applied on none.
-        Raises `InvalidArgument`, on every rank alike, for a batch that the model must not meet.
+        Neither packing nor the number of ranks changes the gradient of a mini-batch: the factor of each token comes
+        from the whole mini-batch. An optimizer step whose loss or gradient is not finite, on any rank, is applied on
+        none. Raises `InvalidArgument`, on every rank alike, for a batch that the model cannot train on.
         """
         started = time.monotonic()
         check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
@@ -141,34 +142,37 @@ class Learner:
         )
 
     def survey(self, groups: Sequence[TrainGroup], temperature: float) -> Survey:
-        """What the policy says of all tokens of some groups as it is; on every rank."""
+        """Computes log-probabilities and entropies of all tokens of some groups under the current policy.
+
+        Every rank gets all of them.
+        """
         rows, _ = self._pack(groups)
-        seen_2N = torch.zeros(2, sum(num_loss_tokens(group) for group in groups))
+        scored_2N = torch.zeros(2, sum(num_loss_tokens(group) for group in groups))
         for row in rows:
             with torch.no_grad():
-                scored = self.engine.forward(row.to(self.ranks.device), temperature)
+                scored = self.engine.forward(row.to(self.process_group.device), temperature)
             is_token_C = row.at_C >= 0
-            seen_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
-        return Survey(*self.ranks.reduce(seen_2N).float())
+            scored_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
+        return Survey(*self.process_group.all_reduce(scored_2N).float())
 
     def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float) -> Gradient:
-        """Runs a mini-batch forward and backward.
+        """Runs the forward and backward passes of a mini-batch.
 
-        Afterwards the engine holds the gradient of the mini-batch's loss, waiting for its `step`.
+        Afterwards the engine has the gradient of the mini-batch's loss, ready for its `step`.
         """
-        ranks = self.ranks
+        process_group = self.process_group
         rows, num_rows = self._pack(mini_batch.groups)
         sums = TokenSums()
         logprobs_N = torch.zeros(len(mini_batch.tokens))
         for number, row_on_cpu in enumerate(rows, start=1):
-            row = row_on_cpu.to(ranks.device)
+            row = row_on_cpu.to(process_group.device)
             reference_C = None
             if self._measures_kl:
                 reference_C = self.require_reference().logprobs(row, temperature)
             logprobs_C, entropy_C = self.engine.forward(row, temperature)
             tokens = pick_tokens(mini_batch, row_on_cpu.at_C)
             result = row_loss(
-                tokens.to(ranks.device),
+                tokens.to(process_group.device),
                 logprobs_C,
                 entropy_C,
                 reference_C,
@@ -176,31 +180,34 @@ class Learner:
                 kl_coef=self.kl_coef,
                 num_counted=mini_batch.num_counted,
             )
-            # The engine averages over the ranks; times their number it is the sum again.
-            self.engine.backward(result.loss * ranks.size, is_last=number == len(rows))
+            # The engine averages the gradients over the ranks; multiplied by their number the mean is the sum again.
+            self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
             sums.add(result)
             logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
-        return Gradient(sums.over(ranks), ranks.reduce(logprobs_N).float(), num_rows)
+        return Gradient(sums.all_reduce(process_group), process_group.all_reduce(logprobs_N).float(), num_rows)
 
     def _pack(self, groups: Sequence[TrainGroup]) -> tuple[list[PackedRow], int]:
-        ranks = self.ranks
+        process_group = self.process_group
         return pack_for_rank(
-            groups, max_tokens=self.config.learner.pack_tokens, rank=ranks.data_rank, num_ranks=ranks.data_size
+            groups,
+            max_tokens=self.config.learner.pack_tokens,
+            rank=process_group.data_rank,
+            num_ranks=process_group.data_size,
         )
 
     @property
     def _measures_kl(self) -> bool:
-        """Whether a step runs the reference. KL in the reward was taken before it."""
+        """Whether a step runs the reference. KL in the reward was subtracted before the step."""
         return self.reference is not None and self.config.kl.place == "loss"
 
     def _adapt_kl(self, record: StepRecord) -> None:
-        """Moves the coefficient of a KL in the loss towards what keeps the KL at its target."""
+        """Adapts the coefficient of a KL in the loss, so that the KL moves to its target."""
         if self._measures_kl:
             mean = record.applied.kl_of_completions
             self.kl_coef = adapted_coef(self.config.kl, self.kl_coef, mean, record.num_completions)
 
     def _update_reference(self) -> None:
-        """Every `kl.reference_update_steps` train steps that were applied."""
+        """Updates the reference after every `kl.reference_update_steps` applied train steps."""
         kl = self.config.kl
         if (
             self.reference is not None
@@ -212,7 +219,9 @@ class Learner:
     def check_sequence(self, sequence: npt.NDArray[np.int32], field: str) -> None:
         """Raises `InvalidArgument` that names `field` for a sequence that the model cannot score."""
         if len(sequence) < 2:
-            raise invalid(field, f"at least two tokens are needed: the first is given (found: {len(sequence)})")
+            raise invalid(
+                field, f"must have at least two tokens, since the first is not scored (found: {len(sequence)})"
+            )
         check_tokens(sequence, self.model.vocab_size, field, "the sequence")
         limit = self.model.max_context_tokens
         if limit is not None and len(sequence) > limit:
@@ -221,24 +230,24 @@ class Learner:
     def logprobs(
         self, sequences: list[npt.NDArray[np.int32]], temperature: float, *, is_reference: bool = False
     ) -> list[Float32Array]:
-        """Of each sequence the log-probability of every token but the first, under the current weights.
+        """Computes the log-probability of every token but the first of each sequence, under the current weights.
 
-        Those of the policy, or of the reference. Called on all ranks; each computes all of it, since with sharded
-        parameters they need each other anyway. Raises `FailedPrecondition` when the run has no reference.
+        The weights are the policy's, or the reference's. Call it on all ranks. Each rank computes everything, since
+        with sharded parameters all have to take part anyway. Raises `FailedPrecondition` when the run has no reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []
         for chunk in _chunks(sequences, self.config.learner.pack_tokens):
-            logprobs_C = model(sequence_row(chunk).to(self.ranks.device), temperature)
+            logprobs_C = model(sequence_row(chunk).to(self.process_group.device), temperature)
             scored += _split(logprobs_C, [len(sequence) - 1 for sequence in chunk])
         return scored
 
     def require_reference(self) -> ReferenceModel:
-        """Raises `FailedPrecondition` when the run has no reference."""
+        """Returns the reference. Raises `FailedPrecondition` when the run has none."""
         if self.reference is None:
             raise FailedPrecondition(
                 "this run has no reference policy: set kl.coef above 0, or kl.reference to always",
-                reason="NO_REFERENCE",
+                reason=ErrorReason.NO_REFERENCE,
             )
         return self.reference
 

@@ -1,7 +1,7 @@
-"""What a train step says about itself. docs/metrics.md has the table.
+"""Metrics of a train step. docs/metrics.md has the table.
 
-Sums over tokens are kept on each rank and added over the ranks, so that every mean is over the tokens of the whole
-batch, however they were spread.
+Each rank keeps sums over its tokens, and the sums are added over the ranks. So every mean is over the tokens of the
+whole batch, however they were spread.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from services.learner.batch import num_loss_tokens
-from services.learner.loss import RowLoss
-from services.learner.loss_tokens import LossTokens
-from services.learner.mismatch import mismatch_metrics
-from services.learner.ranks import Ranks
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mismatch import mismatch_metrics
+from services.learner.loss.policy_loss import RowLoss
+from services.learner.model.packing import num_loss_tokens
+from services.learner.ranks.process_group import ProcessGroup
 from shoal.rollout import TrainGroup
 
 SUMS = (
@@ -22,18 +22,18 @@ SUMS = (
     "negative_logprob", "ratio", "ratio_squared", "weight", "truncated", "dropped", "filtered", "filtered_low",
     "kl", "kl_of_completion", "completion", "kl1", "kl2", "kl3", "kl4",
 )  # fmt: skip
-"""What is summed over tokens, in the order of `TokenSums.sums`."""
+"""Names of the sums over tokens, in the order of `TokenSums.sums`."""
 
 
 @dataclass
 class TokenSums:
-    """Sums and maxima over the tokens that count of some rows."""
+    """Sums and maxima over the tokens of some rows that count in the loss."""
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
     largest_ratio: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def add(self, row: RowLoss) -> None:
-        """Takes a row in."""
+        """Adds a row."""
         self.sums[SUMS.index("loss")] += float(row.loss.detach())
         if not len(row.logprobs_C):
             return
@@ -62,7 +62,7 @@ class TokenSums:
             columns |= {
                 "kl": row.kl_C,
                 "kl_of_completion": row.kl_C / completions.spread(completions.num_tokens()),
-                # Its share of its completion: the sum counts the completions that have a token left in the loss.
+                # The token's share of its completion: the sum counts the completions with a token left in the loss.
                 "completion": 1 / completions.spread(completions.num_tokens()).double(),
                 "kl1": distance_C,
                 "kl2": distance_C.square() / 2,
@@ -74,52 +74,54 @@ class TokenSums:
         self.sums[[SUMS.index(name) for name in names]] += totals
         self.largest_ratio = torch.maximum(self.largest_ratio, ratio_C.max().double().cpu())
 
-    def over(self, ranks: Ranks) -> "TokenSums":
-        """The same over all ranks."""
-        return TokenSums(ranks.reduce(self.sums), ranks.reduce(self.largest_ratio, maximum=True))
+    def all_reduce(self, process_group: ProcessGroup) -> "TokenSums":
+        """Returns the sums and maxima over all ranks."""
+        return TokenSums(
+            process_group.all_reduce(self.sums), process_group.all_reduce(self.largest_ratio, maximum=True)
+        )
 
     def merge(self, other: "TokenSums") -> None:
-        """Takes more rows in."""
+        """Adds the rows of `other`."""
         self.sums += other.sums
         self.largest_ratio = torch.maximum(self.largest_ratio, other.largest_ratio)
 
     def total(self, name: str) -> float:
-        """The sum of one quantity over the tokens."""
+        """Returns the sum of one quantity over the tokens."""
         return float(self.sums[SUMS.index(name)])
 
     @property
     def kl_of_completions(self) -> float:
-        """The mean over completions, of those with a token that counts, of their tokens' mean KL; 0 without any."""
+        """The mean, over completions with a token that counts, of their tokens' mean KL; 0 without any."""
         return self.total("kl_of_completion") / max(1.0, self.total("completion"))
 
     def mean(self, name: str) -> float:
-        """The mean of one quantity over the tokens; 0 without any."""
+        """Returns the mean of one quantity over the tokens; 0 without any."""
         return self.total(name) / max(1.0, self.total("num_tokens"))
 
 
 @dataclass
 class StepRecord:
-    """What a train step gathers as it goes."""
+    """Values that a train step collects for its metrics."""
 
     applied: TokenSums = field(default_factory=TokenSums)
-    """Over the mini-batches that were applied, each epoch anew."""
+    """Sums over the applied mini-batches; every epoch counts again."""
     losses: list[float] = field(default_factory=list)
-    """Of each optimizer step that was applied."""
+    """The loss of each applied optimizer step."""
     grad_norms: list[float] = field(default_factory=list)
     num_completions: int = 0
-    """In the mini-batches that were applied, each epoch anew."""
+    """Completions in the applied mini-batches; every epoch counts again."""
     num_refused: int = 0
     num_rejected: int = 0
-    """Tokens that filters rejected, of one epoch."""
+    """Tokens of one epoch that filters rejected."""
     num_rows: int = 0
     """Rows of one epoch."""
     learning_rate: float = 0.0
     gap: dict[str, float] = field(default_factory=dict)
-    """As `gap_metrics`."""
+    """The result of `gap_metrics`."""
 
 
 def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
-    """How far the learner is from the engine on some tokens, before the weights move."""
+    """Measures the gap between learner and engine on some tokens. Call it before the weights change."""
     gap_N = logprobs_N - tokens.behavior_logprobs_N
     known = gap_N[~torch.isnan(gap_N)].abs().double()
     metrics = {
@@ -141,7 +143,7 @@ def step_metrics(
     has_reference: bool,
     duration_s: float,
 ) -> dict[str, float]:
-    """The metrics of a step, by name. Means over tokens are left out when nothing was applied."""
+    """Computes the metrics of a step, by name. Means over tokens are left out when nothing was applied."""
     rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
     num_step_tokens = sum(len(group.prompt_token_ids) + rollout.completion.num_tokens for group, rollout in rollouts)
     num_tokens = sum(num_loss_tokens(group) for group in groups)

@@ -1,4 +1,4 @@
-"""Rank 0's end of publishing: the store where members meet, the group of the current epoch, the broadcast."""
+"""Publishing on rank 0: the store of the rendezvous, the weight group of the current epoch, the broadcast."""
 
 import logging
 import threading
@@ -8,11 +8,13 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
-from services.learner.deepspeed_engine import DeepSpeedEngine
+from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError, Unavailable
-from shoal.models import ModelDescription
-from shoal.weights.group import BroadcastGroup, open_store
+from shoal.models.model_folder import ModelDescription
+from shoal.weights.board import open_store
+from shoal.weights.group import BroadcastGroup
 from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
@@ -22,16 +24,16 @@ _log = logging.getLogger(__name__)
 
 
 def make_manifest(engine: DeepSpeedEngine, config: RunConfig, model: ModelDescription) -> Manifest:
-    """What is broadcast: every parameter, in the type that the generators hold."""
+    """Lists the tensors to broadcast: every parameter, in the type that the generators use."""
     dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in engine.shapes.items()))
 
 
 class WeightPublisher:
-    """The broadcast groups that this learner has made; one at a time. Any thread may call it."""
+    """The broadcast group of this learner; one at a time. Any thread may call it."""
 
     def __init__(self, config: RunConfig, *, run_id: str, host: str, device: torch.device) -> None:
-        """`host` is where generators reach the store. Raises `Unavailable` when its port is taken."""
+        """`host` is the host at which generators reach the store. Raises `Unavailable` when its port is taken."""
         backend = config.weights.backend
         if backend == "auto":
             # NCCL refuses two members on one GPU.
@@ -48,10 +50,10 @@ class WeightPublisher:
         self._lock = threading.Lock()
 
     def create_group(self, epoch: int, world_size: int) -> Rendezvous:
-        """Starts the group of a new epoch and gives up the one before, a broadcast in it included. Does not wait.
+        """Starts the group of a new epoch and aborts the earlier one, including a broadcast in it. Does not wait.
 
-        The same epoch again, for as many members, changes nothing. Raises `FailedPrecondition` for an epoch that is
-        not newer.
+        The same epoch with the same number of members again changes nothing. Raises `FailedPrecondition` for an epoch
+        that is not newer.
         """
         with self._lock:
             known = self._rendezvous
@@ -60,10 +62,10 @@ class WeightPublisher:
             if known is not None and epoch <= known.epoch:
                 raise FailedPrecondition(
                     f"the group of epoch {known.epoch} exists; epoch {epoch} is not newer",
-                    reason="EPOCH_NOT_NEWER",
+                    reason=ErrorReason.EPOCH_NOT_NEWER,
                     metadata={"epoch": str(known.epoch)},
                 )
-            self._give_up(f"epoch {epoch} begins")
+            self._abort(f"epoch {epoch} begins")
             rendezvous = Rendezvous(
                 run_id=self._run_id,
                 epoch=epoch,
@@ -87,25 +89,26 @@ class WeightPublisher:
             return rendezvous
 
     def connected(self, epoch: int) -> Future[None]:
-        """Done when all members of the epoch's group have met; fails with `Unavailable` or `DeadlineExceeded`.
+        """Returns a future that ends when all members of the epoch's group have joined.
 
-        Raises `FailedPrecondition` for an epoch that is not the current one.
+        It fails with `Unavailable` or `DeadlineExceeded`. Raises `FailedPrecondition` for an epoch that is not the
+        current one.
         """
         with self._lock:
             current = None if self._rendezvous is None else self._rendezvous.epoch
             if epoch != current:
                 raise FailedPrecondition(
                     f"epoch {epoch} is not current: {'there is no group yet' if current is None else current}",
-                    reason="NOT_CURRENT_EPOCH",
+                    reason=ErrorReason.NOT_CURRENT_EPOCH,
                     metadata={"epoch": "" if current is None else str(current)},
                 )
             return self._connected
 
     def send(self, epoch: int, manifest: Manifest, tensors: Iterator[tuple[str, Tensor]]) -> tuple[TensorHash, ...]:
-        """Broadcasts to the members of the epoch's group, once they have met; returns what was sent, by hash.
+        """Broadcasts tensors to the members of the epoch's group, which have joined; returns the tensors' hashes.
 
-        Runs `tensors` to its end whatever happens, since other ranks gather along. With no member but the learner it
-        only hashes. Raises `Unavailable` and `DeadlineExceeded`; the group is then of no more use.
+        Exhausts `tensors` in any case, since the other ranks take part in each gather. With no member but the learner
+        it only hashes. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
         """
         group = None
         try:
@@ -124,14 +127,14 @@ class WeightPublisher:
                 pass
 
     def close(self) -> None:
-        """Gives up the group there is."""
+        """Aborts the current group."""
         with self._lock:
-            self._give_up("the learner ends")
+            self._abort("the learner ends")
 
-    def _give_up(self, reason: str) -> None:
+    def _abort(self, reason: str) -> None:
         group, self._group = self._group, None
         if group is not None:
-            # Telling the members goes through the store; a caller's event loop must not wait for that.
+            # The abort notifies the members through the store; a caller's event loop must not wait for that.
             threading.Thread(target=group.abort, args=(reason,), name="weights-abort", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Rank 0's one thread for torch: every command of the learner runs here, in the order submitted, on all ranks."""
+"""Rank 0's only thread for torch. It runs every command of the learner on all ranks, in the order submitted."""
 
 import logging
 import queue
@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from services.learner.rank import LearnerRank
-from services.learner.ranks import IDLE_S, Command
+from services.learner.commands import LearnerCommands
+from services.learner.ranks.process_group import IDLE_S, Command
 from shoal.errors import Internal, ShoalError
 
 _log = logging.getLogger(__name__)
@@ -21,47 +21,49 @@ _T = TypeVar("_T")
 class _Job:
     command: Command
     body: bytes
-    check: Callable[[LearnerRank], None]
-    work: Callable[[LearnerRank], Any]
+    check: Callable[[LearnerCommands], None]
+    work: Callable[[LearnerCommands], Any]
     future: "Future[Any]"
 
 
 class TorchThread:
-    """Runs commands on rank 0 and tells the other ranks to take part.
+    """Runs commands on rank 0 and sends them to the other ranks.
 
-    A command may fail with an error of the domain and the next one runs. Anything else leaves the ranks in states
-    that nobody knows: it ends the thread, and `on_death` is called, in it, with what happened.
+    After a command that raised a `ShoalError` the next one runs. Any other error leaves the ranks in unknown states: it
+    ends the thread, which calls `on_death` with the error's description.
     """
 
-    def __init__(self, make_rank: Callable[[], LearnerRank], on_death: Callable[[str], None]) -> None:
-        """`make_rank` runs in the thread and may block until all ranks have come."""
-        self._make_rank = make_rank
+    def __init__(self, make_commands: Callable[[], LearnerCommands], on_death: Callable[[str], None]) -> None:
+        """`make_commands` runs in the thread and may block until all ranks have joined."""
+        self._make_commands = make_commands
         self._on_death = on_death
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._num_open = 0
         self._death = ""
-        # Daemon: a step that will not end must not keep the process alive.
+        # Daemon: a step that hangs must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
 
     @property
     def num_open(self) -> int:
-        """Commands that run or wait."""
+        """Number of commands that run or wait."""
         return self._num_open
 
     def start(self) -> None:
+        """Starts the thread."""
         self._thread.start()
 
     def submit(
         self,
         command: Command,
         body: bytes,
-        work: Callable[[LearnerRank], _T],
+        work: Callable[[LearnerCommands], _T],
         *,
-        check: Callable[[LearnerRank], None] = lambda rank: None,
+        check: Callable[[LearnerCommands], None] = lambda commands: None,
     ) -> "Future[_T]":
-        """Has all ranks run a command; the result is what `work` returns on rank 0.
+        """Runs a command on all ranks. The result is that of `work` on rank 0.
 
-        `check` runs before the other ranks hear of it: what it raises is the result. It may wait.
+        `check` runs before the command is sent to the other ranks: if it raises, that error is the result. `check` may
+        wait.
         """
         future: Future[_T] = Future()
         if self._death:
@@ -73,7 +75,7 @@ class TorchThread:
         return future
 
     def close(self, timeout_s: float) -> bool:
-        """Lets the ranks leave after what runs; whether they did in time."""
+        """Lets the ranks leave after the commands that run or wait; returns whether they left in time."""
         self._jobs.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -84,35 +86,35 @@ class TorchThread:
 
     def _run(self) -> None:
         try:
-            rank = self._make_rank()
+            commands = self._make_commands()
             while True:
                 try:
                     job = self._jobs.get(timeout=IDLE_S)
                 except queue.Empty:
-                    rank.ranks.send(Command.IDLE)
+                    commands.process_group.send_command(Command.IDLE)
                     continue
                 if job is None:
-                    rank.ranks.send(Command.STOP)
-                    rank.ranks.leave()
+                    commands.process_group.send_command(Command.STOP)
+                    commands.process_group.leave()
                     return
-                self._take(job, rank)
+                self._take(job, commands)
         except Exception as error:
-            _log.exception("the learner cannot go on")
-            self._death = f"the learner cannot go on: {type(error).__name__}: {error}"
+            _log.exception("the learner cannot continue")
+            self._death = f"the learner cannot continue: {type(error).__name__}: {error}"
             self._on_death(self._death)
             while not self._jobs.empty():
                 job = self._jobs.get()
-                # Some callers have gone: to answer them is an error.
+                # Skip callers that have canceled: setting their result would raise.
                 if job is not None and job.future.set_running_or_notify_cancel():
                     job.future.set_exception(Internal(self._death))
 
-    def _take(self, job: _Job, rank: LearnerRank) -> None:
+    def _take(self, job: _Job, commands: LearnerCommands) -> None:
         if not job.future.set_running_or_notify_cancel():
             return
         try:
-            job.check(rank)
-            rank.ranks.send(job.command, job.body)
-            result = job.work(rank)
+            job.check(commands)
+            commands.process_group.send_command(job.command, job.body)
+            result = job.work(commands)
         except ShoalError as error:
             job.future.set_exception(error)
         except BaseException as error:

@@ -1,7 +1,7 @@
-"""From what each verifier said to the reward of a completion, by the configuration's `[reward]`.
+"""Rewards of completions, composed from the verifiers' scores by the configuration's `[reward]`.
 
-In this order: what the verifiers pay, or the turns of an environment; the form, which gates that or adds to it; length
-and repetition; and, in place of all of it, the penalty for not coming to an end.
+In this order: the verifiers' values, or the rewards of an environment's turns; the format, which gates them or adds to
+them; length and repetition; and, instead of all of these, the penalty for a completion that did not end by itself.
 """
 
 import math
@@ -18,21 +18,21 @@ from shoal.rollout import FinishReason, GroundTruth, RewardPart, Score, ScoreOut
 
 _FROM_BEST_TO_WORST = [ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED]
 _CORRECT = 1.0
-"""The value from which on a verifier calls a completion correct."""
+"""The value from which a completion counts as correct."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a reward reads of a completion."""
+    """The parts of a completion that its reward depends on."""
 
     text: str
     finish_reason: FinishReason
     token_ids: Sequence[int] = ()
-    """Needed where length or repetition counts."""
+    """Needed if length or repetition counts."""
     turn_rewards: tuple[float, ...] = ()
-    """What an environment paid, turn by turn."""
+    """Rewards of an environment's turns, in order."""
     is_good: bool | None = None
-    """What `only_reward_good_outputs` asks; None: it ended by itself and is not empty."""
+    """Whether it counts for `only_reward_good_outputs`; None: if it ended by itself and is not empty."""
 
     @property
     def ended(self) -> bool:
@@ -42,13 +42,13 @@ class Output:
 
 @dataclass(frozen=True)
 class Composer:
-    """The rules by which rewards are made."""
+    """The rules that compose rewards."""
 
     config: RewardConfig
     length_limit_tokens: int
-    """The limit of the parts that name none."""
+    """The length limit of the parts that do not set one."""
     turns: Literal["last", "sum"] = "last"
-    """Which of an environment's turns count, the verifiers' pay included in the last."""
+    """Which turns of an environment count; the verifiers' values belong to the last turn."""
 
     @classmethod
     def of(cls, config: RunConfig) -> "Composer":
@@ -56,22 +56,22 @@ class Composer:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether outputs need their token ids, whatever the verifiers read."""
+        """Whether outputs need their token ids, regardless of the verifiers."""
         return reads_tokens(self.config)
 
     def score(
         self, sample_index: int, truths: Sequence[GroundTruth], parts: Sequence[VerifierScore], output: Output
     ) -> Score:
-        """The reward of one completion, with the worst of its verifiers' outcomes.
+        """Returns the reward of one completion, with the worst of its verifiers' outcomes.
 
-        `parts` are in the order of `truths`. Unless every verifier scored there is no reward, so it is 0 and means
-        nothing.
+        `parts` are in the order of `truths`. Unless every verifier scored, there is no reward: the value 0 is then
+        meaningless.
         """
         outcome = max((part.outcome for part in parts), key=_FROM_BEST_TO_WORST.index)
         if outcome is not ScoreOutcome.SCORED:
             return Score(sample_index, outcome, 0.0, tuple(parts))
         if self.reads_tokens and output.text and not output.token_ids:
-            # Its length is not known, and 0 tokens would be paid best.
+            # Its length is unknown, and 0 tokens would get the best reward.
             return Score(sample_index, ScoreOutcome.UNSCORABLE, 0.0, tuple(parts))
         verified = math.fsum(truth.weight * part.value for truth, part in zip(truths, parts, strict=True))
         correct = all(part.value >= _CORRECT for part in parts)
@@ -79,9 +79,9 @@ class Composer:
         return Score(sample_index, outcome, reward, tuple(parts), shares)
 
     def compose(self, verified: float, output: Output, *, correct: bool) -> tuple[float, tuple[RewardPart, ...]]:
-        """The reward and what it is made of. `verified` is the weighted sum of the verifiers' values."""
+        """Returns the reward and its parts. `verified` is the weighted sum of the verifiers' values."""
         config = self.config
-        total, shares = self._paid(verified, output)
+        total, shares = self._verifiable(verified, output)
         if config.format.kind != "none":
             before, total = total, self._with_format(total, output)
             shares.append(RewardPart("format", total - before))
@@ -94,8 +94,8 @@ class Composer:
             shares.append(RewardPart("non_stop", total - before))
         return total, tuple(shares)
 
-    def _paid(self, verified: float, output: Output) -> tuple[float, list[RewardPart]]:
-        """What verifiers and turns pay."""
+    def _verifiable(self, verified: float, output: Output) -> tuple[float, list[RewardPart]]:
+        """Returns the reward of verifiers and turns, and its parts."""
         if not self.config.apply_verifiable_reward:
             return 0.0, []
         total = self.config.verification_reward * verified
@@ -106,20 +106,20 @@ class Composer:
             shares.append(RewardPart("turns", turns))
             total += turns
         if self.config.only_reward_good_outputs:
-            taken = 0.0 if self._is_good(output) else -total
-            shares.append(RewardPart("good_output", taken))
-            total += taken
+            correction = 0.0 if self._is_good(output) else -total
+            shares.append(RewardPart("good_output", correction))
+            total += correction
         return total, shares
 
     def _is_good(self, output: Output) -> bool:
         return bool(output.ended and output.text.strip()) if output.is_good is None else output.is_good
 
-    def _with_format(self, paid: float, output: Output) -> float:
-        form = self.config.format
-        is_found = has_r1_format(output.text) if form.kind == "r1" else has_think_format(output.text)
+    def _with_format(self, verifiable: float, output: Output) -> float:
+        settings = self.config.format
+        is_found = has_r1_format(output.text) if settings.kind == "r1" else has_think_format(output.text)
         pays_verifiers = self.config.apply_verifiable_reward and (
             not self.config.only_reward_good_outputs or self._is_good(output)
         )
-        if form.mode == "gate" and pays_verifiers:
-            return paid if is_found else 0.0
-        return paid + (form.value if is_found else 0.0)
+        if settings.mode == "gate" and pays_verifiers:
+            return verifiable if is_found else 0.0
+        return verifiable + (settings.value if is_found else 0.0)

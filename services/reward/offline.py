@@ -1,10 +1,14 @@
-"""`python -m services.reward.offline score|check|list|try`: the same pool and the same rules without a service.
+"""`python -m services.reward.offline score|check|list|try`: the pool and the rules of the service, without the service.
 
-Each reads one JSON document from stdin, {"config": the whole RunConfig, ...}. `score` also reads "rows": [{"truths":
-[[verifier, label, weight], ...], "messages": [[role, content], ...], "completion", "finish_reason", "token_ids"}, ...],
-and writes the scores in the rows' order and what a judge did for them; `check` reads "labels": [[verifier, label], ...]
-and writes what is wrong with each label, "" for nothing; `list` writes the verifiers; `try` writes which verifiers of
-yours work. For the command line, which cannot import a service.
+For the command line, which cannot import a service. Each command reads one JSON document from stdin, {"config": the
+whole RunConfig, ...}, and writes one to stdout:
+
+* `score` also reads "rows": [{"truths": [[verifier, label, weight], ...], "messages": [[role, content], ...],
+  "completion", "finish_reason", "token_ids"}, ...]. It writes the scores in the order of the rows, and the judge's
+  counts.
+* `check` also reads "labels": [[verifier, label], ...] and writes what is wrong with each label, "" for nothing.
+* `list` writes the verifiers.
+* `try` writes which custom verifiers work.
 """
 
 import asyncio
@@ -17,39 +21,40 @@ from typing import Any
 
 import numpy as np
 
+from services.reward.common.scorer import ListedVerifier
 from services.reward.compose import Composer, Output
+from services.reward.custom.custom_verifiers import check
 from services.reward.judge.judge import JudgeCounts
-from services.reward.own.check import check
-from services.reward.panel import Listed, Panel
+from services.reward.router import Router
 from shoal.config import RunConfig, parse_config
 from shoal.config.reward_model import RewardModelConfig
 from shoal.config.services import RewardConfig
+from shoal.config.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
 from shoal.v1 import rollout_pb2
-from shoal.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
 _SERVER_PATIENCE_S = 3.0
-"""Somebody waits for the answer, and a server that is asked for here is up already."""
+"""Short, since a person waits for the answer, and a server that is named here should be up already."""
 
 
 def main() -> int:
-    """Exit codes are those of `shoal`."""
-    what = sys.argv[1]
-    if what != "try" and importlib.util.find_spec("math_verify") is None:
+    """Runs one command; returns one of the exit codes of `shoal`."""
+    command = sys.argv[1]
+    if command != "try" and importlib.util.find_spec("math_verify") is None:
         print("error: scoring needs math_verify: pip install 'shoal[reward]'", file=sys.stderr)
         return _EXTRA_MISSING
     request = json.load(sys.stdin)
     try:
         config = parse_config(request["config"])
         answer: Any
-        if what == "list":
+        if command == "list":
             answer = [asdict(one) for one in asyncio.run(_described(config))]
-        elif what == "try":
+        elif command == "try":
             answer = asdict(asyncio.run(check(config.reward.custom)))
-        elif what == "check":
+        elif command == "check":
             answer = asyncio.run(check_labels(config.reward, request["labels"]))
         else:
             scores, judged = asyncio.run(score_rows(config, request["rows"]))
@@ -62,24 +67,24 @@ def main() -> int:
 
 
 async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Score], JudgeCounts | None]:
-    """The scores of all rows, in their order, and what a judge did for them, if there is one.
+    """Scores all rows; returns the scores in the order of the rows, and the counts of the judge, if there is one.
 
-    Raises `InvalidArgument` for a verifier that is not installed.
+    Raises `InvalidArgument` for a verifier that cannot be used.
     """
     prompts = [_prompt(number, row) for number, row in enumerate(rows, start=1)]
-    panel = Panel(config.reward)
+    router = Router(config.reward)
     try:
-        await panel.find(_SERVER_PATIENCE_S)
-        return await _scores(config, panel, prompts, rows), panel.judge_counts
+        await router.find(_SERVER_PATIENCE_S)
+        return await _scores(config, router, prompts, rows), router.judge_counts
     finally:
-        await panel.close()
+        await router.close()
 
 
 async def _scores(
-    config: RunConfig, panel: Panel, prompts: Sequence[Prompt], rows: Sequence[Mapping[str, Any]]
+    config: RunConfig, router: Router, prompts: Sequence[Prompt], rows: Sequence[Mapping[str, Any]]
 ) -> list[Score]:
     for name in sorted({truth.verifier for prompt in prompts for truth in prompt.ground_truths}):
-        if why := panel.why_not(name):
+        if why := router.why_not(name):
             raise InvalidArgument(why)
     composer = Composer.of(config)
     for number, row in enumerate(rows, start=1):
@@ -92,38 +97,39 @@ async def _scores(
     async def score(index: int) -> Score:
         row, prompt = rows[index], prompts[index]
         completion = _completion(index, row)
-        parts = await asyncio.gather(*(panel.verify(truth, prompt, completion) for truth in prompt.ground_truths))
+        parts = await asyncio.gather(*(router.verify(truth, prompt, completion) for truth in prompt.ground_truths))
         output = Output(row["completion"], FinishReason(row["finish_reason"]), row["token_ids"])
         return composer.score(index, prompt.ground_truths, parts, output)
 
-    await panel.start()
+    await router.start()
     return list(await asyncio.gather(*map(score, range(len(rows)))))
 
 
-async def _described(config: RunConfig) -> list[Listed]:
-    panel = Panel(config.reward)
+async def _described(config: RunConfig) -> list[ListedVerifier]:
+    router = Router(config.reward)
     try:
-        await panel.find(_SERVER_PATIENCE_S)
-        return await panel.describe()
+        await router.find(_SERVER_PATIENCE_S)
+        return await router.describe()
     finally:
-        await panel.close()
+        await router.close()
 
 
 async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) -> list[str]:
-    """Why nothing can be judged by each label, given with its verifier's name; empty where something can."""
-    # Nobody is asked anything, so no key is needed; and nothing is known of labels that verifiers of yours have.
+    """Returns why nothing can be judged by each label, which comes with its verifier's name; empty if something can."""
+    # No question is sent, so no key is needed; the labels of custom verifiers and of servers are not checked.
     judge = config.judge.model_copy(update={"api_key_env": ""})
-    panel = Panel(config.model_copy(update={"judge": judge, "model": RewardModelConfig(), "custom": {}, "servers": {}}))
+    changes = {"judge": judge, "model": RewardModelConfig(), "custom": {}, "servers": {}}
+    router = Router(config.model_copy(update=changes))
     try:
-        await panel.start()
+        await router.start()
         known = [
             (number, label) for number, label in enumerate(labels) if label[0] in BUILT_IN_VERIFIERS - MODEL_VERIFIERS
         ]
-        found = await asyncio.gather(*(panel.label_problem(GroundTruth(*label)) for _, label in known))
+        found = await asyncio.gather(*(router.label_problem(GroundTruth(*label)) for _, label in known))
         problems = {number: problem for (number, _), problem in zip(known, found, strict=True)}
         return [problems.get(number, "") for number in range(len(labels))]
     finally:
-        await panel.close()
+        await router.close()
 
 
 def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:

@@ -1,4 +1,4 @@
-"""What length and repetition add to a reward, or take from it."""
+"""Reward parts for length and repetition."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from shoal.rollout import RewardPart
 def shaping_parts(
     config: RewardConfig, token_ids: Sequence[int], *, correct: bool, length_limit_tokens: int
 ) -> list[RewardPart]:
-    """The parts that are switched on. `length_limit_tokens` is the limit of those that name none."""
+    """Returns the parts that are enabled. `length_limit_tokens` is the limit of those that do not set one."""
     parts = []
     num_tokens = len(token_ids)
     overlong, length, cosine, repetition = config.overlong, config.length, config.cosine, config.repetition
@@ -39,7 +39,7 @@ def shaping_parts(
 
 
 def reads_tokens(config: RewardConfig) -> bool:
-    """Whether any part is switched on that reads a completion's tokens."""
+    """Returns whether a part is enabled that reads a completion's tokens."""
     return any((config.overlong.factor, config.length.coef, config.cosine.factor, config.repetition.max_penalty))
 
 
@@ -51,11 +51,11 @@ def cosine_scaled_length(
     correct_range: tuple[float, float] = (0.5, 1.0),
     wrong_range: tuple[float, float] = (-1.0, -0.5),
 ) -> float:
-    """A reward that favors short right answers and long wrong ones (arXiv:2502.03373, section 4).
+    """Returns a reward that favors short correct answers and long wrong ones (arXiv:2502.03373, section 4).
 
-    A right answer gets the upper end of `correct_range` at length 0 and its lower end from `max_length_tokens`; a
-    wrong one the lower end of `wrong_range` at length 0 and its upper end from there. In between it follows half a
-    period of the cosine.
+    A correct answer gets the upper end of `correct_range` at length 0 and its lower end from `max_length_tokens` on; a
+    wrong one gets the lower end of `wrong_range` at length 0 and its upper end from `max_length_tokens` on. In between
+    the value follows half a period of the cosine.
     """
     at_start, at_limit = reversed(correct_range) if correct else wrong_range
     share = (1 + math.cos(math.pi * min(num_tokens / max_length_tokens, 1.0))) / 2

@@ -1,18 +1,18 @@
-"""What `model.chat_template` may name: Jinja text, a file of it, or one of the templates beside this module.
+"""Chat templates: the values of `model.chat_template`, which is Jinja text, a file with it, or one of these names.
 
-chatml         <|im_start|>role, the message, <|im_end|>: what most models are taught
-tulu           <|user|> and <|assistant|> on lines of their own before each message, as Tulu's models have it
+chatml         <|im_start|>role, the message, <|im_end|>: the format of most models
+tulu           <|user|> or <|assistant|> on its own line before each message, as Tulu's models expect
 tulu_thinker   the same; the answer begins with <think>
-tulu_r1        the same, behind what r1_zero asks for; earlier answers without their thoughts
-zephyr         as tulu, every message closed by the end-of-sequence token
-simple         the messages alone, one a line
-simple_space   the messages alone, parted by spaces
-simple_chat    "User: ", "Assistant: " before the messages, parted by empty lines; nothing begins the answer
+tulu_r1        the same, after the instruction of r1_zero; earlier answers lose their thoughts
+zephyr         as tulu, with the end-of-sequence token after every message
+simple         the bare messages, one per line
+simple_space   the bare messages, separated by spaces
+simple_chat    "User: " or "Assistant: " before each message, separated by empty lines; nothing begins the answer
 r1_zero        asks for <think>...</think> <answer>...</answer>; the answer begins with "Assistant: <think>"
 r1_zero_plain  the same; the answer begins with "Assistant:"
-r1_zero_boxed  as r1_zero, with a result in \\boxed{} asked for in every message
-answer_line    the messages alone; asks for a last line "Answer: ..."
-code_block     the messages alone; asks for a program in ```python
+r1_zero_boxed  as r1_zero; every message asks for a result in \\boxed{}
+answer_line    the bare messages; asks for a last line "Answer: ..."
+code_block     the bare messages; asks for a program in ```python
 """
 
 from pathlib import Path
@@ -23,32 +23,32 @@ from shoal.paths import local_path
 FIELD = "model.chat_template"
 _FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
-"""Templates that come with Shoal."""
+"""Names of the templates that come with Shoal."""
 
 
-def template_text(given: str, field: str = FIELD) -> str:
-    """The Jinja text that `model.chat_template`, or another field of its kind, stands for.
+def template_text(value: str, field: str = FIELD) -> str:
+    """Returns the Jinja text for a value of `model.chat_template`, or of another field like it.
 
-    Raises `InvalidArgument` for what is neither Jinja text, nor a name, nor a readable file of it on this machine.
+    Raises `InvalidArgument` for a value that is neither Jinja text, nor a name, nor a readable file on this machine.
     """
-    if is_file_name(given):
-        text = _read(local_path(given, field), given, field)
+    if is_file_name(value):
+        text = _read(local_path(value, field), value, field)
         if not _is_text(text):
-            raise InvalidArgument(f"{field}: {given} is no chat template: it has neither {{{{ nor {{% in it")
+            raise InvalidArgument(f"{field}: {value} is no chat template: it contains neither {{{{ nor {{%")
         return text
-    return _read(_FOLDER / f"{given}.jinja", given, field) if given in NAMES else given
+    return _read(_FOLDER / f"{value}.jinja", value, field) if value in NAMES else value
 
 
-def is_file_name(given: str) -> bool:
-    """Whether it can only be the path of a file: it holds no Jinja and is no name."""
-    return not _is_text(given) and given not in NAMES
+def is_file_name(value: str) -> bool:
+    """Returns whether a value can only be the path of a file: it contains no Jinja and is no name."""
+    return not _is_text(value) and value not in NAMES
 
 
-def _is_text(given: str) -> bool:
-    return "{{" in given or "{%" in given
+def _is_text(value: str) -> bool:
+    return "{{" in value or "{%" in value
 
 
-def _read(path: Path, given: str, field: str) -> str:
+def _read(path: Path, value: str, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -56,6 +56,6 @@ def _read(path: Path, given: str, field: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = f"the file cannot be read: {error}"
     raise InvalidArgument(
-        f"{field}: {given!r:.100} is neither Jinja text, which has {{{{ or {{% in it, nor the name of a template "
+        f"{field}: {value!r:.100} is neither Jinja text, which contains {{{{ or {{%, nor the name of a template "
         f"({', '.join(NAMES)}), and as a path: {why}"
     )

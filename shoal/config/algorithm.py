@@ -9,37 +9,37 @@ from shoal.config.section import Section
 
 class GrpoConfig(Section):
     group_size: int = Field(default=8, ge=1)
-    """Completions sampled for each prompt. At least 2 where `advantage.baseline` compares within the group."""
+    """Completions per prompt. At least 2 if `advantage.baseline` compares within the group."""
     groups_per_step: int = Field(default=8, ge=1)
-    """Prompts, so groups, that one train step takes."""
+    """Groups (prompts) per train step."""
     max_staleness: int = Field(default=1, ge=0)
-    """Most train steps that weights may have moved on between sampling a group and training on it.
-    0 is fully on-policy; 1 samples one step ahead."""
+    """Maximum number of train steps between the weights that sampled a group and those that train on it. 0 is fully
+    on-policy; 1 samples one step ahead."""
     num_epochs: int = Field(default=1, ge=1)
-    """Passes over the groups of a step."""
+    """Passes over the groups of a train step."""
     num_mini_batches: int = Field(default=1, ge=1)
-    """Optimizer steps in each pass; divides `groups_per_step`."""
+    """Optimizer steps per pass; must divide `groups_per_step`."""
     active_sampling: bool = False
-    """Sample on until `groups_per_step` groups have a signal (DAPO's dynamic sampling, arXiv:2503.14476)."""
+    """Continue to sample until `groups_per_step` groups have signal (DAPO's dynamic sampling, arXiv:2503.14476)."""
     max_refills: int = Field(default=2, ge=1)
-    """With active sampling: how many times `groups_per_step` more groups one step may sample. Beyond, it trains on
-    what has a signal."""
+    """Limit of active sampling: one step may sample this many times `groups_per_step` additional groups. After that it
+    trains on the groups that have signal."""
     keep_zero_signal: bool = False
-    """Train on groups whose rewards are all equal too; they count in the divisor and in the KL."""
+    """Also train on groups whose rewards are all equal; they count in the divisor and in the KL."""
     easy_rate: float | None = Field(default=None, gt=0, le=1)
-    """Prompts whose group has at least this mean correct rate are not asked again in the run."""
+    """Exclude a prompt from the rest of the run once its group has at least this mean correct rate."""
     difficulty_low: float | None = Field(default=None, ge=0, lt=1)
     """Drop groups whose share of correct completions is at most this."""
     difficulty_high: float | None = Field(default=None, gt=0, le=1)
     """Drop groups whose share of correct completions is at least this."""
     mask_truncated_completions: bool = False
-    """Completions that were cut off by `sampling.max_completion_tokens` take part in their group's statistics and
-    are not trained on."""
+    """Do not train on completions that `sampling.max_completion_tokens` cut off. They still count in the statistics of
+    their group."""
     max_wrong_completion_tokens: int | None = Field(default=None, ge=1)
-    """Completions of at least this many tokens that are not correct take part in their group's statistics and are
-    not trained on (ROLL's `error_max_len_clip`)."""
+    """Do not train on wrong completions of at least this many tokens (ROLL's `error_max_len_clip`). They still count in
+    the statistics of their group."""
     max_skipped_steps: int = Field(default=3, ge=1)
-    """Steps in a row with nothing to apply that end the run."""
+    """Consecutive steps without anything to apply after which the run stops."""
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:
@@ -50,7 +50,7 @@ class GrpoConfig(Section):
             )
         if self.active_sampling and self.keep_zero_signal:
             raise ValueError(
-                "active_sampling replaces groups without a signal, keep_zero_signal trains on them: choose"
+                "active_sampling replaces groups without signal, keep_zero_signal trains on them: choose one"
             )
         low, high = self.difficulty_low, self.difficulty_high
         if low is not None and high is not None and low >= high:
@@ -59,26 +59,26 @@ class GrpoConfig(Section):
 
     @property
     def max_refill_groups(self) -> int:
-        """Groups that one step may sample in the place of those without a signal."""
+        """Groups that one step may sample to replace those without signal."""
         return self.max_refills * self.groups_per_step if self.active_sampling else 0
 
 
 class SamplingConfig(Section):
     temperature: float = Field(default=1.0, ge=0.01, le=2)
-    """Divides the logits, in sampling and in the learner alike. vLLM takes no higher one, and would sample at 0.01
-    for a lower one."""
+    """Divisor of the logits, in sampling and in the learner. vLLM accepts at most 2, and would raise a value below 0.01
+    to 0.01."""
     max_completion_tokens: int = Field(default=1024, ge=1)
-    """Longest completion."""
+    """Maximum length of a completion."""
     top_p: Literal[1] = 1
-    """Truncated sampling biases the importance ratio, since the learner normalises over all tokens: only the
-    full distribution is accepted for training."""
+    """Must be 1 for training: truncated sampling biases the importance ratio, since the learner normalizes over all
+    tokens."""
     top_k: Literal[0] = 0
-    """As `top_p`: only 0 (all tokens) is accepted for training."""
+    """Must be 0 (all tokens) for training, for the same reason as `top_p`."""
     min_p: Literal[0] = 0
-    """As `top_p`: only 0 (all tokens) is accepted for training."""
+    """Must be 0 (all tokens) for training, for the same reason as `top_p`."""
     stop_strings: list[str] = Field(default_factory=list)
-    """Texts that end a completion, in training and evaluation alike, for example `</answer>`. What completes one is
-    kept and trained on. Generators then decode each token as it is sampled, which costs them a little."""
+    """Texts that end a completion, in training and evaluation, for example `</answer>`. The tokens that complete such a
+    text are kept and trained on. Generators then decode each token as it is sampled, at a small cost."""
 
     @field_validator("top_p", "top_k", "min_p", mode="before")
     @classmethod
@@ -86,8 +86,8 @@ class SamplingConfig(Section):
         off = 1 if info.field_name == "top_p" else 0
         if isinstance(value, bool) or value != off:
             raise ValueError(
-                f"must be {off} in training: sampling from fewer tokens biases the importance "
-                f"ratio, since the learner normalises over all of them; drop it (evaluation.{info.field_name} is free)"
+                f"must be {off} in training: sampling from fewer tokens biases the importance ratio, since the learner "
+                f"normalizes over all tokens; remove it (evaluation.{info.field_name} may have any value)"
             )
         return off
 

@@ -1,4 +1,4 @@
-"""What follows from a configuration: computed here, and nowhere else."""
+"""Values that follow from a configuration. No other module computes them."""
 
 from dataclasses import dataclass
 
@@ -7,42 +7,42 @@ from shoal.config.run import RunConfig
 
 @dataclass(frozen=True)
 class DerivedValues:
-    """Figures that people ask of a configuration, in the words of docs/glossary.md."""
+    """Values that follow from a configuration, in the terms of docs/glossary.md."""
 
     run_name: str
-    """Beginning of the run's id; the time of its start is added."""
+    """Prefix of the run id; the start time follows."""
     world_size: int
     """Learner ranks."""
     data_parallel_size: int
-    """Learner ranks that take different rows: the ranks over those that share each row's tokens."""
+    """Learner ranks that process different rows: the ranks divided by those that share each row."""
     num_generator_gpus: int
-    """GPUs that all generators take, where there are GPUs."""
+    """GPUs that all generators use, if there are GPUs."""
     completions_per_step: int
     """Completions of one train step: groups_per_step x group_size. open-instruct's effective batch size."""
     completions_per_optimizer_step: int
-    """Completions of one optimizer step, before groups without a signal are left out."""
+    """Completions of one optimizer step, before groups without signal are left out."""
     optimizer_steps_per_step: int
     """Optimizer steps of one train step: num_epochs x num_mini_batches."""
     accumulation_steps: float
-    """Completions that each rank adds up in one optimizer step, on average: the accumulation steps of a trainer that
-    takes one completion at a time. Packing takes several, and so fewer forward passes."""
+    """Completions that each rank accumulates in one optimizer step, on average: the accumulation steps of a trainer
+    that processes one completion at a time. Packing needs fewer forward passes."""
     train_steps: int
     """Train steps of the run."""
     optimizer_steps: int
     """Optimizer steps of the run, when none is skipped."""
     total_episodes: int
-    """Completions that all train steps take."""
+    """Completions of all train steps."""
     warmup_steps: int
-    """Optimizer steps in which the learning rate rises."""
+    """Optimizer steps during which the learning rate rises."""
     max_sequence_tokens: int
     """Longest prompt plus completion."""
     max_model_len: int
-    """Context that the engine is started with."""
+    """Context length of the engine."""
     max_groups_in_flight: int
     """Groups between their issue and the publish of the weights trained on them: (max_staleness + 1) x
     groups_per_step."""
     loads_reference: bool
-    """Whether a reference model is held."""
+    """Whether the learner loads a reference model."""
 
 
 def derived_values(config: RunConfig) -> DerivedValues:

@@ -1,4 +1,4 @@
-"""What can be said of any server that is asked over HTTP, with requests that may be repeated."""
+"""Settings of any server that is asked over HTTP, with requests that may be retried."""
 
 import re
 from urllib.parse import urlsplit
@@ -10,19 +10,19 @@ from shoal.config.section import Section
 
 class EndpointConfig(Section):
     base_url: str = ""
-    """Where the server answers."""
+    """Address of the server."""
     api_key_env: str = ""
-    """Environment variable of the reward service that holds the key; unset sends none. The key itself has no place in
-    a configuration."""
+    """Environment variable of the reward service that holds the key; if unset, no key is sent. The key itself does not
+    belong in a configuration."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for one request."""
     total_timeout_s: float = Field(default=180.0, gt=0)
-    """Longest time for one question from the moment that it is sent, all attempts and the pauses between them
-    included; past it the outcome is FAILED."""
+    """Longest time for one question, all attempts and the pauses between them included; past it the outcome is
+    FAILED."""
     max_attempts: int = Field(default=4, ge=1)
-    """Requests for one question, when the server is busy, broken or silent."""
+    """Largest number of requests for one question, if the server is busy, broken or silent."""
     max_concurrent: int = Field(default=32, ge=1)
-    """Questions that one reward service has open at the server at once; others wait."""
+    """Largest number of questions that one reward service has open at the server; others wait."""
 
     @field_validator("base_url")
     @classmethod
@@ -31,7 +31,7 @@ class EndpointConfig(Section):
             return value
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must begin with http:// or https:// and name a host, as in http://127.0.0.1:8000")
+            raise ValueError("must begin with http:// or https:// and name a host, for example http://127.0.0.1:8000")
         if parts.username is not None or parts.password is not None:
             raise ValueError("must not hold credentials; name the key's environment variable in api_key_env")
         if parts.query or parts.fragment:
@@ -42,6 +42,6 @@ class EndpointConfig(Section):
     @classmethod
     def _is_a_name(cls, value: str) -> str:
         if value and not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", value):
-            # The value may be a key given by mistake, so it is not repeated.
-            raise ValueError("must be the name of an environment variable, not the key; as in OPENAI_API_KEY")
+            # The value may be the key itself, by mistake, so the message does not repeat it.
+            raise ValueError("must be the name of an environment variable, not the key; for example OPENAI_API_KEY")
         return value

@@ -9,33 +9,32 @@ from shoal.config.section import Section
 
 
 class EvaluationConfig(Section):
-    """Held-out questions that the policy answers at the end of the run and, if asked, on the way. All answers of an
-    evaluation are of one policy version: no step is taken while they are sampled."""
+    """Held-out questions that the policy answers at the end of the run and, optionally, during it. All answers of an
+    evaluation come from one policy version: no train step runs while they are sampled."""
 
     sources: list[SourceConfig] = Field(default_factory=list)
-    """Where the questions come from; none means no evaluation."""
+    """Sources of the questions; without any there is no evaluation."""
     num_prompts: int = Field(default=200, ge=1)
-    """Questions to ask, the first of the sources that are not among the training prompts."""
+    """Number of questions: the first in the sources that are not among the training prompts."""
     held_out: bool = True
-    """Leave out questions that are trained on. `false` asks them too, as open-instruct does: then a rate says what was
-    learned by heart as well."""
+    """Leave out questions that are trained on. `false` includes them, as open-instruct does: then a rate also measures
+    memorization."""
     every_steps: int = Field(default=0, ge=0)
-    """Train steps from one evaluation to the next; 0 evaluates nothing on the way. The last policy is evaluated in
-    any case."""
+    """Train steps between evaluations; 0 evaluates only at the end. The last policy is always evaluated."""
     on_start: bool = True
-    """Evaluate step 0 too, the policy before training."""
+    """Also evaluate the policy before training, as step 0."""
     samples_per_prompt: int = Field(default=1, ge=1)
-    """Answers to each question; pass@k is estimated for k = 1, 2, 4, ... up to this."""
+    """Answers per question; pass@k is estimated for k = 1, 2, 4, ... up to this number."""
     temperature: float = Field(default=0.0, ge=0)
-    """Divides the logits; 0 takes the likeliest token each time."""
+    """Divisor of the logits; 0 always takes the likeliest token."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """Longest answer; unset is `sampling.max_completion_tokens`."""
+    """Maximum length of an answer; unset is `sampling.max_completion_tokens`."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample from the likeliest tokens that together have this probability."""
     top_k: int = Field(default=0, ge=0)
-    """Sample from this many likeliest tokens; 0 is all of them."""
+    """Sample from this many likeliest tokens; 0 means all."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Sample from tokens that have at least this share of the likeliest one's probability."""
+    """Sample from tokens with at least this share of the likeliest token's probability."""
 
     @model_validator(mode="after")
     def _answers_differ(self) -> Self:
@@ -47,7 +46,7 @@ class EvaluationConfig(Section):
         return self
 
     def is_due(self, policy_version: int, num_steps: int) -> bool:
-        """Whether the policy of a step is to be evaluated, in a run of so many steps."""
+        """Returns whether a policy version is evaluated in a run of `num_steps` steps."""
         if not self.sources:
             return False
         if policy_version == 0:

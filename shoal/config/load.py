@@ -1,4 +1,4 @@
-"""Reading, checking and writing a RunConfig."""
+"""Reads, checks and writes a RunConfig."""
 
 import difflib
 import hashlib
@@ -17,19 +17,21 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.chat_templates import FIELD, is_file_name, template_text
-from shoal.config.own_verifiers import find_files
+from shoal.config.custom_verifiers import find_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
 _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
-"""Where a key may stand by mistake: messages do not repeat it."""
+"""Fields that may contain a key by mistake: messages do not repeat their values."""
+_SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
+"""The TOML words for the types of pydantic's errors about shapes."""
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Reads a TOML file and applies overrides of the form "a.b=value".
 
-    Raises `InvalidArgument` that names each field at fault, its value and what would be right.
+    Raises `InvalidArgument`, which names each wrong field, its value and what it should be.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -49,16 +51,16 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def _inline_chat_template(model: Any, field: str) -> None:
-    """Puts a template's text into the place of its path: other machines, and a resume, may not have the file."""
-    given = model.get("chat_template") if isinstance(model, dict) else None
-    if isinstance(given, str) and is_file_name(given):
-        model["chat_template"] = template_text(given, field)
+    """Replaces the path of a template by its text: other machines, and a resume, may not have the file."""
+    template = model.get("chat_template") if isinstance(model, dict) else None
+    if isinstance(template, str) and is_file_name(template):
+        model["chat_template"] = template_text(template, field)
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
     """Sets one dotted key of a nested mapping, in place.
 
-    The value is read as TOML; what is not TOML is taken as a string, so that paths need no quotes.
+    The value is read as TOML, or as a string if it is no TOML, so that paths need no quotes.
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
@@ -93,7 +95,7 @@ def _index(table: list[Any], part: str, name: str) -> int:
 def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
     """Validates plain values, or the Struct that a configuration travels as.
 
-    Raises `InvalidArgument` that names each field at fault, its value and what would be right.
+    Raises `InvalidArgument`, which names each wrong field, its value and what it should be.
     """
     plain = _plain(values)
     _check_finite(plain)
@@ -117,7 +119,7 @@ def _plain(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
 
 
 def _check_finite(value: Any, name: str = "") -> None:
-    """Refuses what JSON has no number for, in free tables such as `task_options` as well."""
+    """Refuses numbers that JSON does not have, also in free tables such as `task_options`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_finite(item, f"{name}.{key}" if name else str(key))
@@ -150,19 +152,21 @@ def _violation(details: ErrorDetails) -> FieldViolation:
         description = f"unknown key; {hint}"
     elif details["type"] == "missing":
         description = "is required"
+    elif details["type"] in _SHAPES:
+        description = f"must be {_SHAPES[details['type']]} (given: {details['input']!r})"
     elif isinstance(details["input"], Mapping) or location[-2:] in _MAY_HOLD_KEYS:
         description = message
     else:
         description = f"{message[:1].lower()}{message[1:]} (given: {details['input']!r})"
     field = ".".join(location)
     if not field and (named := _NAMED.fullmatch(description)):
-        # What sections have to agree on is checked at the root, in words that begin with the field to change.
+        # Checks across sections run at the root; their messages begin with the field to change.
         field, description = named.groups()
     return FieldViolation(field=field or "config", description=description)
 
 
 def _field_names(location: Sequence[str]) -> list[str]:
-    """Names of the fields of the section at a place in RunConfig."""
+    """Returns the names of the fields in the section at a location in RunConfig."""
     section: type[BaseModel] = RunConfig
     is_key = False
     for part in location:
@@ -190,21 +194,21 @@ def _section_type(annotation: Any) -> type[BaseModel] | None:
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:
-    """The resolved configuration as plain JSON values, nulls left out."""
+    """Returns the resolved configuration as plain JSON values, without nulls."""
     dumped = config.model_dump(mode="json", exclude_none=True)
     assert isinstance(dumped, dict)
     return dumped
 
 
 def config_struct(config: RunConfig) -> Struct:
-    """The resolved configuration as it travels."""
+    """Returns the resolved configuration as the Struct that it travels as."""
     return json_format.ParseDict(dump_config(config), Struct())
 
 
 def config_digest(config: RunConfig) -> str:
-    """SHA-256 over the resolved configuration as it travels, in hex: equal digests, equal configurations.
+    """Returns the SHA-256 of the resolved configuration as it travels, in hex.
 
-    As it travels, since a whole number in a free table comes out as a double: 3 and 3.0 are the same.
+    As it travels, because a whole number in a free table becomes a double: 3 and 3.0 are the same.
     """
     traveled = json_format.MessageToDict(config_struct(config))
     canonical = json.dumps(traveled, sort_keys=True, separators=(",", ":"))

@@ -12,44 +12,43 @@ _ONLY_WITH_BASE_URL = ("name", "api_key_env", "total_timeout_s", "max_attempts",
 
 class RewardModelConfig(EndpointConfig):
     path: str = ""
-    """A Hugging Face sequence classification model, a folder or a hub name, that each reward service runs in a process
-    beside it; needs the extra `shoal[reward-model]`. With neither this nor `base_url`, data with the label
+    """A Hugging Face sequence classification model, a folder or a hub name. Each reward service runs it in a process
+    beside it, which needs the extra `shoal[reward-model]`. With neither this nor `base_url`, data with the label
     `reward_model` are refused."""
     revision: str | None = None
     """Hub revision of `path`; unset takes the default branch."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$")
-    """Where `path` runs: `cpu`, `cuda`, or one GPU of several as `cuda:1`. What `shoal train` starts shares the GPUs
-    with learner and generators."""
+    """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
+    starts share the GPUs with learner and generators."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights of `path`; `auto` takes the model's own."""
+    """Type of the weights of `path`; `auto` for the model's own."""
     num_threads: int | None = Field(default=None, ge=1)
-    """Threads on `cpu`; unset leaves them to OMP_NUM_THREADS, which `shoal train` sets to 1 for reward services."""
+    """Threads on `cpu`; if unset, OMP_NUM_THREADS, which `shoal train` sets to 1 for reward services."""
     batch_size: int = Field(default=16, ge=1)
-    """Completions that go through `path` at once, of those that wait."""
+    """Largest number of completions in one batch of `path`."""
     batch_tokens: int = Field(default=16384, ge=1)
-    """Tokens that go through `path` at once, padding included; a longer input goes alone."""
+    """Largest number of tokens in one batch of `path`, padding included; a longer input goes alone."""
     base_url: str = ""
-    """In place of `path`: where a server has the model, with the route /classify of `vllm serve MODEL --runner
-    pooling`, as in `http://127.0.0.1:8000`."""
+    """In place of `path`: address of a server of the model with the route /classify of `vllm serve MODEL --runner
+    pooling`, for example `http://127.0.0.1:8000`."""
     name: str = ""
-    """Name of the model at that server; unset sends none, and vLLM takes the one that it serves."""
+    """Name of the model at that server; if unset, none is sent, and vLLM uses the model that it serves."""
     chat_template: str | None = None
-    """Replaces the chat template of `path`: Jinja text, a file of it, or a name, as `model.chat_template`. A server is
-    given its own by its own options."""
+    """Replaces the chat template of `path`: Jinja text, a file of it, or a name, as in `model.chat_template`. A server
+    has its own option for it."""
     add_special_tokens: bool = False
-    """Add the tokenizer's special tokens to what the chat template writes. Encoders such as BERT need theirs; templates
+    """Add the tokenizer's special tokens to the output of the chat template. Encoders such as BERT need them; templates
     of language models mostly write them themselves."""
     after_thoughts: bool = False
     """Show the model only what follows the last `</think>` of a completion."""
     max_length_tokens: int | None = Field(default=None, ge=1)
-    """Longest input, prompt and completion together; unset is what the model was made for."""
+    """Longest input, prompt and completion together; if unset, the model's own limit."""
     too_long: Literal["unscorable", "cut_start", "cut_end"] = "unscorable"
-    """What becomes of a longer input: no score, or a score of what is left when tokens are taken from its start or its
-    end."""
+    """Treatment of a longer input: no score, or tokens are cut from its start or its end."""
     label: int | str | None = None
-    """Which of several labels pays: its number, or with `path` its name. Not needed with one."""
+    """Label that is the value, if there are several: its number, or with `path` its name."""
     value: Literal["logit", "sigmoid", "softmax"] = "logit"
-    """What is paid: the label's logit as it is, its sigmoid, or its share of the softmax over all labels."""
+    """The value: the label's logit, its sigmoid, or its share of the softmax over all labels."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for one request, or for one batch of `path`; past it the outcome is FAILED."""
 
@@ -64,20 +63,18 @@ class RewardModelConfig(EndpointConfig):
     def _fits_together(self) -> Self:
         if self.path and self.base_url:
             raise ValueError("give path, to run the model beside the service, or base_url, to ask a server; not both")
-        given, useless = ("path", _ONLY_WITH_BASE_URL) if self.path else ("base_url", _ONLY_WITH_PATH)
-        if not getattr(self, given):
+        origin, unused = ("path", _ONLY_WITH_BASE_URL) if self.path else ("base_url", _ONLY_WITH_PATH)
+        if not getattr(self, origin):
             return self
-        for name in useless:
+        for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
                 value = "" if name == "api_key_env" else f" (given: {getattr(self, name)!r:.80})"
-                raise ValueError(f"{name} does nothing with {given}: leave it out{value}")
+                raise ValueError(f"{name} has no effect with {origin}: leave it out{value}")
         if self.base_url and isinstance(self.label, str):
-            raise ValueError(
-                f"label must be a number with base_url: a server does not tell names (given: {self.label})"
-            )
+            raise ValueError(f"label must be a number with base_url: a server reports no names (given: {self.label})")
         return self
 
     @property
     def is_given(self) -> bool:
-        """Whether there is a reward model."""
+        """Whether a reward model is configured."""
         return bool(self.path or self.base_url)

@@ -1,4 +1,4 @@
-"""RunConfig: the root of the configuration."""
+"""RunConfig, the root of the configuration."""
 
 import math
 import re
@@ -32,20 +32,20 @@ class RunSection(Section):
     """The `[run]` table."""
 
     name: str = "run"
-    """Run ids begin with it. Lower-case letters, digits, dot, underscore and dash; at most 63."""
+    """Prefix of the run id: at most 63 lower-case letters, digits, dots, underscores and dashes."""
     seed: int = Field(default=0, ge=0, lt=2**53)
     """Seed of the data order, of every completion and of the learner."""
     num_steps: int = Field(default=100, ge=1, lt=2**53)
     """Train steps to take."""
     total_episodes: int | None = Field(default=None, ge=1, lt=2**53)
-    """In place of `num_steps`: completions to train on in all. The steps are as many as they fill,
+    """Total number of completions to train on, instead of `num_steps`, which becomes
     total_episodes // (grpo.groups_per_step x grpo.group_size)."""
 
     @field_validator("name")
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         if not RUN_NAME.fullmatch(name):
-            raise ValueError("use 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit")
+            raise ValueError("use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', starting with a letter or a digit")
         return name
 
 
@@ -53,15 +53,15 @@ class CheckpointConfig(Section):
     """The `[checkpoint]` table."""
 
     every_steps: int = Field(default=50, ge=1)
-    """Steps from one checkpoint to the next. Stopping, and the last step, write one as well."""
+    """Train steps between checkpoints. Stopping a run, and its last step, also write one."""
     keep_last: int = Field(default=2, ge=1)
-    """Checkpoints to keep; older ones are deleted once a newer one is committed."""
+    """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
 
 
 class RunConfig(Section):
-    """Everything that determines a run, one section a concern.
+    """Everything that determines a run, one section per concern.
 
-    A service is given the whole of it and reads the sections that it needs, so that nothing is copied.
+    Each service receives all of it and reads the sections that it needs, so that nothing is copied.
     """
 
     run: RunSection = RunSection()
@@ -94,13 +94,13 @@ class RunConfig(Section):
                 f"run.total_episodes ({self.run.total_episodes}) must be at least the {per_step} completions of one "
                 "step (grpo.groups_per_step x grpo.group_size)"
             )
-        # A resolved configuration, as it travels and is saved, says both.
+        # A resolved configuration, as it travels and is saved, contains both.
         if "num_steps" in self.run.model_fields_set and self.run.num_steps != num_steps:
             raise ValueError(
                 f"run.num_steps ({self.run.num_steps}) and run.total_episodes ({self.run.total_episodes}, which is "
                 f"{num_steps} steps of {per_step} completions) differ: give one of them"
             )
-        # The section is frozen for its users; this is where its value is made.
+        # The section is frozen for its users; its value is computed here.
         self.__dict__["run"] = self.run.model_copy(update={"num_steps": num_steps})
         return self
 
@@ -110,18 +110,18 @@ class RunConfig(Section):
         if given is not None and given < self.max_sequence_tokens:
             raise ValueError(
                 f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
-                f"sampling.max_completion_tokens ({self.max_sequence_tokens}): raise it or leave it unset"
+                f"sampling.max_completion_tokens ({self.max_sequence_tokens}): raise it, or leave it unset"
             )
         if given is not None and given < self._longest_evaluation:
             raise ValueError(
                 f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
-                f"evaluation.max_completion_tokens ({self._longest_evaluation}): raise it or leave it unset"
+                f"evaluation.max_completion_tokens ({self._longest_evaluation}): raise it, or leave it unset"
             )
         return self
 
     @model_validator(mode="after")
     def _queues_hold_a_group(self) -> Self:
-        # A group that does not fit would be refused, and tried again, until it ran into its deadline.
+        # A group that does not fit would be refused and retried until its deadline.
         generator, reward = self.generator, self.reward
         for names, room in (
             (
@@ -132,8 +132,8 @@ class RunConfig(Section):
         ):
             if room < self.grpo.group_size:
                 raise ValueError(
-                    f"{names} ({room}) must be at least grpo.group_size ({self.grpo.group_size}): a service takes the "
-                    "completions of a group together"
+                    f"{names} ({room}) must be at least grpo.group_size ({self.grpo.group_size}): a service accepts "
+                    "the completions of a group together"
                 )
         return self
 
@@ -142,12 +142,12 @@ class RunConfig(Section):
         if self.grpo.group_size == 1 and self.advantage.baseline in ("group_mean", "leave_one_out", "second_best"):
             raise ValueError(
                 f"grpo.group_size: must be at least 2 with advantage.baseline {self.advantage.baseline!r} (given: 1): "
-                "a group of one has no one to compare with"
+                "a group of one has nothing to compare with"
             )
         if self.advantage.per_verifier and self.kl.place == "reward" and self.kl.reward_level == "completion":
             raise ValueError(
-                'kl.reward_level "completion" takes the KL from the one reward of a completion, which '
-                'advantage.per_verifier does not have: use "token"'
+                'kl.reward_level "completion" subtracts the KL from the reward of a completion, and '
+                'with advantage.per_verifier there is no single reward: use "token"'
             )
         for name, is_on in (
             ("advantage.per_verifier", self.advantage.per_verifier),
@@ -155,14 +155,14 @@ class RunConfig(Section):
         ):
             if is_on and self.reward.shapes:
                 raise ValueError(
-                    f"{name} takes the verifiers' values one by one, before [reward] makes one reward of them: leave "
+                    f"{name} uses the verifiers' values one by one, before [reward] combines them: leave "
                     "reward.verification_reward, format, overlong, length, cosine, repetition and the others at their "
-                    "defaults, and name r1_format, soft_overlong or repetition_penalty among the data's verifiers"
+                    "defaults, and name r1_format, soft_overlong or repetition_penalty as verifiers in the data"
                 )
         if self.correction.is_on and self.loss.baseline == "behavior":
             raise ValueError(
-                "loss.baseline: correction weighs the proximal policy against the behavior policy: set it to "
-                '"proximal"; with "behavior" the ratio itself is taken against what was sampled'
+                "loss.baseline: correction compares the proximal policy with the behavior policy: set it to "
+                '"proximal"; with "behavior" the ratio itself already uses the engine\'s probabilities'
             )
         return self
 
@@ -175,8 +175,8 @@ class RunConfig(Section):
                 "reward.overlong.max_length_tokens" if overlong.max_length_tokens else "sampling.max_completion_tokens"
             )
             raise ValueError(
-                f"reward.overlong.buffer_tokens ({overlong.buffer_tokens}) must be at most {field} ({limit}): even an "
-                "empty completion would be punished for its length"
+                f"reward.overlong.buffer_tokens ({overlong.buffer_tokens}) must be at most {field} ({limit}): "
+                "otherwise even an empty completion is punished for its length"
             )
         return self
 
@@ -186,8 +186,8 @@ class RunConfig(Section):
         ranks = self.launch.num_learner_ranks // self.learner.sequence_parallel_size
         if completions < ranks:
             raise ValueError(
-                f"{completions} completions of an optimizer step for {ranks} ranks: some would never have one; raise "
-                "grpo.groups_per_step or lower launch.num_learner_ranks or grpo.num_mini_batches"
+                f"an optimizer step has {completions} completions for {ranks} ranks, too few for one each: raise "
+                "grpo.groups_per_step, or lower launch.num_learner_ranks or grpo.num_mini_batches"
             )
         return self
 
@@ -198,7 +198,8 @@ class RunConfig(Section):
             if num_ranks % getattr(self.learner, name):
                 raise ValueError(
                     f"learner.{name} ({getattr(self.learner, name)}) must divide the learner's ranks, "
-                    f"launch.num_learner_ranks ({num_ranks}): set these to what is started, also where torchrun does it"
+                    f"launch.num_learner_ranks ({num_ranks}): set these to the ranks that are started, "
+                    "also with torchrun"
                 )
         return self
 
@@ -206,8 +207,8 @@ class RunConfig(Section):
     def _one_gpu_can_be_shared(self) -> Self:
         if self.generator.sleep_while_training and self.grpo.max_staleness > 0:
             raise ValueError(
-                f"generator.sleep_while_training needs grpo.max_staleness 0 (it is {self.grpo.max_staleness}): with "
-                "more the generator samples while the learner trains"
+                f"generator.sleep_while_training needs grpo.max_staleness 0 (it is {self.grpo.max_staleness}): above "
+                "0 the generator samples while the learner trains"
             )
         if not self.launch.single_gpu:
             return self
@@ -225,35 +226,35 @@ class RunConfig(Section):
             )
         if self.generator.gpu_memory_utilization >= 0.9:
             raise ValueError(
-                "launch.single_gpu: the learner needs a part of the GPU; set generator.gpu_memory_utilization below "
+                "launch.single_gpu: the learner needs a part of the GPU: set generator.gpu_memory_utilization below "
                 f"0.9, for example 0.4 (it is {self.generator.gpu_memory_utilization})"
             )
         return self
 
     @property
     def num_optimizer_steps(self) -> int:
-        """Optimizer steps of the run, when every step has all its mini-batches and none is refused."""
+        """Optimizer steps of the run, if every step has all its mini-batches and none is skipped."""
         return self.run.num_steps * self.grpo.num_epochs * self.grpo.num_mini_batches
 
     @property
     def num_warmup_steps(self) -> int:
-        """Optimizer steps in which the learning rate rises: those of `learner.warmup_ratio` rounded up."""
+        """Optimizer steps during which the learning rate rises; `learner.warmup_ratio` is rounded up."""
         ratio = self.learner.warmup_ratio
         return self.learner.warmup_steps if ratio is None else math.ceil(self.num_optimizer_steps * ratio)
 
     @property
     def max_sequence_tokens(self) -> int:
-        """Longest prompt plus completion."""
+        """Maximum length of prompt plus completion."""
         return self.data.max_prompt_tokens + self.sampling.max_completion_tokens
 
     @property
     def max_model_len(self) -> int:
-        """Context that the engine is started with, in tokens."""
+        """Context length of the engine, in tokens."""
         return self.generator.max_model_len or max(self.max_sequence_tokens, self._longest_evaluation)
 
     @property
     def _longest_evaluation(self) -> int:
-        """Longest held-out prompt plus completion; 0 without an evaluation."""
+        """Maximum length of a held-out prompt plus completion; 0 without an evaluation."""
         if not self.evaluation.sources:
             return 0
         longest = self.evaluation.max_completion_tokens or self.sampling.max_completion_tokens

@@ -1,4 +1,4 @@
-"""What every section of the configuration has in common."""
+"""The base class of every section of the configuration."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ _NUMBERS = (int, float, int | None, float | None)
 class Section(BaseModel):
     """A table of the configuration file.
 
-    Unknown keys are errors. Validation is lax about number types, because a configuration also travels
-    as a `google.protobuf.Struct`, whose numbers are all doubles: 1.0 is a fine integer.
+    Unknown keys are errors. Validation is lax about number types, because a configuration also travels as a
+    `google.protobuf.Struct`, whose numbers are all doubles: 1.0 is a valid integer.
     """
 
     model_config = ConfigDict(
@@ -20,8 +20,8 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _takes_no_flag_for_a_number(cls, values: Any) -> Any:
-        # Lax about numbers, pydantic would read true as 1.
+    def _refuse_flags_as_numbers(cls, values: Any) -> Any:
+        # Lax validation would read true as 1.
         for name, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, bool) and name in cls.model_fields and cls.model_fields[name].annotation in _NUMBERS:
                 raise ValueError(f"{name} must be a number (given: {str(value).lower()})")

@@ -11,85 +11,91 @@ from shoal.config.composition import (
     OverlongConfig,
     RepetitionPenaltyConfig,
 )
+from shoal.config.custom_verifiers import (
+    CustomVerifierConfig,
+    RewardServerConfig,
+    check_names,
+    free_names,
+    installed_verifiers,
+)
 from shoal.config.judge import JudgeConfig
-from shoal.config.own_verifiers import CustomVerifierConfig, RewardServerConfig, check_names, free_names
 from shoal.config.reward_model import RewardModelConfig
 from shoal.config.section import Section
-from shoal.config.verifiers import VerifiersConfig
-from shoal.verifiers import BUILT_IN_VERIFIERS, installed_verifiers
+from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
 
 
 class GeneratorConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the engine's weights; `auto` takes the model's own."""
+    """Type of the engine's weights; `auto` is the model's own."""
     max_model_len: int | None = Field(default=None, ge=2)
-    """Longest prompt plus completion; unset is `data.max_prompt_tokens + sampling.max_completion_tokens`."""
+    """Maximum length of prompt plus completion; unset is `data.max_prompt_tokens + sampling.max_completion_tokens`."""
     tensor_parallel_size: int = Field(default=1, ge=1)
-    """GPUs that share each layer of one generator."""
+    """GPUs that share each layer of a generator."""
     pipeline_parallel_size: int = Field(default=1, ge=1)
-    """Groups of layers of one generator, each on GPUs of its own."""
+    """Stages into which a generator's layers are divided, each on its own GPUs."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    """Share of a GPU's memory that the engine takes. Not used on CPU."""
+    """Share of a GPU's memory that the engine uses. Not used on CPU."""
     cpu_kv_cache_gib: float = Field(default=1.0, gt=0)
-    """Memory for the key-value cache on CPU."""
+    """Size of the key-value cache on CPU, in GiB."""
     max_num_seqs: int = Field(default=256, ge=1)
-    """Most completions that are decoded at once."""
+    """Maximum number of completions that are decoded at once."""
     max_queued_requests: int = Field(default=1024, ge=1)
-    """Completions that may wait beyond those decoded; more are refused with RESOURCE_EXHAUSTED."""
+    """Maximum number of completions that wait; more are refused with RESOURCE_EXHAUSTED."""
     enforce_eager: bool = False
     """Skip compilation and CUDA graphs. Starts faster, samples slower. Always on for CPU."""
     sleep_while_training: bool = False
-    """Give the GPU's memory back while the learner trains on it: the weights go to the host's memory, the key-value
-    cache goes. Needs a GPU, and `grpo.max_staleness` 0."""
+    """Release the GPU's memory while the learner trains on it: moves the weights to the host's memory and discards the
+    key-value cache. Needs a GPU, and `grpo.max_staleness` 0."""
     keep_stale_kv: bool = False
-    """Keep the key-value cache of requests in flight over a weight update instead of recomputing it. Faster,
-    but their log-probabilities are then of no one policy."""
+    """Keep the key-value cache of running requests across a weight update instead of recomputing it. Faster, but their
+    log-probabilities then belong to no single policy."""
 
 
 class RewardConfig(Section):
     num_processes: int = Field(default=2, ge=1)
     """Verifier processes of one reward service."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Longest time for one verifier on one completion; past it the process is killed and the outcome is FAILED."""
+    """Time limit of one verifier for one completion; after it the process is killed and the outcome is FAILED."""
     max_queued: int = Field(default=4096, ge=1)
-    """Completions that may wait; more are refused with RESOURCE_EXHAUSTED."""
+    """Maximum number of completions that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_failed_share: float = Field(default=0.5, gt=0, le=1)
-    """The run is paused when a verifier FAILED on more than this share of its latest completions: an outage is not
-    trained on. 1 never pauses."""
+    """Pause the run when a verifier FAILED on more than this share of its latest completions, so that the run does not
+    train through an outage. 1 never pauses."""
     outage_window: int = Field(default=64, ge=1)
-    """Completions of each verifier that this share is taken of."""
+    """Latest completions of each verifier over which `max_failed_share` is measured."""
     verification_reward: float = Field(default=1.0, ge=0)
     """Factor of the weighted sum of the verifiers' values."""
     apply_verifiable_reward: bool = True
-    """Pay what verifiers say. Otherwise they are asked and reported, and only the parts below pay."""
+    """Include the verifiers' values in the reward. Otherwise they are only computed and reported, and the reward
+    consists of the parts below."""
     only_reward_good_outputs: bool = False
-    """Pay what verifiers say only of completions that ended by themselves and are not empty."""
+    """Include the verifiers' values only for completions that ended by themselves and are not empty."""
     non_stop_penalty: float | None = None
-    """The whole reward of a completion that did not end by itself, in place of all else."""
+    """Reward of a completion that did not end by itself; replaces everything else."""
     remap: dict[str, str] = Field(default_factory=dict)
-    """Names of the data's verifier column -> verifiers to use in their place (open-instruct's `remap_verifier`)."""
+    """Names in the data's verifier column -> verifiers that replace them (open-instruct's `remap_verifier`)."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """Verifier -> factor of its values, beside the weight of the source; 1 for those not named."""
+    """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
     format: FormatRewardConfig = FormatRewardConfig()
-    """A form that is asked for."""
+    """A reward for the required format."""
     overlong: OverlongConfig = OverlongConfig()
-    """A penalty near the length limit."""
+    """A penalty for completions near the length limit."""
     length: LengthPenaltyConfig = LengthPenaltyConfig()
-    """A penalty by length."""
+    """A penalty that grows with length."""
     cosine: CosineLengthConfig = CosineLengthConfig()
-    """A reward by length and correctness."""
+    """A reward that depends on length and correctness."""
     repetition: RepetitionPenaltyConfig = RepetitionPenaltyConfig()
     """A penalty for repetition."""
     verifiers: VerifiersConfig = VerifiersConfig()
-    """Options of verifiers, by their names."""
+    """Options of verifiers, by name."""
     judge: JudgeConfig = JudgeConfig()
     """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
     model: RewardModelConfig = RewardModelConfig()
     """The reward model behind the label `reward_model`."""
     custom: dict[str, CustomVerifierConfig] = Field(default_factory=dict)
-    """Verifiers of yours, by the names that the data has for them."""
+    """Custom verifiers, by the names that the data uses."""
     servers: dict[str, RewardServerConfig] = Field(default_factory=dict)
-    """Other servers whose verifiers are used, by any names."""
+    """Other servers whose verifiers are used, by names of your choice."""
 
     @field_validator("custom")
     @classmethod
@@ -103,24 +109,24 @@ class RewardConfig(Section):
 
     @field_validator("remap", "weights")
     @classmethod
-    def _names_are_in_lower_case(cls, given: dict[str, Any]) -> dict[str, Any]:
-        # As those of the data are read.
-        return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in given.items()}
+    def _names_are_in_lower_case(cls, table: dict[str, Any]) -> dict[str, Any]:
+        # The names in the data are read in lower case, too.
+        return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in table.items()}
 
     @property
     def verifiers_here(self) -> frozenset[str]:
-        """Names of verifiers that are known without asking anybody."""
+        """Names of verifiers that are known without asking a server."""
         declared = [name for server in self.servers.values() for name in server.verifiers]
         return BUILT_IN_VERIFIERS | installed_verifiers() | self.custom.keys() | frozenset(declared)
 
     @property
     def known_verifiers(self) -> frozenset[str] | None:
-        """Names that data may have; None where a server has still to be asked for its own."""
+        """Names that data may use; None where a server has yet to list its own."""
         return self.verifiers_here if all(server.verifiers for server in self.servers.values()) else None
 
     @property
     def shapes(self) -> bool:
-        """Whether a reward is more than its verifiers' values by their weights."""
+        """Whether the reward is more than the weighted sum of the verifiers' values."""
         return (
             self.verification_reward != 1
             or not self.apply_verifiable_reward
@@ -133,31 +139,32 @@ class RewardConfig(Section):
 
 class CoordinatorConfig(Section):
     worker_timeout_s: float = Field(default=300.0, gt=0)
-    """Longest wait for workers of each kind to register and load, at the start and whenever none is left."""
+    """Maximum wait for a worker of each kind to register and load, at the start and whenever none is left."""
     sampling_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest time for sampling and scoring one group. Past it the group is issued once more, then dropped."""
+    """Maximum time to sample and score one group. After it the group is issued once more, then dropped."""
     train_step_timeout_s: float = Field(default=3600.0, gt=0)
-    """Longest time for one train step."""
+    """Maximum time of one train step."""
 
 
 class WeightsConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Transport of the broadcast group; `auto` is nccl when the learner has a GPU of its own, else gloo."""
+    """Transport of the broadcast group; `auto` is nccl if the learner has its own GPU, else gloo."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors on the wire; `auto` is the generators' `generator.dtype`, or the model's own."""
     store_port: int = Field(default=0, ge=0, le=65535)
-    """Port of the group's TCPStore on the learner; 0 takes a free one. Fix it where a firewall stands between."""
+    """Port of the group's TCPStore on the learner; 0 takes a free one. Set it if there is a firewall in between."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Deadline of one publish attempt. Past it the group is aborted and the generators that answer get another."""
+    """Deadline of one publish attempt. After it the group is aborted, and a new one serves the generators that
+    answer."""
     ready_timeout_s: float = Field(default=5.0, gt=0)
-    """Time that generators have to pause and receive; laggards are cut from the epoch."""
+    """Time for generators to pause and be ready to receive; slower ones are left out of the epoch."""
     canary_tolerance: float = Field(default=0.5, gt=0)
-    """Mean absolute difference between engine and learner on the log-probabilities of the canary prompt, in nats,
-    beyond which a load has failed. bfloat16 makes about 0.1; wrong weights make several."""
+    """Largest accepted difference between engine and learner on the canary prompt: mean absolute difference of the
+    log-probabilities, in nats. Above it the load has failed. bfloat16 causes about 0.1, wrong weights several nats."""
 
 
 class LaunchConfig(Section):
-    """What `shoal train` starts on this machine. Elsewhere the number of processes is the deployment's."""
+    """Processes that `shoal train` starts on this machine. Elsewhere the deployment decides their number."""
 
     num_generators: int = Field(default=1, ge=1)
     """Generator processes."""
@@ -166,7 +173,7 @@ class LaunchConfig(Section):
     num_learner_ranks: int = Field(default=1, ge=1)
     """Learner processes."""
     single_gpu: bool = False
-    """One learner rank and one generator share the first GPU; weights travel by gloo, since NCCL refuses two members
-    on one GPU. `generator.gpu_memory_utilization` has to leave the learner room."""
+    """Let one learner rank and one generator share the first GPU. Weights travel by gloo, since NCCL refuses two
+    members on one GPU. `generator.gpu_memory_utilization` must leave memory for the learner."""
     coordinator_port: int = Field(default=0, ge=0, le=65535)
     """Port of the coordinator; 0 takes a free one."""

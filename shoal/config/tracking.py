@@ -1,4 +1,4 @@
-"""The `[tracking]` table: where a run's metrics go besides `metrics.jsonl`."""
+"""The `[tracking]` table: trackers of metrics besides `metrics.jsonl`."""
 
 from typing import Literal
 
@@ -8,15 +8,15 @@ from shoal.config.section import Section
 
 
 class TrackingConfig(Section):
-    """Each needs its package on the coordinator's machine: `pip install 'shoal[tracking]'`."""
+    """Trackers need their packages on the coordinator's machine: `pip install 'shoal[tracking]'`."""
 
     tensorboard: bool = False
     """Write TensorBoard event files to `tensorboard/` in the run's folder."""
     wandb: Literal["disabled", "online", "offline"] = "disabled"
-    """Send to Weights & Biases, or write to `wandb/` in the run's folder for `wandb sync`."""
+    """Send metrics to Weights & Biases, or write them to `wandb/` in the run's folder for a later `wandb sync`."""
     wandb_project: str = Field(default="shoal", min_length=1)
     """Weights & Biases project."""
     wandb_entity: str | None = Field(default=None, min_length=1)
-    """Weights & Biases user or team; unset is the account's own."""
+    """Weights & Biases user or team; unset is the default of the account."""
     wandb_group: str | None = Field(default=None, min_length=1)
-    """Weights & Biases group that the run belongs to."""
+    """Weights & Biases group of the run."""

@@ -1,4 +1,4 @@
-"""Where prompts come from: files, Hugging Face data sets and tasks; mixed, templated and put in order."""
+"""Prompts: read from files, Hugging Face data sets and tasks, then mixed, templated and ordered."""
 
 from shoal.data.load import load_prompts
 from shoal.data.prompt_set import PromptSet, held_out_prompts

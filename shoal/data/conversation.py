@@ -1,5 +1,6 @@
-"""One row read as a conversation with its ground truths."""
+"""Conversations: reads one row as messages with ground truths."""
 
+import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,29 +10,29 @@ import numpy as np
 
 from shoal.config.data import SourceConfig
 from shoal.config.services import RewardConfig
+from shoal.config.verifiers import UNLABELED_VERIFIERS
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.rollout import ChatMessage, GroundTruth
-from shoal.verifiers import UNLABELED_VERIFIERS
 
-_MOST_EXACT = 2**53
-"""A double holds every whole number up to it."""
+_MAX_EXACT = 2**53
+"""Largest whole number below which a double represents every one exactly."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a row asks and what its answers are judged by."""
+    """The messages of a row, and the labels that its answers are compared with."""
 
     where: str
     messages: tuple[ChatMessage, ...]
-    """The model's answer comes next."""
+    """The messages before the model's answer."""
     ground_truths: tuple[GroundTruth, ...]
 
     @property
-    def asked(self) -> str:
-        """The conversation without system messages, one "role: content" after the other."""
-        asked = [message for message in self.messages if message.role != "system"]
-        return "\n".join(f"{message.role}: {message.content}" for message in asked)
+    def question(self) -> str:
+        """The messages without system messages, each as "role: content"."""
+        messages = [message for message in self.messages if message.role != "system"]
+        return "\n".join(f"{message.role}: {message.content}" for message in messages)
 
 
 def conversation_of(
@@ -39,10 +40,10 @@ def conversation_of(
 ) -> Conversation:
     """Reads a row by the columns that the source names.
 
-    A last message of the assistant is the reference answer and is dropped. A system prompt of the source takes
-    the place of the row's own.
+    Drops a final message of the assistant, which is the reference answer. A system prompt of the source replaces the
+    row's own.
 
-    Raises `InvalidArgument` that says where the row is and what is wrong with it.
+    Raises `InvalidArgument`, which names the row and what is wrong with it.
     """
     messages = messages_of(row, _column(row, source.messages_column), source.messages_column)
     if len(messages) > 1 and messages[-1].role == "assistant":
@@ -54,7 +55,7 @@ def conversation_of(
 
 
 def _column(row: Row, name: str) -> Any:
-    """A row's value by column name; a name with dots reaches into columns that hold tables."""
+    """Returns the value in a column of a row; a dot in the name selects a key in a column of tables."""
     if name not in row.values and "." in name:
         outer, _, inner = name.partition(".")
         value = row.values.get(outer)
@@ -68,7 +69,7 @@ def _column(row: Row, name: str) -> Any:
 
 
 def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
-    """What a column holds, a list of messages or one question, as messages. Raises `InvalidArgument`."""
+    """Reads a list of messages, or one question, as messages. Raises `InvalidArgument`."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
@@ -79,7 +80,7 @@ def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
         content = message.get("content") if isinstance(message, Mapping) else None
         if not isinstance(role, str) or not isinstance(content, str):
             raise InvalidArgument(
-                f"{row.where}: each of {column} needs a role and a content, both text (found: {message!r:.80})"
+                f"{row.where}: each message in {column} needs a role and a content, both text (found: {message!r:.80})"
             )
         messages.append(ChatMessage(role, _unicode(row, content, column)))
     return tuple(messages)
@@ -98,11 +99,11 @@ def _unicode(row: Row, text: str, column: str) -> str:
 def ground_truths_of(
     row: Row, source: SourceConfig, known_verifiers: Collection[str] | None, reward: RewardConfig
 ) -> tuple[GroundTruth, ...]:
-    """What a row's answers are judged by, with the names and weights that `reward` gives.
+    """Reads the verifiers and labels of a row, with the names and weights that `reward` gives.
 
     A verifier that reads no label needs none.
 
-    Raises `InvalidArgument` for a row without label or verifier, or one of an unknown verifier.
+    Raises `InvalidArgument` for a row without label or verifier, or with an unknown verifier.
     """
     named = source.verifier if source.verifier is not None else _column(row, source.verifier_column)
     if isinstance(named, str):
@@ -111,7 +112,8 @@ def ground_truths_of(
         names = named
     else:
         raise InvalidArgument(
-            f"{row.where}: {source.verifier_column} must be a verifier's name or a list of them (found: {named!r:.80})"
+            f"{row.where}: {source.verifier_column} must be the name of a verifier or a list of names "
+            f"(found: {named!r:.80})"
         )
     verifiers = [_verifier(row, name, known_verifiers, reward) for name in names]
     if UNLABELED_VERIFIERS.issuperset(verifiers) and row.values.get(source.ground_truth_column) is None:
@@ -135,25 +137,33 @@ def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None, rewa
     name = name.lower()
     name = reward.remap.get(name, name)
     if known_verifiers is not None and name not in known_verifiers:
-        known = ", ".join(sorted(known_verifiers))
         raise InvalidArgument(
-            f"{row.where}: no verifier is called {name!r}; known: {known}. Data set names that are no verifier are "
-            "mapped with reward.remap, or with the source's `verifier`"
+            f"{row.where}: {unknown_verifier(name, known_verifiers)}. Map the name of a data set to a verifier with "
+            "reward.remap, or set the source's `verifier`"
         )
     return name
 
 
+def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
+    """Describes a name that no verifier has, with the nearest name that one has."""
+    near = difflib.get_close_matches(name, known_verifiers, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"no verifier is called {name!r}{hint}; known: {', '.join(sorted(known_verifiers))}"
+
+
 def _label(row: Row, label: Any, column: str) -> Any:
-    """The label as it may travel. A number that is an answer goes as text, as it was written, since those of a
-    `google.protobuf.Value` are doubles; what stands in an object goes as it is, as far as a double holds it."""
+    """Converts a label for its travel as a `google.protobuf.Value`, whose numbers are doubles.
+
+    A number that is an answer becomes text, as it was written; a number inside an object stays a number if a double
+    represents it."""
     if label is None:
-        raise InvalidArgument(f"{row.where}: {column} is null; a label is needed to judge answers by")
+        raise InvalidArgument(f"{row.where}: {column} is null; answers need a label to be compared with")
     if isinstance(label, str):
         return _unicode(row, label, column)
     if isinstance(label, bool):
         return label
     if isinstance(label, float) and not math.isfinite(label):
-        raise InvalidArgument(f"{row.where}: {column} is {label}, which no answer can be compared with")
+        raise InvalidArgument(f"{row.where}: {column} is {label}; no answer can be compared with it")
     if isinstance(label, float):
         return np.format_float_positional(label, trim="-")  # 72 and 0.00001, not 72.0 and 1e-05
     if isinstance(label, int):
@@ -166,10 +176,10 @@ def _label(row: Row, label: Any, column: str) -> Any:
 
 
 def _value(row: Row, value: Any, column: str) -> Any:
-    """A value in a label's object: 5 in {"maximum": 5} is a number for whoever reads the label, not the text "5"."""
+    """Converts a value inside a label's object, where 5 in {"maximum": 5} stays a number and does not become "5"."""
     if isinstance(value, list):
         return [_value(row, item, column) for item in value]
-    is_held = isinstance(value, float) or (isinstance(value, int) and abs(value) <= _MOST_EXACT)
-    if value is None or (is_held and math.isfinite(value)):
+    is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) <= _MAX_EXACT)
+    if value is None or (is_exact and math.isfinite(value)):
         return value
     return _label(row, value, column)

@@ -1,6 +1,6 @@
-"""Random draws that stay the same over releases of numpy and Python.
+"""Random draws that stay the same across releases of numpy and Python.
 
-numpy promises that for the raw output of its bit generators only, not for what `Generator` makes of it.
+numpy guarantees this only for the raw output of its bit generators, not for the methods of `Generator`.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ def _bits(seed: str) -> np.random.PCG64:
 
 
 def permutation(seed: str, length: int) -> npt.NDArray[np.intp]:
-    """[length] the numbers 0 to length - 1 in an order drawn from `seed`."""
+    """Returns [length] the numbers 0 to length - 1 in an order drawn from `seed`."""
     return np.argsort(_bits(seed).random_raw(length), kind="stable")
 
 
 def draw_distinct(seed: str, limit: int, count: int) -> list[int]:
-    """`count` different numbers from 0 to limit - 1, in the order drawn from `seed`."""
+    """Returns `count` different numbers from 0 to limit - 1, drawn from `seed`, in the order drawn."""
     assert count <= limit
     if limit <= 4 * count:
         return [int(number) for number in permutation(seed, limit)[:count]]

@@ -12,15 +12,15 @@ from shoal.paths import local_path
 
 
 def read_file(source: SourceConfig) -> RowSource:
-    """All rows of the file that `source.path` names; JSONL lines are numbered from 1 in messages.
+    """Reads all rows of the file that `source.path` names; messages number JSONL lines from 1.
 
-    Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with its line).
+    Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
     """
     assert source.path is not None
     path = local_path(source.path, "data.sources: path")
     if not path.is_file():
         raise InvalidArgument(
-            f"data source {path}: there is no such file on this machine, the coordinator's; `path` of a source names a "
+            f"data source {path}: there is no such file on the coordinator's machine; `path` of a source names a "
             ".jsonl or .parquet file"
         )
     suffix = path.suffix.lower()
@@ -30,7 +30,9 @@ def read_file(source: SourceConfig) -> RowSource:
         elif suffix == ".parquet":
             rows = list(_parquet(path, wanted_columns(source)))
         else:
-            raise InvalidArgument(f"data source {path}: {suffix or 'no suffix'!r} is not read; give .jsonl or .parquet")
+            raise InvalidArgument(
+                f"data source {path}: {suffix or 'no suffix'!r} is not supported; give .jsonl or .parquet"
+            )
     except OSError as error:
         raise InvalidArgument(f"data source {path} cannot be read: {error}") from None
     if not rows:
@@ -49,10 +51,10 @@ def _jsonl(path: Path) -> Iterator[Row]:
                 continue
             try:
                 values = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError) as error:  # JSONDecodeError, UnicodeDecodeError; nested without end
+            except (ValueError, RecursionError) as error:  # JSONDecodeError, UnicodeDecodeError; nested too deeply
                 raise InvalidArgument(f"{where}: not a line of JSON: {error}") from None
             if not isinstance(values, dict):
-                raise InvalidArgument(f"{where}: a JSON object is needed, one a line (found: {type(values).__name__})")
+                raise InvalidArgument(f"{where}: each line must be one JSON object (found: {type(values).__name__})")
             yield Row(number, where, values)
             number += 1
 

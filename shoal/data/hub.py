@@ -7,10 +7,10 @@ from shoal.paths import local_path
 
 
 def read_dataset(source: SourceConfig) -> RowSource:
-    """All rows of one split of a data set: a hub name, a folder of data files, or a folder that
+    """Reads all rows of one split of a data set: a hub name, a folder of data files, or a folder that
     `Dataset.save_to_disk` wrote.
 
-    Raises `InvalidArgument` when it is not there, cannot be reached, or lacks a column; or when the package
+    Raises `InvalidArgument` when it does not exist, cannot be reached or lacks a column, and when the package
     `datasets` is not installed.
     """
     name = source.dataset
@@ -25,9 +25,9 @@ def read_dataset(source: SourceConfig) -> RowSource:
             saved = datasets.load_from_disk(str(folder))
             table = saved[source.split] if isinstance(saved, datasets.DatasetDict) else saved
         else:
-            place = str(folder) if folder.is_dir() else name
-            table = datasets.load_dataset(place, source.dataset_config, split=source.split)
-    # Network, file system, its own errors, a split or configuration that is not there.
+            location = str(folder) if folder.is_dir() else name
+            table = datasets.load_dataset(location, source.dataset_config, split=source.split)
+    # Network, file system, errors of its own, a missing split or configuration.
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error

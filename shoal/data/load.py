@@ -9,7 +9,7 @@ import numpy as np
 from shoal.config.data import DataConfig, SourceConfig
 from shoal.config.model import ModelConfig
 from shoal.config.services import RewardConfig
-from shoal.data.conversation import Conversation, conversation_of
+from shoal.data.conversation import Conversation, conversation_of, unknown_verifier
 from shoal.data.files import read_file
 from shoal.data.hub import read_dataset
 from shoal.data.mixing import select_rows
@@ -17,10 +17,10 @@ from shoal.data.prompt_set import PromptSet
 from shoal.data.rows import RowSource
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
-from shoal.models import load_tokenizer
-from shoal.rollout import MOST_WEIGHT, Prompt
+from shoal.models.model_folder import load_tokenizer
+from shoal.rollout import MAX_WEIGHT, Prompt
 
-# Texts that are tokenized in one call, which goes over all cores.
+# Texts per tokenizer call, which runs on all cores.
 _BATCH = 1024
 
 
@@ -36,12 +36,11 @@ def load_prompts(
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
-    Of `reward` it applies what is said of verifiers' names and weights.
-    `known_verifiers` are the names that rows may use, None that any will do. `tokenizer` saves loading the
-    model's again.
+    `reward` gives the names and weights of verifiers. `known_verifiers` are the names that rows may use; None allows
+    any. `tokenizer` saves loading the model's again.
 
-    Raises `InvalidArgument` for an empty source, a malformed row (by file and line), an unknown verifier, a
-    chat template that fails, and when every prompt is too long.
+    Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or a failing
+    chat template, and when every prompt is too long.
     """
     check_verifier_names(reward, known_verifiers)
     if tokenizer is None:
@@ -60,14 +59,8 @@ def load_prompts(
             if len(token_ids) > data.max_prompt_tokens:
                 lengths_dropped += [len(token_ids)] * uses[number]
                 continue
-            prompt = Prompt(
-                prompt_id=f"{rows.name}:{rows.rows[number].number}",
-                token_ids=np.array(token_ids, dtype=np.int32),
-                text=text,
-                ground_truths=conversation.ground_truths,
-                messages=conversation.messages,
-            )
-            kept[number] = (prompt, conversation.asked)
+            prompt_id = f"{rows.name}:{rows.rows[number].number}"
+            kept[number] = (_prompt(prompt_id, conversation, text, token_ids), conversation.question)
         for repeat in range(max(uses.values())):
             for number, (prompt, question) in kept.items():
                 if uses[number] > repeat:
@@ -87,20 +80,28 @@ def load_prompts(
     )
 
 
+def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: list[int]) -> Prompt:
+    return Prompt(
+        prompt_id=prompt_id,
+        token_ids=np.array(token_ids, dtype=np.int32),
+        text=text,
+        ground_truths=conversation.ground_truths,
+        messages=conversation.messages,
+    )
+
+
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
-    """Raises `InvalidArgument` for settings of verifiers that there are not, which would change nothing, and for
-    weights too large."""
+    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for weights that are
+    too large."""
     for name, weight in reward.weights.items():
-        if abs(weight) > MOST_WEIGHT:
+        if abs(weight) > MAX_WEIGHT:
             raise InvalidArgument(
-                f"reward.weights.{name} must be at most {MOST_WEIGHT:g} either way (given: {weight:g})"
+                f"reward.weights.{name} must be at most {MAX_WEIGHT:g} either way (given: {weight:g})"
             )
     for field, names in (("reward.weights", reward.weights), ("reward.remap", reward.remap.values())):
         for name in names:
             if known_verifiers is not None and name not in known_verifiers:
-                raise InvalidArgument(
-                    f"{field}: no verifier is called {name!r}; known: {', '.join(sorted(known_verifiers))}"
-                )
+                raise InvalidArgument(f"{field}: {unknown_verifier(name, known_verifiers)}")
 
 
 def _read(source: SourceConfig) -> RowSource:
@@ -112,11 +113,11 @@ def _read(source: SourceConfig) -> RowSource:
 
 
 def _tokenize(conversations: Sequence[Conversation], tokenizer: Any) -> list[tuple[str, list[int]]]:
-    """Text and token ids of each conversation, in order."""
+    """Returns text and token ids of each conversation, in order."""
     texts = [_render(conversation, tokenizer) for conversation in conversations]
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):
-        # The template writes the special tokens itself.
+        # The template already writes the special tokens.
         token_ids += tokenizer(texts[start : start + _BATCH], add_special_tokens=False)["input_ids"]
     for conversation, ids in zip(conversations, token_ids, strict=True):
         if not ids:
@@ -133,7 +134,7 @@ def _render(conversation: Conversation, tokenizer: Any) -> str:
     try:
         messages = [{"role": message.role, "content": message.content} for message in conversation.messages]
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except Exception as error:  # A template is a program: it raises what it likes.
+    except Exception as error:  # A template is a program: it may raise anything.
         raise InvalidArgument(
             f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) refuses the "
             f"messages: {str(error) or type(error).__name__}"

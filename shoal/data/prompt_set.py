@@ -1,4 +1,4 @@
-"""Prompts in an endless order whose position is its whole state."""
+"""Prompt sets: prompts in an endless order, whose only state is a position."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class PromptSet:
 
     prompts: Sequence[Prompt]
     questions: Sequence[str]
-    """What each prompt asks, without system messages and template: equal for prompts that ask the same."""
+    """The question of each prompt, without system messages and template: equal for prompts that ask the same."""
     num_dropped_too_long: int = 0
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
     seed: int = 0
@@ -31,21 +31,21 @@ class PromptSet:
         return len(self.prompts)
 
     def at(self, position: int) -> Prompt:
-        """The prompt at a position, from 0, of the endless order; depends on seed and position alone."""
+        """Returns the prompt at a position, from 0, of the endless order; it depends only on seed and position."""
         if position < 0:
             raise ValueError(f"position must be at least 0 (given: {position})")
-        number_of_pass, place = divmod(position, len(self.prompts))
+        number_of_pass, index = divmod(position, len(self.prompts))
         if not self.shuffle:
-            return self.prompts[place]
+            return self.prompts[index]
         if self._order is None or self._order[0] != number_of_pass:
-            # Only the latest is kept: positions are visited nearly in order.
+            # Keep only the latest order: positions are visited nearly in sequence.
             self._order = (number_of_pass, permutation(f"pass:{self.seed}:{number_of_pass}", len(self.prompts)))
-        return self.prompts[int(self._order[1][place])]
+        return self.prompts[int(self._order[1][index])]
 
 
 def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> list[Prompt]:
-    """The first `num_prompts` candidates, in their own order, that ask none of the questions `trained_on`, and no
-    question twice. Fewer if there are not so many.
+    """Returns the first `num_prompts` candidates, in order, whose question is not in `trained_on`, each question once.
+    Returns fewer if there are not enough.
 
     Raises `InvalidArgument` when none is left.
     """
@@ -58,6 +58,6 @@ def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_promp
     if not chosen:
         raise InvalidArgument(
             f"evaluation.sources: all {len(candidates)} questions are among the training prompts; "
-            "give another task_seed, split or file, or ask them all the same: evaluation.held_out = false"
+            "give another task_seed, split or file, or set evaluation.held_out to false to ask them anyway"
         )
     return chosen

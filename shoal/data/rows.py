@@ -1,4 +1,4 @@
-"""Rows: what every kind of source gives before it is made into prompts."""
+"""Rows: the records of a source, before they become prompts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ class Row:
     """One record of a source."""
 
     number: int
-    """Place in the source, from 0; a prompt's id holds it."""
+    """Index in the source, from 0; part of the prompt id."""
     where: str
-    """For messages to people: "questions.jsonl:7"."""
+    """Location for messages: "questions.jsonl:7"."""
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """A source with its rows in their own order."""
+    """A source with its rows, in their original order."""
 
     name: str
-    """Same on every machine and in every run; the first half of a prompt's id."""
+    """Name that is the same on every machine and in every run; the first half of a prompt id."""
     rows: list[Row]
 
 
 def wanted_columns(source: SourceConfig) -> list[str]:
-    """The columns that prompts are made from."""
+    """Returns the columns that prompts are made from."""
     columns = [source.messages_column, source.ground_truth_column]
     return columns if source.verifier is not None else [*columns, source.verifier_column]

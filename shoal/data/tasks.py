@@ -1,4 +1,4 @@
-"""Rows from tasks that make their own questions: Shoal's sums, and reasoning-gym's."""
+"""Rows from tasks that generate questions: Shoal's sums, and reasoning-gym."""
 
 import difflib
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ ARITHMETIC = "arithmetic"
 
 
 def make_task(source: SourceConfig) -> RowSource:
-    """`task_size` questions of the task, drawn from `task_seed`, each with its verifier and label.
+    """Generates `task_size` questions of a task from `task_seed`, each with its verifier and label.
 
-    The columns have the names that the source's settings give. Raises `InvalidArgument` for an unknown task or
-    option, or a size that the task cannot reach.
+    The settings of the source name the columns. Raises `InvalidArgument` for an unknown task or option, or a size that
+    the task cannot reach.
     """
     assert source.task is not None
     questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
@@ -40,13 +40,13 @@ def make_task(source: SourceConfig) -> RowSource:
 
 
 def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
-    """Sums of two numbers from 0 to `max_operand` (default 49), no two alike."""
+    """Generates different sums of two numbers from 0 to `max_operand` (default 49)."""
     options = dict(source.task_options)
     largest = options.pop("max_operand", 49)
     if options:
         raise InvalidArgument(f"task arithmetic has no option {sorted(options)[0]!r}; known: max_operand")
     if isinstance(largest, float) and largest.is_integer():
-        largest = int(largest)  # a configuration that traveled as a Struct
+        largest = int(largest)  # after traveling as a Struct
     if not isinstance(largest, int) or isinstance(largest, bool) or not 0 <= largest < 2**31:
         raise InvalidArgument(
             f"task arithmetic: max_operand must be a whole number from 0 to 2^31-1 (given: {largest})"
@@ -85,7 +85,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
 
 
 def _whole(value: Any) -> Any:
-    """Whole numbers as int again, after a configuration traveled as a Struct, whose numbers are doubles."""
+    """Converts whole numbers back to int, after traveling as a Struct, whose numbers are doubles."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

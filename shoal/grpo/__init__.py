@@ -1,1 +1,1 @@
-"""The maths of GRPO that needs no tensors: advantages, seeds, pacing, packing."""
+"""The math of GRPO that needs no tensors: advantages, seeds, pacing, packing."""

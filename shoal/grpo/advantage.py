@@ -1,7 +1,7 @@
-"""From the rewards of a step's groups to one advantage for each completion.
+"""Advantages of completions, from the rewards of a step's groups.
 
-`advantage = (reward - baseline) / scale`, by the parts that `[advantage]` names; docs/algorithms.md says which of them
-make which paper's estimator. What stands at single tokens is in `shoal.grpo.token_advantage`.
+`advantage = (reward - baseline) / scale`, with the baseline and the scale that `[advantage]` names. docs/algorithms.md
+lists the estimators of the papers. `shoal.grpo.token_advantage` computes the advantages of single tokens.
 
 None stands for a completion without a reward: its verifier failed, or it cannot be judged. It takes no part in any
 statistic and gets None back. Sums are exact (`math.fsum`), so that neither order nor grouping of a batch matters.
@@ -17,15 +17,15 @@ from shoal.grpo.moments import Moments
 Values = Sequence[float | None]
 """One value for each completion of a group, None where there is none."""
 
-_NOTHING_SEEN = Moments()
+_NO_MOMENTS = Moments()
 
 WITHIN_GROUP = ("group_mean", "leave_one_out", "second_best", "length_weighted")
-"""Baselines that come from a group's own rewards: equal rewards are then worth exactly 0."""
+"""Baselines that come from a group's own rewards: equal rewards then have an advantage of exactly 0."""
 
 
 @dataclass(frozen=True)
 class RewardGroup:
-    """What the completions of one prompt earned.
+    """The rewards of the completions of one prompt.
 
     Example: `RewardGroup(rewards=(1.0, 0.0, None))`.
     """
@@ -33,32 +33,32 @@ class RewardGroup:
     rewards: tuple[float | None, ...]
     """[N] the reward of each completion."""
     parts: tuple[tuple[float | None, ...], ...] = ()
-    """[N][K] what each verifier gave it; needed with `per_verifier`."""
+    """[N][K] the value of each verifier; needed with `per_verifier`."""
     part_weights: tuple[float, ...] = ()
     """[K]"""
     num_tokens: tuple[int, ...] = ()
     """[N] lengths; needed with baseline "length_weighted"."""
     greedy_reward: float | None = None
-    """Of the prompt's greedy completion; needed with baseline "greedy"."""
+    """The reward of the prompt's greedy completion; needed with baseline "greedy"."""
 
 
 def weighted_sum(values: Values, weights: Sequence[float]) -> float | None:
-    """The sum over those values that there are; None when there is none."""
+    """Sums the values that are not None; None when all are."""
     products = [weight * value for value, weight in zip(values, weights, strict=True) if value is not None]
     return math.fsum(products) if products else None
 
 
 def completion_advantages(
-    config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments = _NOTHING_SEEN
+    config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments = _NO_MOMENTS
 ) -> list[list[float | None]]:
-    """`(clip(reward) - baseline) / scale` for each completion of each group, held within `reward_clip`.
+    """Computes `(clip(reward) - baseline) / scale` for each completion of each group, clipped to +-`reward_clip`.
 
-    The batch's statistics ("batch_mean", "batch_std", "nonzero_share") are over all groups that are given; the run's
-    ("running_mean", "running_std") are `moments`, which `seen_rewards` has brought up to these groups. A group with a
-    single reward, and one with equal rewards, get exactly 0 where the baseline comes from the group itself:
-    in floating point the mean of equal numbers need not equal them, which a division would blow up.
+    The batch's statistics ("batch_mean", "batch_std", "nonzero_share") cover all of `groups`. The run's statistics
+    ("running_mean", "running_std") are `moments`, to which `seen_rewards` has already added these groups. A group with
+    a single reward, or with equal rewards, gets exactly 0 where the baseline comes from the group itself: in floating
+    point the mean of equal numbers need not equal them, and the division would blow up the difference.
 
-    Example: rewards (1, 0, 0) with baseline "group_mean" and scale "none" are worth (2/3, -1/3, -1/3).
+    Example: rewards (1, 0, 0) with baseline "group_mean" and scale "none" have the advantages (2/3, -1/3, -1/3).
     """
     if config.per_verifier:
         advantages = _per_verifier(config, groups)
@@ -69,8 +69,7 @@ def completion_advantages(
 
 
 def seen_rewards(config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments) -> Moments:
-    """What "running_mean" and "running_std" come from after these groups: all rewards so far, clipped as they are
-    compared."""
+    """Adds the groups' rewards, clipped as in the comparison, to the moments of "running_mean" and "running_std"."""
     return moments.seen([value for group in _clipped(config, groups) for value in group if value is not None])
 
 
@@ -79,7 +78,8 @@ def _clipped(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[lis
 
 
 def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[float]]) -> list[list[float]]:
-    """`(a - mean) / (std + batch_std_eps)` over the completions of all groups (ddof 1; GDPO, arXiv:2601.05242).
+    """Computes `(a - mean) / (std + batch_std_eps)` over the completions of all groups (ddof 1; GDPO,
+    arXiv:2601.05242).
 
     Equal advantages, and a single one, become exactly 0.
     """
@@ -91,11 +91,11 @@ def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[floa
 
 
 def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
-    """Whether training on the group would change anything, as far as the group alone can tell.
+    """Returns whether the group alone shows that training on it can change the policy.
 
-    Where the baseline comes from the group: rewards differ (with "second_best": one is above all others; with
-    `per_verifier`: the values of some verifier that has a weight differ). "greedy": one differs from the greedy
-    completion's. "none": one is not 0. "batch_mean" and "running_mean": there is a reward at all.
+    Where the baseline comes from the group: its rewards differ (with "second_best": one is above all others; with
+    `per_verifier`: the values of some verifier with a weight differ). "greedy": a reward differs from that of the
+    greedy completion. "none": a reward is not 0. "batch_mean" and "running_mean": there is a reward at all.
     """
     clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
     rewards = sorted(reward for reward in clipped if reward is not None)
@@ -117,14 +117,14 @@ def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
 
 
 def _per_verifier(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
-    """Each verifier's values compared by themselves, then summed by their weights."""
+    """Computes the advantages of each verifier's values apart, then their weighted sum."""
     num_parts = max((len(group.part_weights) for group in groups), default=0)
     compared = []
     for part in range(num_parts):
         columns = [
             column[part] if part < len(column := _columns(group)) else [None] * len(group.rewards) for group in groups
         ]
-        compared.append(_compare(config, columns, groups, _NOTHING_SEEN))
+        compared.append(_compare(config, columns, groups, _NO_MOMENTS))
     return [
         [
             weighted_sum([compared[k][index][i] for k in range(len(group.part_weights))], group.part_weights)
@@ -137,7 +137,7 @@ def _per_verifier(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> lis
 
 
 def _columns(group: RewardGroup) -> list[list[float | None]]:
-    """[K][N] of [N][K]; a completion without a reward has no values."""
+    """Transposes the parts from [N][K] to [K][N]; a completion without a reward has no values."""
     return [
         [parts[k] if reward is not None else None for parts, reward in zip(group.parts, group.rewards, strict=True)]
         for k in range(len(group.part_weights))
@@ -147,19 +147,19 @@ def _columns(group: RewardGroup) -> list[list[float | None]]:
 def _compare(
     config: AdvantageConfig, rewards: Sequence[Values], groups: Sequence[RewardGroup], moments: Moments
 ) -> list[list[float | None]]:
-    """`(reward - baseline) / scale`."""
+    """Computes `(reward - baseline) / scale`."""
     batch = [reward for group in rewards for reward in group if reward is not None]
     divide_by_batch = _batch_scale(config, batch, moments)
     batch_mean = _mean(batch) if batch else 0.0
-    far_mean = moments.mean if config.baseline == "running_mean" else batch_mean
+    wide_mean = moments.mean if config.baseline == "running_mean" else batch_mean
     is_flat = not moments.squares if config.baseline == "running_mean" else len(set(batch)) <= 1
     result: list[list[float | None]] = []
     for values, group in zip(rewards, groups, strict=True):
         present = [value for value in values if value is not None]
-        if _is_worth_nothing(config, present, group, is_flat=is_flat):
+        if _has_no_advantage(config, present, group, is_flat=is_flat):
             result.append([None if value is None else 0.0 for value in values])
             continue
-        baseline = _baseline(config, values, group, far_mean)
+        baseline = _baseline(config, values, group, wide_mean)
         divide = divide_by_batch or _group_scale(config, present)
         result.append(
             [None if value is None else divide(value - baseline(i, value), value) for i, value in enumerate(values)]
@@ -167,8 +167,8 @@ def _compare(
     return result
 
 
-def _is_worth_nothing(config: AdvantageConfig, present: Sequence[float], group: RewardGroup, *, is_flat: bool) -> bool:
-    """`is_flat`: whether all rewards of the batch, or of the run, are equal."""
+def _has_no_advantage(config: AdvantageConfig, present: Sequence[float], group: RewardGroup, *, is_flat: bool) -> bool:
+    """Returns whether a group's advantages are all 0. `is_flat`: all rewards of the batch, or of the run, are equal."""
     if config.baseline in WITHIN_GROUP:
         return len(set(present)) <= 1
     if config.baseline == "greedy":
@@ -177,11 +177,12 @@ def _is_worth_nothing(config: AdvantageConfig, present: Sequence[float], group: 
 
 
 def _baseline(
-    config: AdvantageConfig, values: Values, group: RewardGroup, far_mean: float
+    config: AdvantageConfig, values: Values, group: RewardGroup, wide_mean: float
 ) -> Callable[[int, float], float]:
-    """What the completion at an index is compared with; called only for groups that are worth something.
+    """Returns the baseline as a function of a completion's index and value; only for groups with an advantage.
 
-    `far_mean` is the batch's, or the run's."""
+    `wide_mean` is the mean of the batch, or of the run.
+    """
     present = [value for value in values if value is not None]
     total, count = math.fsum(present), len(present)
     match config.baseline:
@@ -190,30 +191,30 @@ def _baseline(
         case "leave_one_out":
             return lambda _, value: (total - value) / (count - 1)
         case "batch_mean" | "running_mean":
-            return lambda _, value: far_mean
+            return lambda _, value: wide_mean
         case "greedy":
             greedy = _clip(group.greedy_reward, config.reward_min, config.reward_max) or 0.0
             return lambda _, value: greedy
         case "length_weighted":
             weights = [n for n, value in zip(group.num_tokens, values, strict=True) if value is not None]
             num_tokens = sum(weights)
-            # Without a single token there is nothing to weigh by.
+            # Without any token there are no weights.
             mean = math.fsum(w * v for w, v in zip(weights, present, strict=True)) / num_tokens if num_tokens else 0.0
             return lambda _, value: mean if num_tokens else total / count
         case "second_best":
             best, second = sorted(present, reverse=True)[:2]
-            # Of all but the best nothing remains; nor of the best, if it shares its place.
+            # Only the best has an advantage, and only if no other value equals it.
             return lambda _, value: second if value == best else value
         case "none":
             return lambda _, value: 0.0
 
 
 _Divide = Callable[[float, float], float]
-"""What is left of a difference once it is divided; also gets the value itself."""
+"""Divides a difference by the scale; the second argument is the value itself."""
 
 
 def _batch_scale(config: AdvantageConfig, batch: Sequence[float], moments: Moments) -> _Divide | None:
-    """Divides by a figure of the batch, or of the run, if `scale` is one."""
+    """Returns the division by a statistic of the batch or of the run; None if `scale` is no such statistic."""
     if config.scale in ("batch_std", "running_std"):
         std = _std(batch, config.std_ddof) if config.scale == "batch_std" else moments.std(config.std_ddof)
         divisor = std + config.std_eps if std else 0.0
@@ -225,13 +226,13 @@ def _batch_scale(config: AdvantageConfig, batch: Sequence[float], moments: Momen
 
 
 def _group_scale(config: AdvantageConfig, present: Sequence[float]) -> _Divide:
-    """Divides by a figure of the group."""
+    """Returns the division by a statistic of the group."""
     if config.scale == "group_std":
         divisor = _std(present, config.std_ddof) + config.std_eps
         return lambda difference, _: difference / divisor if divisor else difference
     if config.scale == "leave_one_out_std":
         others = {value: _std(_without(present, value), config.std_ddof) for value in set(present)}
-        # Siblings that are all equal say nothing of a scale.
+        # Equal siblings give no scale.
         return lambda difference, value: difference / (others[value] + config.std_eps) if others[value] else difference
     return lambda difference, _: difference
 
@@ -247,7 +248,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _std(values: Sequence[float], ddof: int) -> float:
-    """0 for equal values, and where too few are left for the variance."""
+    """Returns the standard deviation; 0 for equal values, and for too few values."""
     if len(set(values)) <= 1 or len(values) <= ddof:
         return 0.0
     mean = _mean(values)

@@ -1,7 +1,8 @@
-"""Items into bins: as few bins as can be, or a given number of parts that weigh about the same. Integers only.
+"""Bin packing: items into as few bins as possible, or into a given number of parts of about equal weight.
 
-Both problems are NP-hard; both answers come of fast rules with a bounded search behind them, and depend on nothing
-but the arguments, so that every rank finds the same.
+Integers only. Both problems are NP-hard. Each answer comes from fast rules and a bounded search, and depends only on
+the arguments, so that every rank finds the same. A simpler packing (first-fit decreasing, longest item first) misses
+the bounds that tests/golden/test_packing.py demands, and different rows would change the order of sums.
 """
 
 import heapq
@@ -9,25 +10,25 @@ import math
 from collections.abc import Sequence
 
 _MAX_NODES = 20_000
-"""Places that the search of `fewest_bins` tries; about 20 ms."""
+"""Nodes that a search visits at most; about 20 ms."""
 _MAX_DIFFERENCING = 200_000
-"""Items x parts up to which differencing is tried; its time grows with that product."""
+"""Largest product of items and parts for which differencing is tried; its time grows with that product."""
 _MAX_EXCHANGES = 1000
-"""Moves and swaps that improve a partition."""
+"""Most moves and swaps that improve a partition."""
 _MAX_PARTNERS = 8
-"""Parts, the lightest, that the heaviest one exchanges with."""
+"""Number of lightest parts that the heaviest part exchanges items with."""
 _MAX_PAIRS = 20_000
-"""Pairs of items looked at for one swap."""
+"""Most pairs of items that are examined for one swap."""
 _MAX_EXACT = 16
-"""Items up to which the best partition itself is searched for, within `_MAX_NODES`."""
+"""Most items for which the best partition itself is searched, within `_MAX_NODES`."""
 
 
 def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of the items in each bin. An item larger than `capacity` has a bin for itself.
+    """Packs items into as few bins as possible; returns the indices of the items in each bin.
 
-    Takes the better of best-fit decreasing and of filling one bin after the other as full as can be (an exact subset
-    sum around the largest item left; "minimum bin slack", Gupta and Ho 1999); if neither reaches the lower bound,
-    searches for one bin less within a bounded number of nodes.
+    An item larger than `capacity` has a bin for itself. The result is the better of best-fit decreasing and of filling
+    one bin after the other as full as possible (an exact subset sum around the largest item left; "minimum bin slack",
+    Gupta and Ho 1999). If neither reaches the lower bound, a search of a bounded number of nodes tries one bin less.
     """
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
     alone = [[item] for item in order if sizes[item] >= capacity]
@@ -42,14 +43,14 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool = False) -> list[list[int]]:
-    """Indices of the items in each part; the heaviest part is about as light as can be.
+    """Splits items into parts whose heaviest is about as light as possible; returns the indices in each part.
 
-    The better of the longest item first to the lightest part, and of the largest differencing method (Karmarkar and
-    Karp 1982), each improved by moves and swaps between the heaviest part and others. With `same_count` all parts
-    hold the same number of items: `num_parts` has to divide it.
+    The result is the better of the longest item first to the lightest part and of the largest differencing method
+    (Karmarkar and Karp 1982), each improved by moves and swaps between the heaviest part and others. With `same_count`
+    all parts have the same number of items. Raises ValueError if `num_parts` does not divide the number of items then.
     """
     if same_count and len(sizes) % num_parts:
-        raise ValueError(f"{len(sizes)} items cannot be {num_parts} parts of the same number")
+        raise ValueError(f"{len(sizes)} items cannot be split into {num_parts} parts of equal number")
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
     starts = [_longest_first(order, sizes, num_parts, same_count)]
     if len(sizes) * num_parts <= _MAX_DIFFERENCING:
@@ -59,8 +60,11 @@ def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool
 
 
 def _lower_bound(sizes: Sequence[int], capacity: int) -> int:
-    """For each threshold k: items above capacity - k and above half stand alone, and the rest of the small ones needs
-    what room they leave (Martello and Toth's L2)."""
+    """Returns a lower bound of the number of bins (Martello and Toth's L2).
+
+    For each threshold k: an item above capacity - k shares its bin with nothing of size k or more, no two items above
+    half the capacity share a bin, and small items that do not fit beside the latter need more bins.
+    """
     best = math.ceil(sum(sizes) / capacity)
     for k in {size for size in sizes if size <= capacity // 2}:
         large = [size for size in sizes if size > capacity - k]
@@ -72,15 +76,15 @@ def _lower_bound(sizes: Sequence[int], capacity: int) -> int:
 
 
 def _best_fit(order: Sequence[int], sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Puts each item, largest first, where it leaves least room."""
+    """Puts each item, largest first, into the bin where it leaves the least room."""
     bins: list[list[int]] = []
     rooms: list[int] = []
     for item in order:
-        fitting = [place for place, room in enumerate(rooms) if room >= sizes[item]]
+        fitting = [index for index, room in enumerate(rooms) if room >= sizes[item]]
         if fitting:
-            place = min(fitting, key=rooms.__getitem__)
-            bins[place].append(item)
-            rooms[place] -= sizes[item]
+            index = min(fitting, key=rooms.__getitem__)
+            bins[index].append(item)
+            rooms[index] -= sizes[item]
         else:
             bins.append([item])
             rooms.append(capacity - sizes[item])
@@ -93,15 +97,17 @@ def _fill_one_by_one(order: Sequence[int], sizes: Sequence[int], capacity: int) 
     while rest:
         first, *others = rest
         chosen = _fullest_subset([sizes[item] for item in others], capacity - sizes[first])
-        bins.append([first, *(others[place] for place in chosen)])
+        bins.append([first, *(others[index] for index in chosen)])
         taken = set(chosen)
-        rest = [item for place, item in enumerate(others) if place not in taken]
+        rest = [item for index, item in enumerate(others) if index not in taken]
     return bins
 
 
 def _fullest_subset(sizes: Sequence[int], room: int) -> list[int]:
-    """Places of items whose sum is the largest that fits; large items first. Bit s of a number says that sum s can
-    be."""
+    """Returns the indices of items whose sum is the largest that fits; large items first.
+
+    Bit s of `sums[i]` is set if some of the first i items sum to s.
+    """
     within = (1 << (room + 1)) - 1
     sums = [1]
     for size in sizes:
@@ -110,17 +116,20 @@ def _fullest_subset(sizes: Sequence[int], room: int) -> list[int]:
             break
     total = sums[-1].bit_length() - 1
     chosen = []
-    for place in range(len(sums) - 2, -1, -1):
-        if not sums[place] >> total & 1:
-            chosen.append(place)
-            total -= sizes[place]
+    for index in range(len(sums) - 2, -1, -1):
+        if not sums[index] >> total & 1:
+            chosen.append(index)
+            total -= sizes[index]
     return chosen
 
 
 def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins: int) -> list[list[int]] | None:
-    """Depth first: each item, largest first, to every bin in turn, fullest first, bins with equal room being one."""
+    """Searches depth first for a packing into `num_bins` bins; None if there is none, or the nodes run out.
+
+    Each item, largest first, goes to every bin in turn, fullest first. Bins with equal room count as one.
+    """
     rooms = [capacity] * num_bins
-    places = [-1] * len(order)
+    bin_of = [-1] * len(order)
     spare = num_bins * capacity - sum(sizes[item] for item in order)
     smallest = sizes[order[-1]] if order else 0
     num_nodes = 0
@@ -131,23 +140,23 @@ def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins:
     while depth < len(order):
         size = sizes[order[depth]]
         if len(tried) == depth:
-            by_room = {room: place for place, room in enumerate(rooms) if room >= size}
+            by_room = {room: index for index, room in enumerate(rooms) if room >= size}
             tried.append([by_room[room] for room in sorted(by_room, reverse=True)])
             waste.append(0)
-        if places[depth] >= 0:  # Back here: what was tried did not lead anywhere.
-            rooms[places[depth]] += size
+        if bin_of[depth] >= 0:  # Back here: the last choice led nowhere.
+            rooms[bin_of[depth]] += size
             wasted -= waste[depth]
-            places[depth] = -1
+            bin_of[depth] = -1
         num_nodes += 1
         if num_nodes > _MAX_NODES:
             return None
         if tried[depth]:
-            place = tried[depth].pop()
-            rooms[place] -= size
-            # Room that not even the smallest item fits in is lost for good.
-            waste[depth] = rooms[place] if rooms[place] < smallest else 0
+            index = tried[depth].pop()
+            rooms[index] -= size
+            # Room that is too small for the smallest item is wasted.
+            waste[depth] = rooms[index] if rooms[index] < smallest else 0
             wasted += waste[depth]
-            places[depth] = place
+            bin_of[depth] = index
             if wasted <= spare:
                 depth += 1
             continue
@@ -157,25 +166,25 @@ def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins:
         if depth < 0:
             return None
     bins: list[list[int]] = [[] for _ in range(num_bins)]
-    for item, place in zip(order, places, strict=True):
-        bins[place].append(item)
+    for item, index in zip(order, bin_of, strict=True):
+        bins[index].append(item)
     return [items for items in bins if items]
 
 
 def _longest_first(order: Sequence[int], sizes: Sequence[int], num_parts: int, same_count: bool) -> list[list[int]]:
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     heap = [(0, part) for part in range(num_parts)]
-    most = len(order) // num_parts if same_count else len(order)
+    max_items = len(order) // num_parts if same_count else len(order)
     for item in order:
         load, part = heapq.heappop(heap)
         parts[part].append(item)
-        if len(parts[part]) < most:
+        if len(parts[part]) < max_items:
             heapq.heappush(heap, (load + sizes[item], part))
     return parts
 
 
 def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, same_count: bool) -> list[list[int]]:
-    """Joins the two partial partitions whose parts differ most, heavy parts with light ones, until one is left."""
+    """Merges the two partial partitions whose parts differ most, heavy parts with light ones, until one is left."""
     step = num_parts if same_count else 1
     heap = []
     for number, start in enumerate(range(0, len(order), step)):
@@ -196,7 +205,7 @@ def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, sa
 
 
 def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: bool) -> list[list[int]]:
-    """Takes from the heaviest part what makes the heavier of two parts lighter, as long as anything does."""
+    """Improves a partition by moves and swaps that make the heavier of two parts lighter, until none does."""
     result = [list(items) for items in parts]
     loads = [sum(sizes[item] for item in items) for items in result]
     for _ in range(_MAX_EXCHANGES):
@@ -206,7 +215,7 @@ def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: 
             gap = loads[heavy] - loads[light]
             theirs: list[int | None] = list(result[light])
             if not same_count:
-                theirs.append(None)  # Nothing comes back: a move.
+                theirs.append(None)  # A move: nothing comes back.
             if gap < 2 or len(result[heavy]) * len(theirs) > _MAX_PAIRS:
                 continue
             for ours in result[heavy]:
@@ -233,16 +242,16 @@ def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: 
 def _best_partition(
     order: Sequence[int], sizes: Sequence[int], parts: Sequence[Sequence[int]], same_count: bool
 ) -> list[list[int]]:
-    """Depth first, lightest part first; never beyond what is known already. Parts that are alike are one."""
+    """Searches depth first for a better partition, lightest part first. Parts of equal load and count are one."""
     best = [list(items) for items in parts]
     limit = _heaviest(parts, sizes)
     floor = math.ceil(sum(sizes) / len(parts))
-    most = len(order) // len(parts) if same_count else len(order)
+    max_items = len(order) // len(parts) if same_count else len(order)
     loads = [0] * len(parts)
     current: list[list[int]] = [[] for _ in parts]
     num_nodes = 0
 
-    def place(depth: int) -> None:
+    def assign(depth: int) -> None:
         nonlocal best, limit, num_nodes
         if depth == len(order):
             best, limit = [list(items) for items in current], max(loads)
@@ -253,16 +262,16 @@ def _best_partition(
             num_nodes += 1
             if limit <= floor or num_nodes > _MAX_NODES or loads[part] + sizes[item] >= limit:
                 return
-            if alike in seen or len(current[part]) == most:
+            if alike in seen or len(current[part]) == max_items:
                 continue
             seen.add(alike)
             loads[part] += sizes[item]
             current[part].append(item)
-            place(depth + 1)
+            assign(depth + 1)
             current[part].pop()
             loads[part] -= sizes[item]
 
-    place(0)
+    assign(0)
     return best
 
 

@@ -1,4 +1,4 @@
-"""KL divergence from a reference policy as a part of the reward.
+"""The KL divergence from a reference policy in the reward, and its adaptive coefficient.
 
 Legend: T tokens of a completion.
 """
@@ -12,12 +12,15 @@ from shoal.rollout import Float32Array
 Float64Array = npt.NDArray[np.float64]
 
 _MAX_CHANGE = 0.2
-"""Bound of the controller's relative error."""
+"""Bound of the controller's relative error, in either direction."""
 
 
 def reward_kl(config: KlConfig, logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Float64Array:
-    """[T] the estimate for each token: with d = logp - reference, clamped, it is d (k1), d^2/2 (k2),
-    exp(-d) + d - 1 (k3) or |d| (abs), clamped. 0 where a log-probability is missing."""
+    """Estimates the KL of each token, [T].
+
+    With d = logp - reference, clamped to +-`input_clamp`, the estimate is d (k1), d^2/2 (k2), exp(-d) + d - 1 (k3) or
+    |d| (abs), clamped to +-`output_clamp`. It is 0 where a log-probability is missing.
+    """
     d_T = np.nan_to_num(logprobs_T.astype(np.float64) - reference_logprobs_T.astype(np.float64), nan=0.0)
     if config.input_clamp is not None:
         d_T = np.clip(d_T, -config.input_clamp, config.input_clamp)
@@ -31,24 +34,25 @@ def reward_kl(config: KlConfig, logprobs_T: Float32Array, reference_logprobs_T: 
         case "abs":
             kl_T = np.abs(d_T)
         case "ratio_k1":
-            raise ValueError("ratio_k1 has a ratio, which rewards do not: RunConfig refuses it there")
+            raise ValueError("kl.estimator ratio_k1 needs a ratio, which rewards do not have: RunConfig refuses it")
     if config.output_clamp is not None:
         kl_T = np.clip(kl_T, -config.output_clamp, config.output_clamp)
     return kl_T
 
 
 def kl_sums(logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Float64Array:
-    """[3] the estimators k1, k2, k3 of a whole completion: each summed over its tokens, nothing clamped."""
+    """Computes the estimators k1, k2 and k3 of a whole completion, [3]: sums over its tokens, not clamped."""
     d_T = np.nan_to_num(logprobs_T.astype(np.float64) - reference_logprobs_T.astype(np.float64), nan=0.0)
     return np.array([d_T.sum(), (d_T**2 / 2).sum(), (np.expm1(-d_T) + d_T).sum()])
 
 
 def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions: int) -> float:
-    """The next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`, where kl is the mean
-    over n completions of their tokens' mean (arXiv:1909.08593; the mean of tokens as ROLL and verl have it, so that
-    the target does not depend on length). `coef` itself without a target.
+    """Computes the next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`.
 
-    More completions than the horizon count as the horizon: else one large step could turn the coefficient's sign."""
+    Here kl is the mean over n completions of their tokens' mean (arXiv:1909.08593; the mean over tokens as in ROLL and
+    verl, so that the target does not depend on length). Without a target the result is `coef` itself. More completions
+    than the horizon count as the horizon: otherwise one large step could flip the coefficient's sign.
+    """
     if config.target is None:
         return coef
     error = min(max(mean_kl / config.target - 1, -_MAX_CHANGE), _MAX_CHANGE)

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of all values that a run has seen so far."""
+"""Mean and standard deviation of all values that a run has seen."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Moments:
-    """What is kept of the values seen, merged batch by batch (Chan, Golub, LeVeque 1979), which stays exact where a sum
-    of squares would lose all digits.
+    """Count, mean and squared deviations of the values seen so far.
+
+    Batches are merged one by one (Chan, Golub, LeVeque 1979), which stays exact where a sum of squares would lose all
+    digits.
 
     Example: `Moments().seen([1.0, 0.0]).seen([1.0])` has mean 2/3 and std(1) 0.577.
     """
@@ -16,10 +18,10 @@ class Moments:
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
-    """The sum of squared differences from the mean; 0 exactly as long as all values are equal."""
+    """The sum of squared differences from the mean; exactly 0 as long as all values are equal."""
 
     def seen(self, values: Sequence[float]) -> "Moments":
-        """With these values besides."""
+        """Returns the moments of the values so far and these values."""
         if not values:
             return self
         count = self.count + len(values)
@@ -32,5 +34,5 @@ class Moments:
         return Moments(count, self.mean + gap * len(values) / count, merged)
 
     def std(self, ddof: int) -> float:
-        """0 for equal values, and where too few are left for the variance."""
+        """Returns the standard deviation; 0 for equal values, and for too few values."""
         return math.sqrt(self.squares / (self.count - ddof)) if self.squares and self.count > ddof else 0.0

@@ -1,8 +1,8 @@
-"""Which completions share a forward pass, and on which rank. Integers only; the learner makes tensors of it.
+"""The packing plan: which completions share a forward pass, and on which rank. Integers only, no tensors.
 
-A group's prompt is stored once in a row, however many of the group's completions stand in it: with short answers
-to long prompts that is most of the tokens. A row holds whole pieces (a prompt with some of its completions); a piece
-is a whole group where that fits.
+A row contains a group's prompt once, however many of the group's completions are in the row: with short answers to
+long prompts that saves most of the tokens. A row consists of pieces (a prompt with some of its completions); a piece is
+a whole group where that fits.
 """
 
 import math
@@ -14,7 +14,7 @@ from shoal.grpo.bins import balanced_partition, fewest_bins
 
 @dataclass(frozen=True)
 class GroupLengths:
-    """How long a group is.
+    """The lengths of a group's prompt and completions, in tokens.
 
     Example: `GroupLengths(num_prompt_tokens=40, num_completion_tokens=(12, 7, 16))`.
     """
@@ -32,35 +32,35 @@ class Piece:
     completions: tuple[int, ...]
     """Indices of the completions within the group."""
     num_tokens: int
-    """The prompt and these completions."""
+    """Tokens of the prompt and of these completions."""
 
 
 Row = tuple[Piece, ...]
-"""What one rank computes in one forward; empty where there is nothing left for it to do."""
+"""The pieces that one rank computes in one forward; empty where no work is left for the rank."""
 
 
 @dataclass(frozen=True)
 class PackingPlan:
-    """Who computes what: `rows[forward][rank]`. Every rank has a row in every forward."""
+    """The rows of all ranks: `rows[forward][rank]`. Every rank has a row in every forward."""
 
     rows: tuple[tuple[Row, ...], ...]
 
     def of_rank(self, rank: int) -> tuple[Row, ...]:
-        """The rows of one rank, in the order in which all ranks take theirs."""
+        """Returns the rows of one rank, by forward."""
         return tuple(forward[rank] for forward in self.rows)
 
     @property
     def num_rows(self) -> int:
-        """Rows that hold anything."""
+        """Number of rows that are not empty."""
         return sum(1 for forward in self.rows for row in forward if row)
 
 
 def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: int) -> PackingPlan:
     """Packs groups into as few forwards as possible, each with one row for every rank.
 
-    No row is longer than `max_tokens`, except one that holds a single completion which is longer by itself. Rows of
-    one forward are about equally long, since the ranks wait for each other. Every completion is in exactly one row;
-    depends on nothing but its arguments, so that every rank computes the same plan.
+    No row is longer than `max_tokens`, except a row of a single completion that is longer by itself. The rows of one
+    forward are about equally long, since the ranks wait for each other. Every completion is in exactly one row. The
+    plan depends only on the arguments, so every rank computes the same plan.
 
     Raises ValueError if `max_tokens` or `num_ranks` is below 1.
     """
@@ -70,8 +70,8 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
     too_few = max(1, math.ceil(total / (max_tokens * num_ranks)))
     if bins := _balanced(groups, total, max_tokens, too_few * num_ranks):
         return _deal([_join(pieces, groups) for pieces in bins], num_ranks)
-    # Prompts that are repeated in several rows take forwards of their own, so many where they are nearly as long as a
-    # row that trying one number after the other would take minutes.
+    # Repeated prompts add forwards. Where prompts are nearly as long as a row they add so many that trying one number
+    # of forwards after the other would take minutes: search by bisection.
     bins = _fill([piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)], max_tokens)
     enough = max(1, math.ceil(len(bins) / num_ranks))
     if balanced := _balanced(groups, total, max_tokens, enough * num_ranks):
@@ -86,8 +86,8 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
 
 
 def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_bins: int) -> list[list[Piece]] | None:
-    """Rows of about the same length, so many or fewer; None when one would be too long."""
-    # No more of a group's completions in a piece than an even share, so that a larger group spreads over ranks.
+    """Packs at most `num_bins` rows of about the same length; None when a row would be too long."""
+    # A piece has at most an even share of the tokens, so that a large group spreads over the ranks.
     share = math.ceil(total / num_bins)
     pieces = [
         piece
@@ -99,12 +99,12 @@ def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_b
 
 
 def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
-    """Cuts a group into pieces of about the same length, none longer than `max_tokens` if that can be."""
+    """Cuts a group into pieces of about the same length, none longer than `max_tokens` if possible."""
     lengths = group.num_completion_tokens
     if not lengths:
         return []
     room = max_tokens - group.num_prompt_tokens
-    # Long completions first: the last pieces are then filled up with short ones.
+    # Long completions first: short ones then even out the pieces.
     order = sorted(range(len(lengths)), key=lambda completion: -lengths[completion])
     num_pieces = max(1, math.ceil(sum(lengths) / room)) if room > 0 else len(lengths)
     while num_pieces < len(lengths):
@@ -130,13 +130,13 @@ def _even(order: Sequence[int], lengths: Sequence[int], num_pieces: int) -> list
 
 
 def _spread(pieces: Sequence[Piece], num_bins: int) -> list[list[Piece]]:
-    """The pieces in a given number of bins that are about equally long."""
+    """Distributes the pieces over a given number of bins that are about equally long."""
     parts = balanced_partition([piece.num_tokens for piece in pieces], num_bins)
     return [[pieces[item] for item in items] for items in parts]
 
 
 def _fill(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
-    """The pieces in as few bins as can be."""
+    """Puts the pieces into as few bins as possible."""
     bins = fewest_bins([piece.num_tokens for piece in pieces], max_tokens)
     return [[pieces[item] for item in items] for items in bins]
 
@@ -150,7 +150,7 @@ def _load(pieces: Sequence[Piece]) -> int:
 
 
 def _join(pieces: Sequence[Piece], groups: Sequence[GroupLengths]) -> Row:
-    """A row in the order of groups; pieces of one group that met become one, with one prompt."""
+    """Makes a row in the order of groups; pieces of one group in the same bin become one piece, with one prompt."""
     completions: dict[int, list[int]] = {}
     for piece in pieces:
         completions.setdefault(piece.group, []).extend(piece.completions)
@@ -165,9 +165,11 @@ def _join(pieces: Sequence[Piece], groups: Sequence[GroupLengths]) -> Row:
 
 
 def _deal(rows: Sequence[Row], num_ranks: int) -> PackingPlan:
-    """Every rank gets as many rows, and about as many tokens; each takes its longest first, so that the rows of one
-    forward are about equally long."""
-    # A completion that is longer than a row takes the place of several: what it leaves empty is no forward.
+    """Gives every rank the same number of rows and about the same number of tokens.
+
+    Each rank takes its longest row first, so that the rows of one forward are about equally long.
+    """
+    # A completion longer than a row may leave bins empty: drop those, they need no forward.
     padded = [row for row in rows if row]
     num_forwards = max(1, math.ceil(len(padded) / num_ranks))
     padded += [()] * (num_forwards * num_ranks - len(padded))

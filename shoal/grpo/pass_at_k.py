@@ -1,4 +1,4 @@
-"""pass@k: how likely one of k answers to a question is correct."""
+"""pass@k: the probability that one of k answers to a question is correct."""
 
 from collections.abc import Sequence
 from math import comb
@@ -6,12 +6,12 @@ from statistics import fmean
 
 
 def pass_at_k(correct: Sequence[Sequence[bool]]) -> dict[int, float]:
-    """The unbiased estimate of pass@k for k = 1, 2, 4, ... and for the most answers that a question has.
+    """Estimates pass@k, unbiased, for k = 1, 2, 4, ... and for the largest number of answers to a question.
 
-    `correct[i][j]` says whether answer j to question i is correct; questions may have different numbers of answers.
-    With c of a question's n answers correct, the chance that k drawn without replacement hold a correct one is
-    1 - C(n - c, k) / C(n, k) (arXiv:2107.03374, equation 1). The mean is over the questions that have at least k
-    answers, so the largest k may speak of fewer questions than the others. Empty when no question has an answer.
+    `correct[i][j]` is whether answer j to question i is correct; questions may have different numbers of answers. With
+    c of a question's n answers correct, the probability that k answers drawn without replacement include a correct one
+    is 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374, equation 1). The mean is over the questions with at least k answers,
+    so the largest k may cover fewer questions than the others. The result is empty when no question has an answer.
     """
     largest = max((len(answers) for answers in correct), default=0)
     powers = [2**exponent for exponent in range(largest.bit_length())]
@@ -22,5 +22,5 @@ def pass_at_k(correct: Sequence[Sequence[bool]]) -> dict[int, float]:
 
 
 def _one(num_answers: int, num_correct: int, k: int) -> float:
-    # Whole numbers of any size: exact until the one division.
+    # Integers of any size: exact until the one division.
     return 1.0 - comb(num_answers - num_correct, k) / comb(num_answers, k)

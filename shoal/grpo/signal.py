@@ -1,4 +1,4 @@
-"""Groups whose rewards are all equal teach nothing that compares within a group; what kind of nothing they were."""
+"""Groups without a signal: all rewards are equal, so a comparison within the group teaches nothing."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ ZeroSignal = Literal["zero", "solved", "nonzero"]
 
 
 def zero_signal_kind(rewards: Sequence[float], max_reward: float) -> ZeroSignal | None:
-    """What the common reward of a group was: none at all, the most that there is, or something else.
+    """Classifies the common reward of a group: 0, the maximum ("solved"), or any other value ("nonzero").
 
-    None when rewards differ, or when there is none.
+    None when the rewards differ, or when there are none.
     """
     if len(set(rewards)) != 1:
         return None
@@ -20,5 +20,5 @@ def zero_signal_kind(rewards: Sequence[float], max_reward: float) -> ZeroSignal 
 
 
 def solved_share(rewards: Sequence[float], max_reward: float) -> float:
-    """The mean reward of a group as a share of the most that there is; 0 where nothing can be earned."""
+    """Returns the mean reward of a group as a share of the maximum; 0 without rewards, or if the maximum is 0."""
     return math.fsum(rewards) / len(rewards) / max_reward if rewards and max_reward else 0.0

@@ -1,4 +1,4 @@
-"""From the advantages of completions to those of their tokens.
+"""Advantages of tokens, from those of their completions.
 
 Legend: T tokens of a completion.
 """
@@ -16,11 +16,11 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num_tokens: Sequence[int]) -> list[float]:
-    """What each token of each completion is worth, where nothing stands at single tokens and `discount` is 1.
+    """Computes one advantage for all tokens of each completion; for `discount` 1 and no rewards of single tokens.
 
-    `num_tokens` are those of each completion that count. With `whiten`, `(a - mean) / sqrt(var + whiten_eps)` with
-    mean and variance over the tokens of all completions, as long as there are at least two (REINFORCE++,
-    arXiv:2501.03262); then held within `clip`. No array as long as the batch is made.
+    `num_tokens` counts the tokens of each completion that count in the loss. With `whiten` the advantage is
+    `(a - mean) / sqrt(var + whiten_eps)`, with mean and variance over the tokens of all completions, if there are at
+    least two (REINFORCE++, arXiv:2501.03262). It is then clipped to +-`clip`. No array as long as the batch is made.
     """
     values = list(advantages)
     total = sum(num_tokens)
@@ -28,7 +28,7 @@ def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num
         mean = math.fsum(n * a for n, a in zip(num_tokens, values, strict=True)) / total
         squares = math.fsum(n * (a - mean) ** 2 for n, a in zip(num_tokens, values, strict=True))
         divisor = math.sqrt(squares / (total - config.whiten_ddof) + config.whiten_eps)
-        # Equal values are exactly 0: their mean need not equal them in floating point.
+        # Equal values become exactly 0: in floating point their mean need not equal them.
         same = len({a for n, a in zip(num_tokens, values, strict=True) if n}) == 1
         values = [0.0 if same else (a - mean) / divisor for a in values]
     limit = math.inf if config.clip is None else config.clip
@@ -41,19 +41,20 @@ def token_advantages(
     masks_T: Sequence[BoolArray],
     token_rewards_T: Sequence[Float64Array | None] = (),
 ) -> list[Float64Array]:
-    """The advantage of each token of each completion of a batch; 0 where the mask is False.
+    """Computes the advantage of each token of each completion of a batch; 0 where the mask is False.
 
-    A completion's own advantage a stands at its last token that counts, besides what `token_rewards_T` gives to
-    tokens. Token t is then worth `R_t = sum over k >= t of discount^(k - t) r_k`, counted in tokens that count: those
-    of a tool are no step of the policy's. Whitening and clipping are those of `uniform_advantages`, with R for a.
+    The reward of a completion's last token that counts is the completion's advantage a, plus the token's entry in
+    `token_rewards_T`; the other tokens have the latter alone. The advantage of token t is
+    `R_t = sum over k >= t of discount^(k - t) r_k`. Only tokens that count are numbered: a tool's tokens are no steps
+    of the policy. Whitening and clipping are those of `uniform_advantages`, with R in place of a.
     """
     if not token_rewards_T and config.discount == 1:
         uniform = uniform_advantages(config, advantages, [int(mask.sum()) for mask in masks_T])
         return [np.where(mask, value, 0.0) for mask, value in zip(masks_T, uniform, strict=True)]
     returns_T = []
     for index, (advantage, mask) in enumerate(zip(advantages, masks_T, strict=True)):
-        given = token_rewards_T[index] if token_rewards_T else None
-        returns_T.append(_returns(advantage, mask, given, config.discount))
+        token_rewards = token_rewards_T[index] if token_rewards_T else None
+        returns_T.append(_returns(advantage, mask, token_rewards, config.discount))
     if config.whiten:
         returns_T = _whitened(config, returns_T, masks_T)
     if config.clip is not None:
@@ -61,17 +62,17 @@ def token_advantages(
     return returns_T
 
 
-def _returns(advantage: float, mask: BoolArray, given: Float64Array | None, discount: float) -> Float64Array:
+def _returns(advantage: float, mask: BoolArray, token_rewards: Float64Array | None, discount: float) -> Float64Array:
     counting = np.flatnonzero(mask)
     values = np.zeros(len(mask))
     if not len(counting):
         return values
-    rewards = np.zeros(len(counting)) if given is None else given[counting].astype(np.float64)
+    rewards = np.zeros(len(counting)) if token_rewards is None else token_rewards[counting].astype(np.float64)
     rewards[-1] += advantage
     running = 0.0
-    for place in range(len(counting) - 1, -1, -1):
-        running = rewards[place] + discount * running
-        values[counting[place]] = running
+    for index in range(len(counting) - 1, -1, -1):
+        running = rewards[index] + discount * running
+        values[counting[index]] = running
     return values
 
 

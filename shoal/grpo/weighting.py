@@ -1,16 +1,18 @@
-"""Weights of completions in the loss: harder prompts and shorter answers count for more (ROLL)."""
+"""Weights of completions in the loss: harder prompts and shorter answers weigh more (ROLL)."""
 
 from collections.abc import Sequence
 
 
 def difficulty_weights(correct_shares: Sequence[float]) -> list[float]:
-    """`0.5 + 1.5 x (1 - share of the group's completions that are correct)`, brought to mean 1."""
+    """Computes `0.5 + 1.5 x (1 - share of the group's completions that are correct)`, rescaled to mean 1."""
     return _to_mean_1([0.5 + 1.5 * (1 - share) for share in correct_shares])
 
 
 def length_weights(num_tokens: Sequence[int]) -> list[float]:
-    """`1.5 - n`, n the length brought to 0 to 1 over the batch, the whole brought to mean 1. All 1 if all are as
-    long."""
+    """Computes `1.5 - n`, with n the length rescaled to 0 to 1 over the batch; the weights are rescaled to mean 1.
+
+    All weights are 1 if all lengths are equal.
+    """
     shortest, longest = min(num_tokens, default=0), max(num_tokens, default=0)
     if shortest == longest:
         return [1.0] * len(num_tokens)

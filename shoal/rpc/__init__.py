@@ -1,5 +1,5 @@
-"""How the services speak gRPC: one server bootstrap, one channel factory, one error table.
+"""gRPC for all services: one server, one channel factory, one error table, one table of retries.
 
-Servicers raise `shoal.errors`, stubs raise them again on the other side. A server is made by
-`shoal.rpc.server.RpcServer`, a channel by `shoal.rpc.channel.connect`.
+Servicers raise `shoal.errors`, and stubs raise the same errors at the client. `server.RpcServer` creates a server,
+`channel.connect` a channel.
 """

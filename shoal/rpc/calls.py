@@ -1,4 +1,4 @@
-"""Calls of a client: with a deadline, in a trace, and with the errors of the domain."""
+"""Calls of a client: deadline, trace, errors of the domain."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable
@@ -9,6 +9,7 @@ import grpc
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError, Unavailable
 from shoal.rpc import spans
 from shoal.rpc.errors import from_rpc_error
@@ -16,8 +17,8 @@ from shoal.rpc.errors import from_rpc_error
 _T = TypeVar("_T")
 
 _STATUS_FOLLOWS_S = 1.0
-# Ten years. gRPC takes a deadline that is too far away for its clock as one that has passed.
-_LONGEST_TIMEOUT_S = 10 * 365 * 86400.0
+# Ten years. gRPC treats a deadline beyond the range of its clock as one that has passed.
+_MAX_TIMEOUT_S = 10 * 365 * 86400.0
 
 
 class Method:
@@ -38,7 +39,7 @@ class Method:
     ) -> "Call":
         if timeout is None:
             raise ValueError(f"{self._method} was called without a deadline: pass timeout=<seconds>")
-        timeout = min(timeout, _LONGEST_TIMEOUT_S)
+        timeout = min(timeout, _MAX_TIMEOUT_S)
         span = spans.start(self._method, SpanKind.CLIENT)
         ending = _Ending(self._method, self._address, timeout, span)
         if self._streams_requests and request is not None:
@@ -50,18 +51,18 @@ class Method:
         except grpc.aio.UsageError:
             spans.end(span, grpc.StatusCode.UNAVAILABLE)
             raise ending.channel_closed() from None
-        inner.add_done_callback(ending.note)
+        inner.add_done_callback(ending.record)
         return Call(inner, ending)
 
 
 class Call:
-    """A call in flight; it offers what `grpc.aio` offers for a call of its kind.
+    """A call in flight, with the methods of the matching call class of `grpc.aio`.
 
-    Awaiting and iterating raise `shoal.errors`, or what the source of its requests raised, or CancelledError after
-    `cancel`. A stream of responses that nobody refers to any more is cancelled, so `break` gives it up.
+    Awaiting and iterating raise `shoal.errors`, the error of the source of the requests, or CancelledError after
+    `cancel`. A stream of responses is canceled with its last reference, so `break` cancels it.
     """
 
-    # The generator must not refer to this object: in a cycle it would live on until the garbage collector comes.
+    # The generator must not refer to this object: a cycle would keep both alive until the next garbage collection.
     def __init__(self, inner: Any, ending: "_Ending") -> None:
         self._inner = inner
         self._ending = ending
@@ -76,11 +77,11 @@ class Call:
         return self._responses
 
     async def read(self) -> Any:
-        """The next response, or `grpc.aio.EOF`."""
+        """Returns the next response, or `grpc.aio.EOF`."""
         return await _result(self._inner.read(), self._ending)
 
     async def write(self, request: Any) -> None:
-        """Sends one request of a stream that was called without an iterator."""
+        """Sends one request of a call that was made without an iterator."""
         await _result(self._inner.write(request), self._ending)
 
     async def done_writing(self) -> None:
@@ -92,8 +93,8 @@ class Call:
         await _result(self._inner.wait_for_connection(), self._ending)
 
     def cancel(self) -> bool:
-        """Gives the call up; false if it had ended."""
-        self._ending.cancelled_by_caller = True
+        """Cancels the call. Returns False if it has ended."""
+        self._ending.canceled_by_caller = True
         return bool(self._inner.cancel())
 
     def __getattr__(self, name: str) -> Any:
@@ -105,9 +106,9 @@ async def _result(awaitable: Any, ending: "_Ending") -> Any:
     try:
         return await awaitable
     except grpc.aio.AioRpcError as error:
-        raise ending.translated(await ending.told_by_peer(error)) from None
+        raise ending.translated(await ending.peer_status(error)) from None
     except asyncio.CancelledError as error:
-        raise ending.why_cancelled(error) from None
+        raise ending.cancellation_error(error) from None
 
 
 async def _responses(inner: Any, ending: "_Ending") -> AsyncIterator[Any]:
@@ -115,21 +116,21 @@ async def _responses(inner: Any, ending: "_Ending") -> AsyncIterator[Any]:
         async for response in inner:
             yield response
     except grpc.aio.AioRpcError as error:
-        told = await ending.told_by_peer(error)
-        if told.code() is not grpc.StatusCode.OK:
-            raise ending.translated(told) from None
+        status = await ending.peer_status(error)
+        if status.code() is not grpc.StatusCode.OK:
+            raise ending.translated(status) from None
     except asyncio.CancelledError as error:
-        raise ending.why_cancelled(error) from None
+        raise ending.cancellation_error(error) from None
     finally:
         inner.cancel()
 
 
 class _Ending:
-    """How a call ended, and what its caller has to hear about it."""
+    """The end of a call: its status, and the error for its caller."""
 
     def __init__(self, method: str, address: str, timeout_s: float, span: Span) -> None:
         self.requests: _Requests | None = None
-        self.cancelled_by_caller = False
+        self.canceled_by_caller = False
         self._method = method
         self._address = address
         self._timeout_s = timeout_s
@@ -137,19 +138,19 @@ class _Ending:
         self._status: grpc.aio.AioRpcError | None = None
         self._known = asyncio.Event()
 
-    def note(self, call: Any) -> None:
-        """gRPC has set the call's status. It may do so again, when a write finds the call ended (see below)."""
+    def record(self, call: Any) -> None:
+        """Records the status that gRPC has set. gRPC sets it again when a write finds the call ended (see below)."""
         status = grpc.aio.AioRpcError(
             _now(call.code()), trailing_metadata=_now(call.trailing_metadata()), details=_now(call.details())
         )
         if self._status is None and not _is_failed_write(status):
             self._end(status)
 
-    async def told_by_peer(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The status that the peer gave, where gRPC reports the failure of a write instead.
+    async def peer_status(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Returns the status that the peer sent, if gRPC reports a failed write instead.
 
         A peer may end a call while its requests are still being sent. The next write then fails, and `grpc.aio`
-        puts INTERNAL over the status that has come or is about to come (grpc issue 36066).
+        replaces the peer's status, whether it has arrived or not, by INTERNAL (grpc issue 36066).
         """
         if not _is_failed_write(error):
             return error
@@ -165,22 +166,24 @@ class _Ending:
         spans.end(self._span, status.code())
 
     def translated(self, error: grpc.aio.AioRpcError) -> ShoalError:
-        """The error of the domain."""
+        """Returns the error of the domain."""
         return from_rpc_error(error, method=self._method, address=self._address, timeout_s=self._timeout_s)
 
-    def why_cancelled(self, error: asyncio.CancelledError) -> BaseException:
-        """CancelledError if the caller asked for it, in one way or the other; else what is behind it."""
+    def cancellation_error(self, error: asyncio.CancelledError) -> BaseException:
+        """Returns CancelledError if the caller canceled the call or its task, else the error that canceled the call."""
         if self.requests is not None and self.requests.failure is not None:
             return self.requests.failure
         task = asyncio.current_task()
-        if self.cancelled_by_caller or task is None or task.cancelling():
+        if self.canceled_by_caller or task is None or task.cancelling():
             return error
-        # Closing a channel cancels its calls, which would look to each caller as if its own task were cancelled.
+        # Closing a channel cancels its calls. Each caller would take that for a cancellation of its own task.
         return self.channel_closed()
 
     def channel_closed(self) -> Unavailable:
-        """The error of a call on a channel that was closed."""
-        return Unavailable(f"{self._method}: the channel to {self._address} was closed", reason="CHANNEL_CLOSED")
+        """Returns the error of a call on a closed channel."""
+        return Unavailable(
+            f"{self._method}: the channel to {self._address} was closed", reason=ErrorReason.CHANNEL_CLOSED
+        )
 
 
 def _is_failed_write(status: grpc.aio.AioRpcError) -> bool:
@@ -188,7 +191,7 @@ def _is_failed_write(status: grpc.aio.AioRpcError) -> bool:
 
 
 def _now(known: Coroutine[Any, Any, _T]) -> _T:
-    """The result of a coroutine that has nothing to wait for, for a callback that cannot wait."""
+    """Returns the result of a coroutine that does not wait, for a callback that cannot wait."""
     try:
         known.send(None)
     except StopIteration as returned:
@@ -198,9 +201,9 @@ def _now(known: Coroutine[Any, Any, _T]) -> _T:
 
 
 class _Requests:
-    """The requests of a stream, remembering what broke their source.
+    """The requests of a stream, and the error of their source.
 
-    gRPC answers such an exception by cancelling the call, and the caller would see itself cancelled.
+    gRPC cancels the call after such an error, and the caller would take that for a cancellation of its own.
     """
 
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:

@@ -1,4 +1,7 @@
-"""The one way to reach a service."""
+"""The client side of every service: one channel factory.
+
+Credentials and authentication of clients belong here, those of servers in `interceptors` and `server`.
+"""
 
 from types import TracebackType
 from typing import Any, Self, cast
@@ -11,11 +14,11 @@ from shoal.rpc.retries import service_config
 
 
 def connect(address: str, service_full_name: str) -> grpc.aio.Channel:
-    """A channel to the service ("shoal.v1.RewardService") at `address` ("host:port").
+    """Opens a channel to the service ("shoal.v1.RewardService") at `address` ("host:port").
 
-    Nothing is sent before the first call, and a peer that is away is looked for again and again. Every call needs
-    a `timeout`; ValueError names the method that has none. Stubs on the channel raise `shoal.errors`, for unary
-    and streaming calls alike. Calls that are safe to repeat are repeated while the peer is UNAVAILABLE.
+    The first call connects, and a lost connection is restored as often as necessary. Every call needs a `timeout`;
+    ValueError names the method of a call without one. Stubs on the channel raise `shoal.errors`, for unary and
+    streaming calls. Calls that are safe to retry are retried while the peer is UNAVAILABLE (`shoal.rpc.retries`).
     """
     settings = [*options.CLIENT, ("grpc.service_config", service_config(service_full_name))]
     return Channel(grpc.aio.insecure_channel(address, options=settings), address)
@@ -28,7 +31,7 @@ class Channel(grpc.aio.Channel):
         self._inner = inner
         self._address = address
 
-    # What a method returns offers the same as gRPC's own class of the stub's type.
+    # A `Method` has the interface of the gRPC class that the stub's type names.
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> "grpc.aio.UnaryUnaryMultiCallable[Any, Any]":
         inner = self._inner.unary_unary(method, *args, **kwargs)
         return cast("grpc.aio.UnaryUnaryMultiCallable[Any, Any]", self._method(inner, method, False))

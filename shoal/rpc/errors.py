@@ -1,8 +1,8 @@
-"""The one table between the errors of the domain and gRPC statuses, both ways.
+"""Translation between the errors of the domain and gRPC statuses, in both directions.
 
-Reason and metadata cross as `google.rpc.ErrorInfo` in the domain "shoal", violations as `BadRequest`, a delay as
-`RetryInfo`; the message is the status's. What a peer says without these details, or gRPC itself says (refused,
-timed out), becomes the fitting error with a message that names the method and the address.
+Reason and metadata travel as `google.rpc.ErrorInfo` in the domain "shoal", violations as `BadRequest`, a delay as
+`RetryInfo`, the message as the status message. A status without these details, from another peer or from gRPC
+itself (refused, timed out), becomes the matching error with a message that names the method and the address.
 """
 
 from itertools import islice
@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     Aborted,
     AlreadyExists,
@@ -43,7 +44,7 @@ TABLE: dict[type[ShoalError], grpc.StatusCode] = {
     Internal: grpc.StatusCode.INTERNAL,
 }
 
-# Statuses that no code of the domain makes, only gRPC, proxies and peers of another version.
+# Statuses that only gRPC, proxies and peers of another version send.
 _OTHER_STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNKNOWN: Internal,
@@ -57,7 +58,7 @@ _ERROR_OF_STATUS = {status: error for error, status in TABLE.items()} | _OTHER_S
 _DETAILS_KEY = "grpc-status-details-bin"
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
-# Bounds on what goes into the trailers, which hold the message twice, so that they stay below MAX_METADATA_BYTES.
+# Bounds that keep the trailers, which contain the message twice, below MAX_METADATA_BYTES.
 _MAX_MESSAGE_CHARS = 2000
 _MAX_DETAILS = 32
 _MAX_KEY_CHARS = 100
@@ -73,7 +74,7 @@ class Abort(NamedTuple):
 
 
 def to_status(error: ShoalError) -> Abort:
-    """What a server answers instead of the response."""
+    """Returns the status that a server sends instead of a response."""
     code = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), grpc.StatusCode.INTERNAL)
     message = _cut(error.message, _MAX_MESSAGE_CHARS)
     status = status_pb2.Status(code=code.value[0], message=message)
@@ -89,8 +90,8 @@ def to_status(error: ShoalError) -> Abort:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         _pack(status, retry)
-        # A peer that says when it will be back is gone until then, and perhaps comes back as another: it is for the
-        # caller to know, not for gRPC to repeat the call behind its back.
+        # A peer that restarts is gone until then, and may return as another worker. So the caller must get the
+        # error; gRPC must not retry the call.
         pushback_ms = -1 if isinstance(error, Unavailable) else round(error.retry_after_s * 1e3)
         trailers.append((_PUSHBACK_KEY, str(pushback_ms)))
     trailers.append((_DETAILS_KEY, status.SerializeToString()))
@@ -98,12 +99,12 @@ def to_status(error: ShoalError) -> Abort:
 
 
 def internal_status(method: str) -> Abort:
-    """What a server answers when something broke: nothing that its log should keep to itself."""
+    """Returns the status of a defect. It contains no details: they may be confidential, and are in the log."""
     return to_status(Internal(f"{method} failed because of a defect in the service; its log has the details"))
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, timeout_s: float) -> ShoalError:
-    """What a client raises for `error`, which ended a call of `method` ("/package.Service/Method") at `address`."""
+    """Returns the error to raise for a status that ended a call of `method` ("/package.Service/Method")."""
     kind = _ERROR_OF_STATUS.get(error.code(), Internal)
     status = _status_of(error)
     info, bad_request, retry = (
@@ -133,22 +134,22 @@ def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, ti
 def _without_details(
     kind: type[ShoalError], error: grpc.aio.AioRpcError, method: str, address: str, timeout_s: float
 ) -> ShoalError:
-    """The error for a status that no Shoal service made."""
+    """Returns the error for a status that no Shoal service sent."""
     details = error.details() or error.code().name
     if kind is DeadlineExceeded:
-        return DeadlineExceeded(f"{method} at {address} was not done within {timeout_s:g} s")
+        return DeadlineExceeded(f"{method} at {address} did not end within {timeout_s:g} s")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return FailedPrecondition(
             f"{address} does not offer {method}: it is another service, or another version of it",
-            reason="UNIMPLEMENTED",
+            reason=ErrorReason.UNIMPLEMENTED,
         )
     if kind is Unavailable:
-        return Unavailable(f"{method}: {address} cannot be reached or went away: {details}")
+        return Unavailable(f"{method}: {address} cannot be reached, or ended during the call: {details}")
     return kind(f"{method} at {address} failed: {details}", reason=error.code().name)
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
-    """The rich status in the trailers; an empty one if there is none that can be read."""
+    """Returns the status with details in the trailers; an empty one if none is there or readable."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
             try:

@@ -1,6 +1,6 @@
-"""`python -m shoal.rpc.healthcheck HOST:PORT [SERVICE]`: whether a service answers, as an exit code.
+"""`python -m shoal.rpc.healthcheck HOST:PORT [SERVICE]`: health of a service as an exit code.
 
-For what watches over containers and speaks no gRPC. It is run every few seconds, so it imports gRPC and nothing else.
+Container runtimes without gRPC probes run it every few seconds, so it imports gRPC and nothing else.
 """
 
 import argparse
@@ -11,29 +11,31 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 
 def main() -> int:
-    """0 when it is SERVING; 1 when it is not, or does not answer; the reason is on standard error."""
-    parser = argparse.ArgumentParser(prog="python -m shoal.rpc.healthcheck", description="Asks a gRPC health service.")
+    """Returns 0 if the service is SERVING, else 1, with the reason on standard error."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shoal.rpc.healthcheck", description="Checks the health of a service."
+    )
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument(
         "service",
         nargs="?",
         default="",
         metavar="SERVICE",
-        help="for example shoal.v1.RewardService, which serves once it is configured; left out, the process itself",
+        help="for example shoal.v1.RewardService, which serves once it is configured (default: the process itself)",
     )
     parser.add_argument("--timeout-s", type=float, default=3.0, help="longest wait (default: %(default)s)")
     arguments = parser.parse_args()
-    asked = f"{arguments.service or 'the process'} at {arguments.address}"
-    # A proxy that the environment names would be asked for the address of this very machine.
+    target = f"{arguments.service or 'the process'} at {arguments.address}"
+    # The address is usually on this machine, which a proxy from the environment cannot reach.
     with grpc.insecure_channel(arguments.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         request = health_pb2.HealthCheckRequest(service=arguments.service)
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=arguments.timeout_s)
         except grpc.RpcError as error:
-            print(f"{asked} does not answer: {error.code().name}: {error.details()}", file=sys.stderr)
+            print(f"{target} does not answer: {error.code().name}: {error.details()}", file=sys.stderr)
             return 1
     if response.status != health_pb2.HealthCheckResponse.SERVING:
-        print(f"{asked} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}", file=sys.stderr)
+        print(f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,7 @@
-"""What surrounds every call that a server takes: its trace, its limit, its errors."""
+"""The server side of every call: trace, limit, errors.
+
+Authentication of callers belongs here, as another interceptor before this one (see `shoal.rpc.server`).
+"""
 
 import asyncio
 import logging
@@ -13,6 +16,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DataLoss, Internal, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rpc import spans
 from shoal.rpc.errors import Abort, internal_status, to_status
@@ -20,11 +24,11 @@ from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
 
-# Health, reflection and channelz look after themselves.
+# Health, reflection and channelz handle their own errors.
 _INFRASTRUCTURE = "/grpc."
 
-# The work that callers bring in any amount. All else steers or describes the service and has to get through to a
-# busy one: heartbeats, status, pause, a new version of the weights.
+# Calls whose number depends on the load. All others control or describe the service and must reach a busy one:
+# heartbeats, status, pause, a new version of the weights.
 _LIMITED = frozenset(
     {
         "/shoal.v1.GeneratorService/GenerateGroup",
@@ -46,9 +50,9 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 class ServiceInterceptor(grpc.aio.ServerInterceptor):
     """Continues the caller's trace, refuses calls above the limit, and turns exceptions into statuses.
 
-    One interceptor does all three, because their order matters: the span must be open when the error is mapped, or
-    it does not learn how the call ended. Streaming handlers are async generators, and are closed before the call
-    ends, so that `finally` in them runs when a caller goes away.
+    One interceptor does all three because their order matters: the span must be open when the error becomes a
+    status, or it lacks the status. Streaming handlers are async generators and are closed before the call ends, so
+    that their `finally` runs when a caller disconnects.
     """
 
     def __init__(self, max_concurrent_rpcs: int | None = None) -> None:
@@ -89,7 +93,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
-        """Everything from the arrival of a call to its status."""
+        """Surrounds a call from its arrival to its status."""
         began = time.monotonic()
         code = grpc.StatusCode.OK
         caller = propagate.extract(dict(context.invocation_metadata() or ()))
@@ -99,27 +103,27 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 with self._within_limit(method):
                     yield
             except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and _was_given_up():
+                if isinstance(error, asyncio.CancelledError) and _was_canceled_by_grpc():
                     code = grpc.StatusCode.CANCELLED
                     raise
-                answer = _answer_to(error, method)
-                code = answer.code
-                await context.abort(*answer)
+                status = _status_for(error, method)
+                code = status.code
+                await context.abort(*status)
             finally:
                 spans.end(span, code)
                 _record_duration(method, code, time.monotonic() - began)
 
     @contextmanager
     def _within_limit(self, method: str) -> Iterator[None]:
-        """Counts the call, or refuses it."""
+        """Counts the call. Raises `ResourceExhausted` above the limit."""
         limit = self._max_concurrent_rpcs
         if limit is None or method not in _LIMITED:
             yield
             return
         if self._num_limited >= limit:
             raise ResourceExhausted(
-                f"{method}: the service works on {limit} such calls already, the most it takes at once",
-                reason="TOO_MANY_CALLS",
+                f"{method}: the service already has {limit} such calls in progress, its maximum",
+                reason=ErrorReason.TOO_MANY_CALLS,
                 metadata={"max_concurrent_rpcs": str(limit)},
                 retry_after_s=_RETRY_AFTER_S,
             )
@@ -130,28 +134,28 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             self._num_limited -= 1
 
 
-def _was_given_up() -> bool:
-    """Whether gRPC cancelled the call: its caller went away, its deadline passed, or the server is stopping."""
+def _was_canceled_by_grpc() -> bool:
+    """Returns whether gRPC canceled the call: the caller disconnected, the deadline passed, or the server stops."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _answer_to(error: BaseException, method: str) -> Abort:
-    """The status for what a handler raised, which the log gets too."""
+def _status_for(error: BaseException, method: str) -> Abort:
+    """Returns the status for an error of a handler, and logs the error."""
     if isinstance(error, asyncio.CancelledError):
-        # The handler waited for something that was cancelled. gRPC would let the caller wait for its deadline.
-        return to_status(Aborted(f"{method}: what the call waited for was cancelled"))
+        # The handler awaited a task that was canceled. Without a status the caller would wait for its deadline.
+        return to_status(Aborted(f"{method}: the work that the call waited for was canceled"))
     if isinstance(error, DecodeError):
-        # The messages of a stream are parsed as the handler asks for them.
+        # The messages of a stream are parsed when the handler reads them.
         error = InvalidArgument(f"{method}: a message of the call cannot be read: {error}")
     if not isinstance(error, ShoalError):
         _log.error("call failed", extra={"method": method}, exc_info=error)
         return internal_status(method)
-    answer = to_status(error)
+    status = to_status(error)
     level = logging.ERROR if isinstance(error, Internal | DataLoss) else logging.INFO
-    facts = {"method": method, "code": answer.code.name, "reason": error.reason, "error": error.message}
+    facts = {"method": method, "code": status.code.name, "reason": error.reason, "error": error.message}
     _log.log(level, "call refused", extra=facts)
-    return answer
+    return status
 
 
 def _record_duration(method: str, code: grpc.StatusCode, duration_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Watches that the event loop stays responsive."""
+"""Measurement of the event loop's lag."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ _WARN_S = 1.0
 
 
 async def watch_lag() -> None:
-    """Measures for ever how late the loop is, and warns of more than a second: something works in it that should
-    work beside it."""
+    """Measures the lag of the loop forever, and warns above a second: then work blocks the loop that belongs in a
+    thread."""
     while True:
         began = time.monotonic()
         await asyncio.sleep(_PROBE_S)

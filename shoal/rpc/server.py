@@ -1,4 +1,7 @@
-"""The one way to offer a service."""
+"""The server side of every service: one gRPC server.
+
+Credentials of servers belong in `RpcServer.start`, authentication of callers in its list of interceptors.
+"""
 
 import asyncio
 import errno
@@ -14,6 +17,7 @@ from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.rpc import options
 from shoal.rpc.interceptors import ServiceInterceptor
@@ -25,12 +29,12 @@ Serving = health_pb2.HealthCheckResponse
 
 
 class RpcServer:
-    """A gRPC server with everything that each service of Shoal has.
+    """A gRPC server with health, reflection, channelz, and the interceptor of all services.
 
-    Health: "" is SERVING while the process is alive (liveness), a service's full name once `set_serving` says so
-    (readiness). Reflection and channelz are on. Servicers raise `shoal.errors`; streaming handlers are async
-    generators. Of the calls that bring work, at most `max_concurrent_rpcs` run at once and more are refused with
-    RESOURCE_EXHAUSTED; those that steer or describe the service always get through.
+    Health: "" is SERVING while the process is alive (liveness), a service's full name after `set_serving`
+    (readiness). Servicers raise `shoal.errors`; streaming handlers are async generators. At most
+    `max_concurrent_rpcs` calls with work run at once, and more are refused with RESOURCE_EXHAUSTED. Calls that
+    control or describe the service are not limited.
 
     Example:
         server = RpcServer(listen="127.0.0.1:0")
@@ -50,18 +54,18 @@ class RpcServer:
         self._lag_watch: asyncio.Task[None] | None = None
 
     def add(self, add_to_server: Callable[[Any, grpc.aio.Server], None], servicer: Any, service_full_name: str) -> None:
-        """Offers a service, before `start`. It is NOT_SERVING until `set_serving`."""
+        """Adds a service, before `start`. It is NOT_SERVING until `set_serving`."""
         self._services.append((add_to_server, servicer, service_full_name))
 
     @property
     def port(self) -> int:
-        """The port that is listened on; 0 before `start`."""
+        """The port of the server; 0 before `start`."""
         return self._port
 
     async def start(self) -> None:
-        """Opens the port and answers calls.
+        """Opens the port and starts to serve.
 
-        Raises FailedPrecondition (PORT_IN_USE) and InvalidArgument for an address that cannot be listened on.
+        Raises FailedPrecondition (PORT_IN_USE), and InvalidArgument for an address that is not of this machine.
         """
         server = grpc.aio.server(interceptors=[ServiceInterceptor(self._max_concurrent_rpcs)], options=options.SERVER)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -75,21 +79,21 @@ class RpcServer:
         try:
             self._port = server.add_insecure_port(self._listen)
         except RuntimeError as error:
-            raise _why_not_listening(self._listen) from error
+            raise _listen_error(self._listen) from error
         await server.start()
         self._server = server
         self._lag_watch = asyncio.create_task(watch_lag())
 
     async def set_serving(self, service_full_name: str, serving: bool) -> None:
-        """Sets the health of one service, or of the process with ""."""
+        """Sets the health of one service, or of the process if the name is ""."""
         await self._health.set(service_full_name, Serving.SERVING if serving else Serving.NOT_SERVING)
 
     async def serve_until_stopped(
         self, grace_s: float = 10.0, before_stop: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Serves until SIGTERM or SIGINT, then says NOT_SERVING, awaits `before_stop`, and stops.
+        """Serves until SIGTERM or SIGINT, then sets NOT_SERVING, awaits `before_stop`, and stops.
 
-        Calls are answered as long as `before_stop` takes. A second signal ends the process at once, with exit code
+        Calls are served until `before_stop` returns. A second signal ends the process at once, with exit code
         128 + its number.
         """
         loop = asyncio.get_running_loop()
@@ -100,7 +104,7 @@ class RpcServer:
         await signaled.wait()
         for number in signals:
             loop.remove_signal_handler(number)
-            # Not SIG_DFL, which the kernel ignores for a container's first process.
+            # Not SIG_DFL: for the first process of a container the kernel ignores it.
             signal.signal(number, lambda received, _: os._exit(128 + received))
         _log.info("draining", extra={"grace_s": grace_s})
         await self._health.enter_graceful_shutdown()
@@ -109,7 +113,7 @@ class RpcServer:
         await self.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
-        """Says NOT_SERVING, takes no more calls, and gives those in flight `grace_s` to finish."""
+        """Sets NOT_SERVING, refuses new calls, and gives those in flight `grace_s` seconds to finish."""
         await self._health.enter_graceful_shutdown()
         if self._lag_watch is not None:
             self._lag_watch.cancel()
@@ -117,8 +121,8 @@ class RpcServer:
             await self._server.stop(grace_s)
 
 
-def _why_not_listening(listen: str) -> FailedPrecondition | InvalidArgument:
-    """Asks the system, since gRPC does not say why."""
+def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
+    """Returns the reason why the port cannot be opened. gRPC does not report it, so this opens the port itself."""
     host, _, port = listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -134,7 +138,8 @@ def _why_not_listening(listen: str) -> FailedPrecondition | InvalidArgument:
                 f"cannot listen on {listen}: {error.strerror}; give host:port of an address of this machine"
             )
     return FailedPrecondition(
-        f"cannot listen on {listen}: port {port} is in use; stop what uses it, or choose another, or 0 for a free one",
-        reason="PORT_IN_USE",
+        f"cannot listen on {listen}: port {port} is in use; stop the process that uses it, or set another port, or 0 "
+        "for a free one",
+        reason=ErrorReason.PORT_IN_USE,
         metadata={"listen": listen, "port": port},
     )

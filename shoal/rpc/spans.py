@@ -1,7 +1,7 @@
-"""The spans of calls, on both ends.
+"""Spans of calls, for clients and servers.
 
-OpenTelemetry's own interceptors for `grpc.aio` leave the spans of cancelled calls open, those of failed ones
-without a status, and log an error for each stream that is given up; this is the part of them that Shoal needs.
+OpenTelemetry's interceptors for `grpc.aio` leave the spans of canceled calls open and those of failed calls without
+a status, and log an error for each canceled stream. This module replaces the part of them that Shoal needs.
 """
 
 import grpc
@@ -12,18 +12,18 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from shoal.telemetry import names
 from shoal.telemetry.trace import tracer
 
-# Repeated by a clock, so that their spans would bury all others.
+# Periodic calls, whose spans would outnumber all others.
 _UNTRACED = frozenset({"RegisterWorker", "Heartbeat", "GetStatus"})
 
 
 def split(method: str) -> tuple[str, str]:
-    """ "/package.Service/Method" in two."""
+    """Splits "/package.Service/Method" into service and method."""
     service, _, name = method.removeprefix("/").partition("/")
     return service, name
 
 
 def start(method: str, kind: SpanKind, context: Context | None = None) -> Span:
-    """Opens the span of a call; it is a child of what `context`, or else the current context, holds."""
+    """Starts the span of a call, as a child of the span in `context`, by default the current context."""
     service, name = split(method)
     if name in _UNTRACED:
         return trace.INVALID_SPAN
@@ -36,7 +36,7 @@ def start(method: str, kind: SpanKind, context: Context | None = None) -> Span:
 
 
 def end(span: Span, code: grpc.StatusCode) -> None:
-    """Closes the span of a call that ended so."""
+    """Ends the span of a call, with the status of the call."""
     span.set_attribute(names.RPC_STATUS, code.value[0])
     if code is not grpc.StatusCode.OK:
         span.set_status(Status(StatusCode.ERROR, code.name))

@@ -1,4 +1,4 @@
-"""Logs as one JSON object a line."""
+"""Logs: one JSON object a line."""
 
 import json
 import logging
@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from opentelemetry import trace
 
-# What every LogRecord has; anything else came in by `extra=` and is a field of the line.
+# Attributes of every LogRecord. All others come from `extra=` and are fields of the line.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes `time`, `level`, `service`, `event`, `logger`, the trace if there is one, and what `extra=` holds.
+    """Formats a record: `time`, `level`, `service`, `event`, `logger`, the trace if there is one, fields of `extra=`.
 
     Example: {"time": "2026-01-01T12:00:00.000Z", "level": "INFO", "service": "shoal-reward",
     "event": "registered", "logger": "shoal.worker", "coordinator": "10.0.0.1:7000"}
@@ -29,10 +29,10 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
         }
-        here = trace.get_current_span().get_span_context()
-        if here.is_valid:
-            fields["trace_id"] = trace.format_trace_id(here.trace_id)
-            fields["span_id"] = trace.format_span_id(here.span_id)
+        span_context = trace.get_current_span().get_span_context()
+        if span_context.is_valid:
+            fields["trace_id"] = trace.format_trace_id(span_context.trace_id)
+            fields["span_id"] = trace.format_span_id(span_context.span_id)
         fields.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)

@@ -1,6 +1,6 @@
-"""Instruments by the names of `shoal.telemetry.names`.
+"""OpenTelemetry instruments, by the names of `shoal.telemetry.names`.
 
-An instrument made before `setup` starts to count when `setup` is called, so modules may hold them as constants.
+An instrument that is made before `setup` counts from the call of `setup` on, so modules may keep them as constants.
 """
 
 from functools import cache
@@ -16,21 +16,21 @@ _meter = metrics.get_meter("shoal")
 
 @cache
 def counter(name: MetricName) -> Counter:
-    """Counts up: `counter(names.X).add(3, {names.RUN_ID: run_id})`."""
+    """Returns a counter: `counter(names.X).add(3, {names.RUN_ID: run_id})`."""
     _check(name, Instrument.COUNTER)
     return _meter.create_counter(name.name, name.unit, name.meaning)
 
 
 @cache
 def gauge(name: MetricName) -> Gauge:
-    """Says how things stand: `gauge(names.X).set(3)`."""
+    """Returns a gauge, which keeps the last value: `gauge(names.X).set(3)`."""
     _check(name, Instrument.GAUGE)
     return _meter.create_gauge(name.name, name.unit, name.meaning)
 
 
 @cache
 def histogram(name: MetricName) -> Histogram:
-    """Records one of many values: `histogram(names.X).record(0.3)`."""
+    """Returns a histogram: `histogram(names.X).record(0.3)`."""
     _check(name, Instrument.HISTOGRAM)
     return _meter.create_histogram(
         name.name, name.unit, name.meaning, explicit_bucket_boundaries_advisory=name.boundaries or None

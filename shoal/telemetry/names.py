@@ -1,6 +1,6 @@
-"""Every name that telemetry sends, with its unit and meaning.
+"""Names of the OpenTelemetry spans, attributes, and metrics, with units and meanings.
 
-docs/telemetry.md is made from this module by `python -m shoal.telemetry.names`.
+`python -m shoal.telemetry.names` generates docs/telemetry.md from this module.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 
 class _Documented(str):
-    """A name that says what it means."""
+    """A name with its meaning."""
 
     meaning: str
 
@@ -20,32 +20,32 @@ class _Documented(str):
 
 
 class SpanName(_Documented):
-    """A stretch of work in a trace."""
+    """The name of a span: a piece of work in a trace."""
 
 
 class AttributeName(_Documented):
-    """A fact about a span or a metric."""
+    """The name of an attribute of a span or a metric."""
 
 
 class Instrument(StrEnum):
-    """How a metric adds up."""
+    """The kind of a metric."""
 
     COUNTER = "counter"
     """Only rises."""
     GAUGE = "gauge"
-    """The last value counts."""
+    """Keeps the last value."""
     HISTOGRAM = "histogram"
-    """The distribution counts."""
+    """Keeps the distribution of values."""
 
 
 @dataclass(frozen=True)
 class MetricName:
-    """A number that is measured over and over."""
+    """The name of a metric, with its kind, unit, and meaning."""
 
     name: str
     instrument: Instrument
     unit: str
-    """In UCUM: "s", "By", or what is counted in braces, such as "{token}"."""
+    """In UCUM: "s", "By", or the counted thing in braces, such as "{token}"."""
     meaning: str
     boundaries: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, rising."""
@@ -54,23 +54,23 @@ class MetricName:
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 # One trace for each group: issue, sample, score, train step, publish.
-GROUP_ISSUE = SpanName("group.issue", "A prompt becomes a group. Root of the group's trace.")
+GROUP_ISSUE = SpanName("group.issue", "Issue of a prompt as a group. Root of the group's trace.")
 GROUP_SAMPLE = SpanName("group.sample", "Sampling the completions of a group, from dispatch to the last of them.")
 GROUP_SCORE = SpanName("group.score", "Scoring the completions of a group.")
 TRAIN_STEP = SpanName("train.step", "The train step that the group is part of; one span in each group's trace.")
 WEIGHTS_PUBLISH = SpanName("weights.publish", "Publishing the weights that were trained on the group.")
 
-RUN_ID = AttributeName("shoal.run_id", "Names the run.")
-GROUP_ID = AttributeName("shoal.group_id", "Names the group within the run.")
-POLICY_VERSION = AttributeName("shoal.policy_version", "Train steps that the weights have seen.")
-WORKER_ID = AttributeName("shoal.worker_id", "Names the worker process.")
-STATE = AttributeName("shoal.state", "Where a group ended: `TRAINED` or `DROPPED`.")
+RUN_ID = AttributeName("shoal.run_id", "Id of the run.")
+GROUP_ID = AttributeName("shoal.group_id", "Id of the group within the run.")
+POLICY_VERSION = AttributeName("shoal.policy_version", "Number of train steps behind the weights.")
+WORKER_ID = AttributeName("shoal.worker_id", "Id of the worker process.")
+STATE = AttributeName("shoal.state", "Final state of a group: `TRAINED` or `DROPPED`.")
 FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `stop` or `length`.")
-SOURCE = AttributeName("shoal.source", "Where a verdict came from: `endpoint`, or `cache`, for an identical question.")
-DIRECTION = AttributeName("shoal.direction", "Of tokens: `input` or `output`.")
+SOURCE = AttributeName("shoal.source", "Source of a verdict: `endpoint`, or `cache` for a repeated question.")
+DIRECTION = AttributeName("shoal.direction", "Direction of tokens: `input` or `output`.")
 
 VERIFIER = AttributeName("shoal.verifier", "Name of the verifier.")
-OUTCOME = AttributeName("shoal.outcome", "What judging came to: `scored`, `unscorable` or `failed`.")
+OUTCOME = AttributeName("shoal.outcome", "Outcome of scoring: `scored`, `unscorable` or `failed`.")
 
 RPC_SYSTEM = AttributeName("rpc.system", "Always `grpc`.")
 RPC_SERVICE = AttributeName("rpc.service", "Full name of the service, for example `shoal.v1.RewardService`.")
@@ -84,7 +84,7 @@ LOOP_LAG = MetricName(
     "shoal.event_loop.lag",
     Instrument.HISTOGRAM,
     "s",
-    "Time that a process's event loop was late, as a probe sees it twice a second.",
+    "Delay of a process's event loop, measured twice a second.",
     _SECONDS,
 )
 GENERATOR_TOKENS = MetricName(
@@ -94,33 +94,33 @@ GENERATOR_COMPLETIONS = MetricName(
     "shoal.generator.completions", Instrument.COUNTER, "{completion}", "Finished completions, by finish reason."
 )
 GENERATOR_RUNNING = MetricName(
-    "shoal.generator.running", Instrument.GAUGE, "{completion}", "Completions that a generator samples."
+    "shoal.generator.running", Instrument.GAUGE, "{completion}", "Completions that a generator is sampling."
 )
 GENERATOR_WAITING = MetricName(
-    "shoal.generator.waiting", Instrument.GAUGE, "{completion}", "Completions that wait for a place in a generator."
+    "shoal.generator.waiting", Instrument.GAUGE, "{completion}", "Completions that wait in a generator."
 )
 WEIGHTS_PAUSE = MetricName(
-    "shoal.weights.pause", Instrument.HISTOGRAM, "s", "Time that a load of weights kept a generator paused.", _SECONDS
+    "shoal.weights.pause", Instrument.HISTOGRAM, "s", "Pause of a generator during a load of weights.", _SECONDS
 )
 WEIGHTS_RECEIVE = MetricName(
     "shoal.weights.receive",
     Instrument.HISTOGRAM,
     "s",
-    "Part of a load that a generator spent receiving and hashing.",
+    "Part of a load that went into receiving and hashing.",
     _SECONDS,
 )
 WEIGHTS_LOAD = MetricName(
-    "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that the engine spent loading.", _SECONDS
+    "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that went into the engine's own loading.", _SECONDS
 )
 
 REWARD_OPEN = MetricName(
     "shoal.reward.open",
     Instrument.GAUGE,
     "{completion}",
-    "Completions that a reward service has taken and not answered.",
+    "Completions that a reward service has accepted and not answered.",
 )
 REWARD_RUNNING = MetricName(
-    "shoal.reward.running", Instrument.GAUGE, "{completion}", "Completions that processes of the pool judge."
+    "shoal.reward.running", Instrument.GAUGE, "{completion}", "Completions that processes of the pool are scoring."
 )
 REWARD_WAITING = MetricName(
     "shoal.reward.waiting", Instrument.GAUGE, "{completion}", "Completions that wait for a process of the pool."
@@ -129,44 +129,44 @@ REWARD_WAIT = MetricName(
     "shoal.reward.wait",
     Instrument.HISTOGRAM,
     "s",
-    "Time that a completion waited for a process, by verifier.",
+    "Wait of a completion for a process, by verifier.",
     _SECONDS,
 )
 REWARD_DURATION = MetricName(
     "shoal.reward.duration",
     Instrument.HISTOGRAM,
     "s",
-    "Time that a verifier took for a completion, without the wait, by verifier and outcome.",
+    "Time of a verifier for a completion, without the wait, by verifier and outcome.",
     _SECONDS,
 )
 REWARD_VERDICTS = MetricName(
-    "shoal.reward.verdicts", Instrument.COUNTER, "{verdict}", "Completions judged, by verifier and outcome."
+    "shoal.reward.verdicts", Instrument.COUNTER, "{verdict}", "Verdicts on completions, by verifier and outcome."
 )
 REWARD_POOL_RESTARTS = MetricName(
     "shoal.reward.pool_restarts",
     Instrument.COUNTER,
     "{process}",
-    "Processes of the pool that were replaced because they died or hung.",
+    "Processes of the pool replaced because they died or hung.",
 )
 JUDGE_QUESTIONS = MetricName(
-    "shoal.judge.questions", Instrument.COUNTER, "{question}", "Verdicts wanted of the judge, by source."
+    "shoal.judge.questions", Instrument.COUNTER, "{question}", "Questions to the judge, by source of the verdict."
 )
 JUDGE_TOKENS = MetricName(
-    "shoal.judge.tokens", Instrument.COUNTER, "{token}", "Tokens that the judge read and wrote, by direction."
+    "shoal.judge.tokens", Instrument.COUNTER, "{token}", "Tokens read and written by the judge, by direction."
 )
 JUDGE_COST = MetricName(
-    "shoal.judge.cost", Instrument.COUNTER, "1", "What the judge cost, by the prices of `reward.judge`."
+    "shoal.judge.cost", Instrument.COUNTER, "1", "Cost of the judge, by the prices of `reward.judge`."
 )
 
 
 RUN_POLICY_VERSION = MetricName(
-    "shoal.run.policy_version", Instrument.GAUGE, "{step}", "Train steps that the run's policy has seen."
+    "shoal.run.policy_version", Instrument.GAUGE, "{step}", "Number of train steps behind the run's policy."
 )
 RUN_CORRECT_RATE = MetricName(
     "shoal.run.correct_rate", Instrument.GAUGE, "1", "Share of the last step's scored completions that are correct."
 )
 RUN_GROUPS = MetricName(
-    "shoal.run.groups", Instrument.COUNTER, "{group}", "Groups that steps have used up, by ledger state."
+    "shoal.run.groups", Instrument.COUNTER, "{group}", "Groups that train steps have consumed, by ledger state."
 )
 RUN_STEP = MetricName("shoal.run.step", Instrument.HISTOGRAM, "s", "Time from one train step to the next.", _SECONDS)
 RUN_STEP_WAIT = MetricName(
@@ -177,7 +177,7 @@ RUN_STEP_WAIT = MetricName(
     _SECONDS,
 )
 RUN_PUBLISH = MetricName(
-    "shoal.run.publish", Instrument.HISTOGRAM, "s", "Time that a publish to all generators took.", _SECONDS
+    "shoal.run.publish", Instrument.HISTOGRAM, "s", "Duration of a publish to all generators.", _SECONDS
 )
 
 _N = TypeVar("_N", SpanName, AttributeName, MetricName)
@@ -188,18 +188,18 @@ def _declared(kind: type[_N]) -> list[_N]:
 
 
 def as_markdown() -> str:
-    """The page docs/telemetry.md."""
+    """Renders docs/telemetry.md."""
     lines = [
         "# Telemetry",
         "",
-        "<!-- Made by `python -m shoal.telemetry.names > docs/telemetry.md`; a test compares. -->",
+        "<!-- Generated by `python -m shoal.telemetry.names > docs/telemetry.md`; a test compares. -->",
         "",
         "Traces and metrics go out over OTLP (gRPC) when `OTEL_EXPORTER_OTLP_ENDPOINT` is set; the other `OTEL_*`",
-        "variables mean what the OpenTelemetry SDK says. With `--metrics-port` a service also answers Prometheus,",
-        "which writes dots as `_`, adds the unit to the name, and `_total` to counters.",
+        "variables have their meaning in the OpenTelemetry SDK. With `--metrics-port` a service also serves them to",
+        "Prometheus, with `_` for dots, the unit at the end of the name, and `_total` at the end of counters.",
         "",
         "Logs are one JSON object a line, on stderr or in `--log-file`, with `time`, `level`, `service`, `event`,",
-        "`logger`, and `trace_id` and `span_id` within a span. `SHOAL_LOG_LEVEL` (default `INFO`) says how much.",
+        "`logger`, and `trace_id` and `span_id` within a span. `SHOAL_LOG_LEVEL` (default `INFO`) sets the level.",
         "",
         "## Spans",
         "",

@@ -1,4 +1,4 @@
-"""The table of a run's metrics: what the coordinator reports of train steps and of evaluations.
+"""The table of a run's metrics: those of the coordinator, for train steps and evaluations.
 
 The learner's part is in `shoal.telemetry.learner_metric_table`.
 """
@@ -20,37 +20,41 @@ from shoal.telemetry.run_metrics import (
 
 REWARDS = MetricSection(
     "Rewards",
-    "Over all completions that the step used up, trained on or not. A completion without a reward, because it cannot "
-    "be judged or its verifier failed, counts in none of them.",
+    "Over all completions that the step consumed, trained on or not. A completion without a reward, because it is "
+    "unscorable or its verifier failed, counts in no metric.",
     (
         RunMetric("objective/scores", "reward", "mean reward of the scored completions", "", SCORED),
-        RunMetric("objective/scores_mean", "reward", "the same, by its other name", "", SCORED),
+        RunMetric("objective/scores_mean", "reward", "`objective/scores` under another name", "", SCORED),
         RunMetric("objective/reward_std", "reward", "standard deviation of these rewards", "ddof 0", SCORED),
         RunMetric(
             "objective/rlhf_reward",
             "reward",
-            "mean reward with the KL divergence taken from it",
+            "mean reward minus the KL term",
             "`objective/scores` - `objective/non_score_reward`",
             SCORED,
         ),
         RunMetric(
             "objective/non_score_reward",
             "reward",
-            "what the KL divergence takes from the reward, or would; 0 without a coefficient",
-            "`objective/kl_coef` x `objective/kl`; where it is taken, `objective/reward_kl_coef` x "
+            "KL term that is, or would be, subtracted from the reward; 0 without a coefficient",
+            "`objective/kl_coef` x `objective/kl`; if it is subtracted, `objective/reward_kl_coef` x "
             "`objective/reward_kl`",
             SCORED,
         ),
         RunMetric(
             "objective/verifiable_correct_rate",
             "share",
-            "scored completions that every verifier calls correct (its value is at least 1)",
+            "scored completions with a value of at least 1 from every verifier",
             "",
             SCORED,
         ),
-        RunMetric("objective/<verifier>_reward", "value", "mean value that one verifier gave", "", SCORED),
+        RunMetric("objective/<verifier>_reward", "value", "mean value of one verifier", "", SCORED),
         RunMetric(
-            "objective/<verifier>_correct_rate", "share", "completions that one verifier calls correct", "", SCORED
+            "objective/<verifier>_correct_rate",
+            "share",
+            "completions with a value of at least 1 from one verifier",
+            "",
+            SCORED,
         ),
         RunMetric(
             "val/format_scores",
@@ -62,18 +66,22 @@ REWARDS = MetricSection(
         RunMetric(
             "reward/<part>",
             "reward",
-            "mean share of one part in the reward (docs/rewards.md): `verifiable`, `format`, ...; the parts sum up to "
+            "mean of one part of the reward (docs/rewards.md): `verifiable`, `format`, ...; the parts sum to "
             "`objective/scores`",
             "",
             MEASURED,
         ),
         RunMetric("val/unscored_rate", "share", "completions without a reward"),
         RunMetric(
-            "val/<verifier>_unscorable_rate", "share", "completions that one verifier could not judge", "", SAMPLED
+            "val/<verifier>_unscorable_rate", "share", "completions that were unscorable for one verifier", "", SAMPLED
         ),
-        RunMetric("val/<verifier>_failed_rate", "share", "completions that one verifier broke on", "", SAMPLED),
+        RunMetric("val/<verifier>_failed_rate", "share", "completions on which one verifier failed", "", SAMPLED),
         RunMetric(
-            "batch/percent_solved_mean", "share", "mean over groups of their reward's share of the highest", "", SCORED
+            "batch/percent_solved_mean",
+            "share",
+            "mean over groups of their reward as a share of the maximum reward",
+            "",
+            SCORED,
         ),
         RunMetric("other/unsolved_batch_size_ratio", "share", "scored completions that are not correct", "", SCORED),
         RunMetric(
@@ -83,33 +91,33 @@ REWARDS = MetricSection(
             "",
             RUNNING,
         ),
-        RunMetric("objective/running_reward_std", "reward", "their standard deviation", "", RUNNING),
-        RunMetric("val/advantages_mean", "advantage", "mean over the tokens that are trained on", "", TRAINED),
-        RunMetric("val/advantages_min", "advantage", "least of them", "", TRAINED),
-        RunMetric("val/advantages_max", "advantage", "largest of them", "", TRAINED),
+        RunMetric("objective/running_reward_std", "reward", "standard deviation of these rewards", "", RUNNING),
+        RunMetric("val/advantages_mean", "advantage", "mean advantage of the tokens trained on", "", TRAINED),
+        RunMetric("val/advantages_min", "advantage", "smallest advantage", "", TRAINED),
+        RunMetric("val/advantages_max", "advantage", "largest advantage", "", TRAINED),
         RunMetric("val/completion_weight_max", "", "largest weight of a completion in the loss", "", TRAINED),
     ),
 )
 
 COMPLETIONS = MetricSection(
     "Completions and data",
-    "Over all completions that the step used up, trained on or not.",
+    "Over all completions that the step consumed, trained on or not.",
     (
         RunMetric("val/sequence_lengths", "tokens", "mean length of a completion", "", SAMPLED),
-        RunMetric("val/sequence_lengths_min", "tokens", "shortest", "", SAMPLED),
-        RunMetric("val/sequence_lengths_max", "tokens", "longest", "", SAMPLED),
-        RunMetric("val/sequence_lengths_solved", "tokens", "mean length of the correct ones", "", MEASURED),
+        RunMetric("val/sequence_lengths_min", "tokens", "shortest completion", "", SAMPLED),
+        RunMetric("val/sequence_lengths_max", "tokens", "longest completion", "", SAMPLED),
+        RunMetric("val/sequence_lengths_solved", "tokens", "mean length of the correct completions", "", MEASURED),
         RunMetric(
             "val/sequence_lengths_unsolved",
             "tokens",
-            "mean length of those that are scored and not correct",
+            "mean length of the scored completions that are not correct",
             "",
             MEASURED,
         ),
         RunMetric(
             "val/num_stop_token_ids",
             "tokens",
-            "stop tokens and stop strings that were sampled; a completion ends with its first",
+            "sampled stop tokens and stop strings; the first one ends a completion",
         ),
         RunMetric(
             "val/stop_token_rate",
@@ -123,11 +131,11 @@ COMPLETIONS = MetricSection(
         ),
         RunMetric("val/num_groups_dropped", "groups", "groups of the step that were not trained on"),
         RunMetric("val/total_reward_groups", "groups", "groups of the step that were trained on"),
-        RunMetric("dropped/<reason>", "groups", "groups that were dropped for one reason", "", MEASURED),
-        RunMetric("batch/filtered_prompts", "groups", "groups whose rewards are all equal, so that they teach nothing"),
-        RunMetric("batch/filtered_prompts_zero", "groups", "of these, all rewards 0"),
-        RunMetric("batch/filtered_prompts_solved", "groups", "of these, all rewards the highest"),
-        RunMetric("batch/filtered_prompts_nonzero", "groups", "of these, the others"),
+        RunMetric("dropped/<reason>", "groups", "groups dropped for one reason", "", MEASURED),
+        RunMetric("batch/filtered_prompts", "groups", "groups without a signal: all rewards are equal"),
+        RunMetric("batch/filtered_prompts_zero", "groups", "groups without a signal with rewards of 0"),
+        RunMetric("batch/filtered_prompts_solved", "groups", "groups without a signal with the maximum reward"),
+        RunMetric("batch/filtered_prompts_nonzero", "groups", "the other groups without a signal"),
         RunMetric(
             "batch/filtered_prompts_pct",
             "share",
@@ -135,46 +143,44 @@ COMPLETIONS = MetricSection(
             "`batch/filtered_prompts` / scored groups",
         ),
         RunMetric("batch/refills", "groups", "groups that active sampling took beyond `grpo.groups_per_step`"),
-        RunMetric("batch/no_resampled_prompts", "prompts", "prompts that are not asked again (`grpo.easy_rate`)"),
+        RunMetric("batch/no_resampled_prompts", "prompts", "prompts that are no longer sampled (`grpo.easy_rate`)"),
         RunMetric("batch/total_prompts", "prompts", "prompts in the data"),
         RunMetric(
             "other/real_batch_size_ratio",
             "share",
-            "completions that were trained on",
+            "completions trained on",
             "completions of groups with a signal / all completions of the step",
             SAMPLED,
         ),
-        RunMetric("staleness/max", "steps", "staleness of the groups that were trained on: largest"),
-        RunMetric("staleness/mean", "steps", "the same: mean"),
-        RunMetric("episode", "completions", "completions used up since the start of the run"),
-        RunMetric("epoch", "passes", "passes over the data, 2.7 is 70 % through the third"),
+        RunMetric("staleness/max", "steps", "staleness of the groups trained on: maximum"),
+        RunMetric("staleness/mean", "steps", "staleness of the groups trained on: mean"),
+        RunMetric("episode", "completions", "completions consumed since the start of the run"),
+        RunMetric("epoch", "passes", "passes over the data; 2.7 is 70 % of the third"),
     ),
 )
 
 TIME = MetricSection(
     "Time, throughput, waiting",
-    "Seconds are by the coordinator's clock. Rates and waiting shares are over the time since the last step that was "
-    "applied, evaluations in between included.",
+    "Seconds are by the coordinator's clock. Rates and waiting shares cover the time since the last applied step, "
+    "including evaluations in between.",
     (
         RunMetric("time/step", "s", "one step, from the wait for its groups to the publish of its weights"),
-        RunMetric("time/waiting_for_groups", "s", "of these, until all its groups were sampled and scored"),
-        RunMetric("time/training", "s", "of these, in the learner"),
-        RunMetric("time/publishing", "s", "of these, until the generators held the new weights"),
-        RunMetric("time/weights_broadcast", "s", "of publishing, the broadcast itself", "", PUBLISHED),
-        RunMetric(
-            "time/weights_pause", "s", "longest time that a generator stood still for the publish", "", PUBLISHED
-        ),
+        RunMetric("time/waiting_for_groups", "s", "part of the step: until all its groups were sampled and scored"),
+        RunMetric("time/training", "s", "part of the step: in the learner"),
+        RunMetric("time/publishing", "s", "part of the step: until the generators had the new weights"),
+        RunMetric("time/weights_broadcast", "s", "part of publishing: the broadcast itself", "", PUBLISHED),
+        RunMetric("time/weights_pause", "s", "longest pause of a generator for the publish", "", PUBLISHED),
         RunMetric(
             "time/<verifier>_scoring",
             "s",
-            "mean time that one verifier took for a completion, by the reward service's clock, without the wait",
+            "mean time of one verifier for a completion, by the reward service's clock, without the wait",
             "",
             SAMPLED,
         ),
-        RunMetric("time/<verifier>_scoring_p95", "s", "of these, the one that 95 % do not exceed", "", SAMPLED),
-        RunMetric("time/<verifier>_scoring_max", "s", "the longest", "", SAMPLED),
-        RunMetric("time/from_scratch", "s", "since the coordinator began or resumed the run"),
-        RunMetric("generator_tokens_per_second_step", "tokens/s", "completion tokens that came from all generators"),
+        RunMetric("time/<verifier>_scoring_p95", "s", "95th percentile of these times", "", SAMPLED),
+        RunMetric("time/<verifier>_scoring_max", "s", "longest of these times", "", SAMPLED),
+        RunMetric("time/from_scratch", "s", "time since the coordinator started or resumed the run"),
+        RunMetric("generator_tokens_per_second_step", "tokens/s", "completion tokens from all generators"),
         RunMetric(
             "reward_tokens_per_second_step",
             "tokens/s",
@@ -196,42 +202,58 @@ TIME = MetricSection(
 
 EVALUATION = MetricSection(
     "Evaluations",
-    "An evaluation has a line of its own in `metrics.jsonl`, with the step of the policy that answered. An answer is "
-    "correct when every verifier gives at least 1.",
+    "An evaluation has a separate line in `metrics.jsonl`, with the step of the policy that answered. An answer is "
+    "correct when its value is at least 1 from every verifier.",
     (
-        RunMetric("eval/num_prompts", "questions", "questions asked"),
+        RunMetric("eval/num_prompts", "questions", "questions"),
         RunMetric(
-            "eval/num_completions", "answers", "answers asked for", "questions x `evaluation.samples_per_prompt`"
+            "eval/num_completions", "answers", "requested answers", "questions x `evaluation.samples_per_prompt`"
         ),
-        RunMetric("eval/unscored_rate", "share", "answers without a reward; they count in none of the others"),
+        RunMetric("eval/unscored_rate", "share", "answers without a reward; they count in no other metric"),
         RunMetric("eval/scores", "reward", "mean reward of the answers", "", SCORED),
         RunMetric("eval/verifiable_correct_rate", "share", "correct answers", "", SCORED),
         RunMetric(
             "eval/pass_at_<k>",
             "share",
-            "chance that k answers hold a correct one, without bias, for k = 1, 2, 4, ... and "
+            "unbiased estimate of the probability that one of k answers is correct, for k = 1, 2, 4, ... and "
             "`evaluation.samples_per_prompt`; mean over questions with at least k scored answers",
             "1 - C(n - c, k) / C(n, k), with c of a question's n answers correct (arXiv:2107.03374)",
             SCORED,
         ),
         RunMetric(
-            "eval/source/<source>/scores", "reward", "mean reward of the answers to one source's questions", "", SCORED
+            "eval/source/<source>/scores",
+            "reward",
+            "mean reward of the answers to the questions of one source",
+            "",
+            SCORED,
         ),
-        RunMetric("eval/source/<source>/correct_rate", "share", "correct answers among them", "", SCORED),
-        RunMetric("eval/verifier/<verifier>/reward", "value", "mean value that one verifier gave", "", SCORED),
         RunMetric(
-            "eval/verifier/<verifier>/correct_rate", "share", "answers that one verifier calls correct", "", SCORED
+            "eval/source/<source>/correct_rate", "share", "correct answers to the questions of one source", "", SCORED
+        ),
+        RunMetric("eval/verifier/<verifier>/reward", "value", "mean value of one verifier", "", SCORED),
+        RunMetric(
+            "eval/verifier/<verifier>/correct_rate",
+            "share",
+            "answers with a value of at least 1 from one verifier",
+            "",
+            SCORED,
         ),
         RunMetric("eval/sequence_lengths", "tokens", "mean length of an answer", "", SAMPLED),
-        RunMetric("eval/sequence_lengths_min", "tokens", "shortest", "", SAMPLED),
-        RunMetric("eval/sequence_lengths_max", "tokens", "longest", "", SAMPLED),
+        RunMetric("eval/sequence_lengths_min", "tokens", "shortest answer", "", SAMPLED),
+        RunMetric("eval/sequence_lengths_max", "tokens", "longest answer", "", SAMPLED),
         RunMetric(
             "eval/stop_token_rate", "share", "answers that ended with a stop token or a stop string", "", SAMPLED
         ),
         RunMetric("eval/truncated_rate", "share", "answers that reached the evaluation's limit", "", SAMPLED),
-        RunMetric("eval/actor_tokens_per_second", "tokens/s", "answer tokens over `time/evaluating`", "", SAMPLED),
         RunMetric(
-            "time/evaluating", "s", "from the first question to the last token, while the next step waited", "", ALWAYS
+            "eval/actor_tokens_per_second", "tokens/s", "answer tokens per second of `time/evaluating`", "", SAMPLED
+        ),
+        RunMetric(
+            "time/evaluating",
+            "s",
+            "time from the first question to the last token, while the next step waited",
+            "",
+            ALWAYS,
         ),
     ),
     of_evaluation=True,
@@ -239,27 +261,39 @@ EVALUATION = MetricSection(
 
 DISTANCE = MetricSection(
     "Divergence of completions from the reference",
-    "Measured by the learner, on the policy that it trains, where the KL divergence is part of the loss; by the "
-    "coordinator, on the policy that sampled (e instead of p), where it is part of the reward.",
+    "If the KL divergence is part of the loss, the learner measures it on the policy that it trains. If it is part of "
+    "the reward, the coordinator measures it on the policy that sampled (e instead of p).",
     (
         RunMetric("objective/kl", "nats", "KL divergence of a completion, by estimator k1", "sum d / m", WITH_KL),
-        RunMetric("objective/kl2", "nats", "the same by estimator k2", "sum d^2 / 2 / m", WITH_KL),
-        RunMetric("objective/kl3", "nats", "the same by estimator k3", "sum (exp(-d) + d - 1) / m", WITH_KL),
+        RunMetric(
+            "objective/kl2", "nats", "KL divergence of a completion, by estimator k2", "sum d^2 / 2 / m", WITH_KL
+        ),
+        RunMetric(
+            "objective/kl3",
+            "nats",
+            "KL divergence of a completion, by estimator k3",
+            "sum (exp(-d) + d - 1) / m",
+            WITH_KL,
+        ),
         RunMetric(
             "objective/reward_kl",
             "nats",
-            "KL divergence of a completion by `kl.estimator`, clamped, as the reward is lowered by it",
+            "KL divergence of a completion by `kl.estimator`, clamped, as it is subtracted from the reward",
             "sum of estimates / m",
             KL_IN_REWARD,
         ),
         RunMetric(
-            "objective/reward_kl_coef", "", "its coefficient in this step; adapts with `kl.target`", "", KL_IN_REWARD
+            "objective/reward_kl_coef",
+            "",
+            "coefficient of `objective/reward_kl` in this step; adapts with `kl.target`",
+            "",
+            KL_IN_REWARD,
         ),
     ),
 )
 
 COORDINATOR = (REWARDS, COMPLETIONS, TIME)
-"""What the coordinator adds to what the learner reports of a step."""
+"""The coordinator's part of a step's metrics."""
 
 TABLE = (REWARDS, DISTANCE, *LEARNER, COMPLETIONS, TIME, EVALUATION)
-"""All of it, in the order of the page."""
+"""The whole table, in the order of the page."""

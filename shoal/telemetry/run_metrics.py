@@ -1,6 +1,7 @@
-"""Every name that a run's `metrics.jsonl` may hold: what it means, how it is computed, and when it is there.
+"""Types of the table of a run's metrics: a metric's meaning, its formula, and when a line has it.
 
-docs/metrics.md is written from this table, and tests hold what runs report against it: no other name, and none missing.
+The table (run_metric_table.py, learner_metric_table.py) has every name of `metrics.jsonl`. docs/metrics.md is generated
+from it, and tests compare it with what runs report: no other name, and none missing.
 """
 
 import re
@@ -12,18 +13,18 @@ from shoal.config import RunConfig
 
 @dataclass(frozen=True)
 class Presence:
-    """When a metric is in a line."""
+    """The condition under which a line has a metric."""
 
-    words: str
-    """For the table; empty means always."""
+    condition: str
+    """For the page; empty means always."""
     is_required: Callable[[RunConfig], bool]
-    """Whether a run of a configuration reports it in every line of its kind."""
+    """Whether a run with this configuration reports the metric in every line of its kind."""
 
 
 ALWAYS = Presence("", lambda config: True)
 SCORED = Presence("when a completion was scored", lambda config: False)
 SAMPLED = Presence("when a completion came back", lambda config: False)
-TRAINED = Presence("when something was applied", lambda config: True)
+TRAINED = Presence("when the step was applied", lambda config: True)
 MEASURED = Presence("where it applies", lambda config: False)
 PUBLISHED = Presence("unless the run stopped before the publish", lambda config: False)
 WITH_REFERENCE = Presence(
@@ -31,7 +32,7 @@ WITH_REFERENCE = Presence(
 )
 
 WITH_KL = Presence(
-    "with a reference that loss or reward looks at",
+    "with a reference that the loss or the reward uses",
     lambda config: config.kl.needs_reference and (config.kl.place == "loss" or config.kl.coef > 0),
 )
 RUNNING = Presence(
@@ -45,13 +46,13 @@ KL_IN_REWARD = Presence(
 
 @dataclass(frozen=True)
 class RunMetric:
-    """One name. A part in angle brackets stands for names of the run's own: verifiers, sources, numbers."""
+    """A metric. A part of its name in angle brackets stands for names of the run: verifiers, sources, numbers."""
 
     name: str
     unit: str
     meaning: str
     formula: str = ""
-    """In the terms that the table's foot explains; empty where the meaning says it all."""
+    """In the symbols at the foot of the page; empty where the meaning is enough."""
     presence: Presence = ALWAYS
 
     @property
@@ -62,23 +63,23 @@ class RunMetric:
 
 @dataclass(frozen=True)
 class MetricSection:
-    """Metrics that one page heading holds."""
+    """The metrics under one heading of the page."""
 
     title: str
-    words: str
+    introduction: str
     metrics: Sequence[RunMetric]
     of_evaluation: bool = False
-    """Of an evaluation's line, not of a train step's."""
+    """Whether the metrics are in the line of an evaluation instead of a train step."""
 
 
 def undocumented(names: Collection[str], sections: Sequence[MetricSection]) -> list[str]:
-    """The names that no metric of the table has."""
+    """Returns the names that the table does not have."""
     patterns = [metric.pattern for section in sections for metric in section.metrics]
     return sorted(name for name in names if not any(pattern.fullmatch(name) for pattern in patterns))
 
 
 def missing(names: Collection[str], config: RunConfig, sections: Sequence[MetricSection]) -> list[str]:
-    """The metrics of some sections that a run of this configuration reports in every line, and that are not there."""
+    """Returns the metrics that a run with this configuration reports in every line and `names` does not have."""
     return sorted(
         metric.name
         for section in sections

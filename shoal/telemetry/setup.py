@@ -1,4 +1,4 @@
-"""Turns telemetry on, once for a process."""
+"""Setup of telemetry, once in a process."""
 
 import logging
 import os
@@ -20,10 +20,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import shoal
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.telemetry.logs import JsonFormatter
 
-# The exporters by themselves would try for 10 s each, longer than a container is given to stop.
+# By default each exporter retries for 10 s, which is longer than the time of a container to stop.
 _SHUTDOWN_TIMEOUT_S = 3.0
 
 _providers: list[TracerProvider | MeterProvider] = []
@@ -34,13 +35,12 @@ def setup(
 ) -> None:
     """Sets up logs, traces and metrics of this process; a second call changes nothing.
 
-    `instance_id` tells processes of one service apart; host and pid do if it is empty. Spans have ids in any case,
-    so that logs and the ledger can name them; they are exported, as are metrics, if `OTEL_EXPORTER_OTLP_ENDPOINT` is
-    set. `metrics_port` answers Prometheus (0 takes a free port; the log says which). Logs go to stderr, or to
-    `log_file`.
+    `instance_id` distinguishes processes of one service; it defaults to host and pid. Spans always have ids, which
+    logs and the ledger contain. Spans and metrics are exported if `OTEL_EXPORTER_OTLP_ENDPOINT` is set. `metrics_port`
+    serves Prometheus (0 takes a free port, which the log names). Logs go to stderr, or to `log_file`.
 
-    Raises FailedPrecondition (PORT_IN_USE, LOG_FILE) and InvalidArgument (a level in `SHOAL_LOG_LEVEL` that there is
-    not, a protocol of OTLP that is not gRPC).
+    Raises `FailedPrecondition` (PORT_IN_USE, LOG_FILE) and `InvalidArgument` (an unknown level in `SHOAL_LOG_LEVEL`, a
+    protocol of OTLP other than gRPC).
     """
     if _providers:
         return
@@ -68,20 +68,20 @@ def setup(
 
 
 def shutdown() -> None:
-    """Sends what has not been sent; gives up after a few seconds if nobody takes it."""
+    """Exports what is left; abandons it after a few seconds if no collector accepts it."""
     threads = [threading.Thread(target=provider.shutdown, daemon=True) for provider in _providers]
     for thread in threads:
         thread.start()
-    give_up = time.monotonic() + _SHUTDOWN_TIMEOUT_S
+    deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
     for thread in threads:
-        thread.join(max(0.0, give_up - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
     _providers.clear()
 
 
 def _set_up_logs(service_name: str, log_file: Path | None) -> None:
     level = (os.environ.get("SHOAL_LOG_LEVEL") or "INFO").upper()
     if level not in (levels := logging.getLevelNamesMapping()):
-        raise InvalidArgument(f"SHOAL_LOG_LEVEL is {level!r}; give one of {', '.join(levels)}")
+        raise InvalidArgument(f"SHOAL_LOG_LEVEL is {level!r}; set it to one of {', '.join(levels)}")
     handler: logging.Handler
     if log_file is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -91,7 +91,8 @@ def _set_up_logs(service_name: str, log_file: Path | None) -> None:
             handler = logging.FileHandler(log_file, encoding="utf-8")
         except OSError as error:
             raise FailedPrecondition(
-                f"--log-file: {log_file} cannot be written: {error.strerror}; choose another file", reason="LOG_FILE"
+                f"--log-file: {log_file} cannot be written: {error.strerror}; choose another file",
+                reason=ErrorReason.LOG_FILE,
             ) from None
     handler.setFormatter(JsonFormatter(service_name))
     logging.captureWarnings(True)
@@ -112,9 +113,9 @@ def _serve_prometheus(port: int) -> None:
         server, _ = prometheus_client.start_http_server(port)
     except OSError as error:
         raise FailedPrecondition(
-            f"cannot answer Prometheus on port {port}: {error.strerror}; choose another --metrics-port, or 0 for a "
+            f"cannot serve Prometheus on port {port}: {error.strerror}; choose another --metrics-port, or 0 for a "
             "free one",
-            reason="PORT_IN_USE",
+            reason=ErrorReason.PORT_IN_USE,
             metadata={"port": str(port)},
         ) from error
     logging.getLogger(__name__).info("metrics", extra={"port": server.server_port})

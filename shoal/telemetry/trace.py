@@ -1,4 +1,4 @@
-"""Spans, and the W3C traceparent that carries a trace from one process to another."""
+"""Spans, and the W3C traceparent that carries a trace between processes."""
 
 import time
 from collections.abc import Iterator
@@ -14,33 +14,33 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def tracer() -> Tracer:
-    """The tracer of this process."""
+    """Returns the tracer of this process."""
     return trace.get_tracer("shoal")
 
 
 def traceparent_of(span: Span) -> str:
-    """The span's place in its trace, such as "00-<trace id>-<span id>-01"; empty before `setup`."""
+    """Returns the traceparent of a span: "00-<trace id>-<span id>-01"; empty before `setup`."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
     return carrier.get("traceparent", "")
 
 
 def context_from(traceparent: str) -> Context:
-    """A context in which new spans are children of that place; a fresh one if `traceparent` is empty or malformed."""
+    """Returns a context whose new spans are children of `traceparent`; an empty one if that is empty or malformed."""
     return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 
 def trace_id_of(span: Span) -> str:
-    """The span's trace id, 32 hex digits; all 0 before `setup`."""
+    """Returns the trace id of a span, 32 hex digits; all 0 before `setup`."""
     return trace.format_trace_id(span.get_span_context().trace_id)
 
 
 @contextmanager
 def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) -> Iterator[Span]:
-    """Opens a span and makes it the current one. An exception marks it as failed and goes on.
+    """Opens a span and makes it the current one. An exception marks it as failed and propagates.
 
-    `parent` is a traceparent; None continues the current span, and an empty one starts a new trace. Attributes go
-    out under "shoal.": `span(names.GROUP_SAMPLE, parent=group.traceparent, group_id="g17")`.
+    `parent` is a traceparent; None continues the current span, and an empty text starts a new trace. Attributes are
+    exported under "shoal.": `span(names.GROUP_SAMPLE, parent=group.traceparent, group_id="g17")`.
     """
     with tracer().start_as_current_span(
         name,
@@ -53,7 +53,7 @@ def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) 
 def past_span(name: str, *, parent: str, duration_s: float, **attributes: AttributeValue) -> str:
     """Adds a span that ends now to the trace of `parent`, and returns its traceparent.
 
-    For work that belongs to many traces at once, such as a train step to those of its groups.
+    It is for work that belongs to many traces, as a train step does to those of its groups.
     """
     now_ns = time.time_ns()
     opened = tracer().start_span(

@@ -33,35 +33,35 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_UNSPECIFIED: _RunState.ValueType  # 0
     """Not set. An error."""
     RUN_STATE_STARTING: _RunState.ValueType  # 1
-    """Accepted: waiting for workers, or for their models to load."""
+    """Accepted; waiting for workers, or for their models to load."""
     RUN_STATE_RUNNING: _RunState.ValueType  # 2
     """Sampling and training."""
     RUN_STATE_PAUSED: _RunState.ValueType  # 3
-    """Held by `PauseRun`."""
+    """Paused by `PauseRun`."""
     RUN_STATE_STOPPING: _RunState.ValueType  # 4
-    """Ending: what was asked for is being finished."""
+    """Ending: the remaining work is being finished."""
     RUN_STATE_FINISHED: _RunState.ValueType  # 5
-    """All its steps are taken."""
+    """All steps are taken."""
     RUN_STATE_STOPPED: _RunState.ValueType  # 6
     """Ended by `StopRun`; can be resumed."""
     RUN_STATE_FAILED: _RunState.ValueType  # 7
     """Ended by an error; can be resumed from its last checkpoint."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
-    """Where a run stands."""
+    """The state of a run."""
 
 RUN_STATE_UNSPECIFIED: RunState.ValueType  # 0
 """Not set. An error."""
 RUN_STATE_STARTING: RunState.ValueType  # 1
-"""Accepted: waiting for workers, or for their models to load."""
+"""Accepted; waiting for workers, or for their models to load."""
 RUN_STATE_RUNNING: RunState.ValueType  # 2
 """Sampling and training."""
 RUN_STATE_PAUSED: RunState.ValueType  # 3
-"""Held by `PauseRun`."""
+"""Paused by `PauseRun`."""
 RUN_STATE_STOPPING: RunState.ValueType  # 4
-"""Ending: what was asked for is being finished."""
+"""Ending: the remaining work is being finished."""
 RUN_STATE_FINISHED: RunState.ValueType  # 5
-"""All its steps are taken."""
+"""All steps are taken."""
 RUN_STATE_STOPPED: RunState.ValueType  # 6
 """Ended by `StopRun`; can be resumed."""
 RUN_STATE_FAILED: RunState.ValueType  # 7
@@ -77,19 +77,19 @@ class _StopModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopMode.Val
     STOP_MODE_UNSPECIFIED: _StopMode.ValueType  # 0
     """Not set: the same as NOW."""
     STOP_MODE_NOW: _StopMode.ValueType  # 1
-    """End at the next step boundary; groups in flight are given up."""
+    """Ends at the next step boundary and discards the groups in flight."""
     STOP_MODE_DRAIN: _StopMode.ValueType  # 2
-    """Issue nothing more, train on what is in flight, then end."""
+    """Issues no more prompts, trains on the groups in flight, then ends."""
 
 class StopMode(_StopMode, metaclass=_StopModeEnumTypeWrapper):
-    """How to end a run."""
+    """The way to stop a run."""
 
 STOP_MODE_UNSPECIFIED: StopMode.ValueType  # 0
 """Not set: the same as NOW."""
 STOP_MODE_NOW: StopMode.ValueType  # 1
-"""End at the next step boundary; groups in flight are given up."""
+"""Ends at the next step boundary and discards the groups in flight."""
 STOP_MODE_DRAIN: StopMode.ValueType  # 2
-"""Issue nothing more, train on what is in flight, then end."""
+"""Issues no more prompts, trains on the groups in flight, then ends."""
 Global___StopMode: _TypeAlias = StopMode  # noqa: Y015
 
 @_typing.final
@@ -151,28 +151,28 @@ class Run(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """Names the run, and its folder."""
+    """Name of the run and of its folder."""
     state: Global___RunState.ValueType
-    """Where it stands."""
+    """State of the run."""
     message: _builtins.str
-    """For people: why it is in that state."""
+    """Reason of the state, for people."""
     attempt: _builtins.int
-    """Number of times it was restored from a checkpoint."""
+    """Number of times that the run was restored from a checkpoint."""
     policy_version: _builtins.int
-    """Train steps that the policy has seen."""
+    """Number of train steps taken."""
     num_steps: _builtins.int
-    """Train steps to take."""
+    """Number of train steps to take in all."""
     path: _builtins.str
     """The run's folder on the coordinator's machine."""
     last_checkpoint_id: _builtins.str
-    """The last committed checkpoint; empty when there is none."""
+    """The last committed checkpoint; empty if there is none."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When the run was started first."""
+        """Time of the first start."""
 
     @_builtins.property
     def num_groups(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Groups by ledger state, for example "TRAINED"."""
+        """Number of groups by ledger state, for example "TRAINED"."""
 
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
@@ -208,7 +208,7 @@ Global___Run: _TypeAlias = Run  # noqa: Y015
 
 @_typing.final
 class RunEvent(_message.Message):
-    """Something that happened to a run."""
+    """An event of a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -218,20 +218,20 @@ class RunEvent(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Rises by one from event to event of a run, from 1."""
+    """Number of the event within the run, from 1, without gaps."""
     kind: _builtins.str
-    """What happened, in a word: "step", "state", "worker_lost", ...;
-    docs/operations.md lists them.
+    """Kind of the event: "step", "state", "worker_lost", ...; docs/operations.md
+    lists them.
     """
     message: _builtins.str
-    """One line for people."""
+    """Description in one line, for people."""
     @_builtins.property
     def event_time(self) -> _timestamp_pb2.Timestamp:
-        """When it happened."""
+        """Time of the event."""
 
     @_builtins.property
     def attributes(self) -> _struct_pb2.Struct:
-        """The event's particulars."""
+        """Attributes, which depend on the kind."""
 
     def __init__(
         self,
@@ -260,12 +260,12 @@ class StartRunRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """Name of the run; chosen from config and time when empty."""
+    """Name of the run; derived from configuration and time if empty."""
     resume: _builtins.bool
-    """Resume the run named `run_id` from its last checkpoint."""
+    """Resumes the run named `run_id` from its last checkpoint."""
     @_builtins.property
     def config(self) -> _struct_pb2.Struct:
-        """The configuration, as JSON. Must be empty when resuming."""
+        """The configuration, as JSON. Must be empty if `resume` is set."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class GetRunRequest(_message.Message):
 
     RUN_ID_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """The run; empty means the active one, or else the newest."""
+    """The run; empty means the active one, else the newest."""
     def __init__(
         self,
         *,
@@ -361,9 +361,9 @@ class ListRunsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Most runs to return; 0 means 50, and more than 500 is 500."""
+    """Maximum number of runs to return; 0 means 50, more than 500 means 500."""
     page_token: _builtins.str
-    """`next_page_token` of the call before; empty for the first page."""
+    """`next_page_token` of the previous call; empty for the first page."""
     def __init__(
         self,
         *,
@@ -387,7 +387,7 @@ class ListRunsResponse(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Set when there is more."""
+    """Set if there are more."""
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Run]:
         """The runs, without their configuration."""
@@ -415,9 +415,9 @@ class WatchRunRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """The run; empty means the active one, or else the newest."""
+    """The run; empty means the active one, else the newest."""
     after_sequence: _builtins.int
-    """Send events after this one; 0 sends all."""
+    """Sequence number after which to send events; 0 sends all."""
     def __init__(
         self,
         *,
@@ -559,7 +559,7 @@ class StopRunRequest(_message.Message):
     run_id: _builtins.str
     """The run; empty means the active one."""
     mode: Global___StopMode.ValueType
-    """How to end it."""
+    """The way to stop it."""
     def __init__(
         self,
         *,
@@ -629,9 +629,9 @@ class SaveCheckpointResponse(_message.Message):
     CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
-    """Names the checkpoint within the run."""
+    """Identifies the checkpoint within the run."""
     policy_version: _builtins.int
-    """Train steps that the saved policy has seen."""
+    """Number of train steps that the saved policy has taken."""
     def __init__(
         self,
         *,
@@ -699,12 +699,12 @@ class EvaluateResponse(_message.Message):
     NUM_SCORED_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     num_prompts: _builtins.int
-    """Questions that were asked."""
+    """Number of questions."""
     num_scored: _builtins.int
-    """Answers that were scored."""
+    """Number of scored answers."""
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The weights that answered, every token of every answer."""
+        """The weights that sampled every token of every answer."""
 
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
@@ -730,7 +730,7 @@ Global___EvaluateResponse: _TypeAlias = EvaluateResponse  # noqa: Y015
 
 @_typing.final
 class Worker(_message.Message):
-    """A worker that is known to the coordinator."""
+    """A registered worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -743,24 +743,24 @@ class Worker(_message.Message):
     HEARTBEAT_AGE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
-    """Names the worker process; unique for each start."""
+    """Identifies the worker process; unique for each start."""
     kind: _worker_pb2.WorkerKind.ValueType
     """The service that it offers."""
     address: _builtins.str
-    """host:port under which every other service reaches it."""
+    """host:port at which the other services reach the worker."""
     state: _worker_pb2.WorkerState.ValueType
-    """Its state, as it last said or as its lease implies."""
+    """State at the last heartbeat, or LOST."""
     num_weight_ranks: _builtins.int
-    """Ranks that it takes up in a broadcast group; 0 unless a generator."""
+    """Number of its ranks in a broadcast group; 0 unless it is a generator."""
     message: _builtins.str
-    """For people: why it is in that state."""
+    """Reason of the state, for people."""
     @_builtins.property
     def load(self) -> _worker_pb2.WorkerLoad:
-        """How busy it was at its last heartbeat."""
+        """Load at the last heartbeat."""
 
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
-        """Time since its last heartbeat."""
+        """Time since the last heartbeat."""
 
     def __init__(
         self,
@@ -793,13 +793,13 @@ class RegisterWorkerRequest(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     NUM_WEIGHT_RANKS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
-    """Names the worker process; unique for each start."""
+    """Identifies the worker process; unique for each start."""
     kind: _worker_pb2.WorkerKind.ValueType
     """The service that it offers."""
     address: _builtins.str
-    """host:port under which every other service reaches it."""
+    """host:port at which the other services reach the worker."""
     num_weight_ranks: _builtins.int
-    """Ranks that it takes up in a broadcast group; 0 unless a generator."""
+    """Number of its ranks in a broadcast group; 0 unless it is a generator."""
     def __init__(
         self,
         *,
@@ -825,7 +825,7 @@ class RegisterWorkerResponse(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
-        """How long the worker counts as alive after a heartbeat."""
+        """Time that the worker counts as alive after a heartbeat."""
 
     def __init__(
         self,
@@ -852,7 +852,7 @@ class HeartbeatRequest(_message.Message):
     """The worker."""
     @_builtins.property
     def status(self) -> _worker_pb2.WorkerStatus:
-        """Its state and load."""
+        """State and load of the worker."""
 
     def __init__(
         self,
@@ -936,11 +936,11 @@ class ListRolloutsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """The run; empty means the active one, or else the newest."""
+    """The run; empty means the active one, else the newest."""
     page_size: _builtins.int
-    """Most groups to return; 0 means 20, and more than 100 is 100."""
+    """Maximum number of groups to return; 0 means 20, more than 100 means 100."""
     page_token: _builtins.str
-    """`next_page_token` of the call before; empty for the first page."""
+    """`next_page_token` of the previous call; empty for the first page."""
     def __init__(
         self,
         *,
@@ -965,10 +965,10 @@ class ListRolloutsResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Set when there is more."""
+    """Set if there are more."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolloutGroup]:
-        """The groups; fewer than asked for where more would not fit into a message."""
+        """The groups; fewer than `page_size` if more would not fit into a message."""
 
     def __init__(
         self,
@@ -986,7 +986,7 @@ Global___ListRolloutsResponse: _TypeAlias = ListRolloutsResponse  # noqa: Y015
 
 @_typing.final
 class RolloutGroup(_message.Message):
-    """A group as the ledger has it. Token arrays are left out."""
+    """A group in the ledger, without token arrays."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1001,28 +1001,28 @@ class RolloutGroup(_message.Message):
     TRACE_ID_FIELD_NUMBER: _builtins.int
     ROLLOUTS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
-    """Names the group within the run."""
+    """Identifies the group within the run."""
     order_number: _builtins.int
-    """Place in the order of issue, from 0."""
+    """Position in the order of issue, from 0."""
     prompt_id: _builtins.str
-    """Names the prompt in its data set."""
+    """Identifies the prompt in its data set."""
     prompt_text: _builtins.str
     """The prompt as text."""
     state: _builtins.str
     """ISSUED, SAMPLED, SCORED, TRAINED or DROPPED."""
     drop_reason: _builtins.str
-    """Why it was dropped; empty otherwise."""
+    """Why the group was dropped; empty if it was not."""
     train_step: _builtins.int
-    """The step that trained on it, from 1; 0 otherwise."""
+    """The step that trained on the group, from 1; 0 if none did."""
     staleness: _builtins.int
-    """Learner version minus the oldest version in the group, when it was
-    trained on; absent otherwise.
+    """Learner version minus the oldest version in the group, at its training;
+    absent if it was not trained on.
     """
     trace_id: _builtins.str
-    """The group's trace."""
+    """Trace of the group."""
     @_builtins.property
     def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
-        """Its rollouts."""
+        """Rollouts of the group."""
 
     def __init__(
         self,
@@ -1050,7 +1050,7 @@ Global___RolloutGroup: _TypeAlias = RolloutGroup  # noqa: Y015
 
 @_typing.final
 class Rollout(_message.Message):
-    """A completion with what it earned. Token arrays are left out."""
+    """A completion with its score and advantage, without token arrays."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1062,7 +1062,7 @@ class Rollout(_message.Message):
     ADVANTAGE_FIELD_NUMBER: _builtins.int
     VERSION_SPANS_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
-    """Place in the group, from 0."""
+    """Position in the group, from 0."""
     text: _builtins.str
     """The completion as text."""
     num_tokens: _builtins.int
@@ -1070,14 +1070,14 @@ class Rollout(_message.Message):
     finish_reason: _rollout_pb2.FinishReason.ValueType
     """Why sampling ended."""
     advantage: _builtins.float
-    """Its advantage; absent while there is none."""
+    """Advantage; absent while there is none."""
     @_builtins.property
     def score(self) -> _rollout_pb2.Score:
-        """Its score; absent while there is none."""
+        """Score; absent while there is none."""
 
     @_builtins.property
     def version_spans(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.VersionSpan]:
-        """Which weights produced which tokens."""
+        """The weights that produced each token."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoordinatorServiceStub:
-    """Drives runs, and knows the workers.
+    """Drives runs and keeps the registry of workers.
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
@@ -106,7 +106,7 @@ class CoordinatorServiceStub:
 
 
 class CoordinatorServiceServicer:
-    """Drives runs, and knows the workers.
+    """Drives runs and keeps the registry of workers.
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
@@ -115,16 +115,17 @@ class CoordinatorServiceServicer:
     def StartRun(self, request, context):
         """Starts a run, or resumes one from its last checkpoint.
 
-        Returns when the run is accepted; `WatchRun` and `GetRun` say how it goes.
-        Not safe to retry blindly: a second call finds the first run active.
+        Returns when the run is accepted; `WatchRun` and `GetRun` report its
+        progress. Not safe to retry blindly: a second call finds the first run
+        active.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
         name each field.
-        * `NOT_FOUND`: there is no run to resume under that name.
-        * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
-        another.
+        * `NOT_FOUND`: there is no run of that name to resume.
+        * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
+        another name.
         * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
         model's cache cannot be written.
         * `RESOURCE_EXHAUSTED`: the disk is full.
@@ -135,7 +136,7 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """Describes a run. Safe to retry.
+        """Returns a run. Safe to retry.
 
         Errors:
 
@@ -151,16 +152,16 @@ class CoordinatorServiceServicer:
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the page token is not one that was given out.
+        * `INVALID_ARGUMENT`: no earlier call returned this page token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """Sends a run's events from a given one on, and ends with the run.
+        """Sends the events of a run after a given one, until the run ends.
 
-        Safe to retry with `after_sequence` set to the last event seen.
+        Safe to retry with `after_sequence` set to the last event received.
 
         Errors:
 
@@ -171,8 +172,8 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseRun(self, request, context):
-        """Holds a run: no prompt is issued, sampling stops where it is, no step is
-        begun. Idempotent. Safe to retry.
+        """Pauses a run: it issues no prompt, samples nothing, and begins no step.
+        Idempotent. Safe to retry.
 
         Errors:
 
@@ -184,7 +185,7 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """Lets a paused run go on. Idempotent. Safe to retry.
+        """Resumes a paused run. Idempotent. Safe to retry.
 
         Errors:
 
@@ -196,10 +197,9 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StopRun(self, request, context):
-        """Ends a run, with a checkpoint.
+        """Stops a run, with a checkpoint.
 
-        Returns when the end has been asked for; `WatchRun` says when it came.
-        Idempotent. Safe to retry.
+        Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 
         Errors:
 
@@ -213,13 +213,13 @@ class CoordinatorServiceServicer:
     def SaveCheckpoint(self, request, context):
         """Writes a checkpoint at the next step boundary and waits for it.
 
-        Safe to retry: each call writes a checkpoint of its own.
+        Safe to retry: each call writes another checkpoint.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended or has not begun training.
-        * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
+        * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stays valid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,14 +229,15 @@ class CoordinatorServiceServicer:
         """Evaluates the policy on the run's held-out questions at the next step
         boundary, and waits for the result.
 
-        All answers are of one policy version: no step is taken while they are
-        sampled. In a paused run it waits until the run goes on. Safe to retry:
-        calls that wait together share one evaluation, a later one asks anew.
+        All answers come from one policy version: the run takes no step while they
+        are sampled. In a paused run the call waits until the run is resumed. Safe
+        to retry: calls that wait at the same time share one evaluation, a later
+        call begins another.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+        * `FAILED_PRECONDITION`: the run has ended, ends before the evaluation, or
         was started without `evaluation.sources`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -244,13 +245,14 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterWorker(self, request, context):
-        """Makes a worker known, and gives it a lease.
+        """Registers a worker and gives it a lease.
 
         Idempotent by `worker_id`. Safe to retry.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: no kind, no id, or an address that is no host:port.
+        * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
+        host:port.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,29 +263,29 @@ class CoordinatorServiceServicer:
 
         Errors:
 
-        * `NOT_FOUND`: the worker is not known, for example because the
-        coordinator restarted; register again.
+        * `NOT_FOUND`: the worker is not registered, for example because the
+        coordinator has restarted; register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Lists the workers that are known. Safe to retry.
+        """Lists the registered workers. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRollouts(self, request, context):
-        """Lists a run's groups with their completions, in the order issued.
+        """Lists the groups of a run with their completions, in the order of issue.
 
         Safe to retry.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `INVALID_ARGUMENT`: the page token is not one that was given out.
+        * `INVALID_ARGUMENT`: no earlier call returned this page token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -366,7 +368,7 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorService:
-    """Drives runs, and knows the workers.
+    """Drives runs and keeps the registry of workers.
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".

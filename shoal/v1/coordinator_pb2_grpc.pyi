@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoordinatorServiceStub:
-    """Drives runs, and knows the workers.
+    """Drives runs and keeps the registry of workers.
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
@@ -40,23 +40,24 @@ class CoordinatorServiceStub:
     StartRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]
     """Starts a run, or resumes one from its last checkpoint.
 
-    Returns when the run is accepted; `WatchRun` and `GetRun` say how it goes.
-    Not safe to retry blindly: a second call finds the first run active.
+    Returns when the run is accepted; `WatchRun` and `GetRun` report its
+    progress. Not safe to retry blindly: a second call finds the first run
+    active.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `NOT_FOUND`: there is no run to resume under that name.
-    * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
-      another.
+    * `NOT_FOUND`: there is no run of that name to resume.
+    * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
+      another name.
     * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
       model's cache cannot be written.
     * `RESOURCE_EXHAUSTED`: the disk is full.
     * `DATA_LOSS`: the configuration of the run to resume cannot be read.
     """
     GetRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]
-    """Describes a run. Safe to retry.
+    """Returns a run. Safe to retry.
 
     Errors:
 
@@ -68,20 +69,20 @@ class CoordinatorServiceStub:
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the page token is not one that was given out.
+    * `INVALID_ARGUMENT`: no earlier call returned this page token.
     """
     WatchRun: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.WatchRunRequest, _coordinator_pb2.WatchRunResponse]
-    """Sends a run's events from a given one on, and ends with the run.
+    """Sends the events of a run after a given one, until the run ends.
 
-    Safe to retry with `after_sequence` set to the last event seen.
+    Safe to retry with `after_sequence` set to the last event received.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
     """
     PauseRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]
-    """Holds a run: no prompt is issued, sampling stops where it is, no step is
-    begun. Idempotent. Safe to retry.
+    """Pauses a run: it issues no prompt, samples nothing, and begins no step.
+    Idempotent. Safe to retry.
 
     Errors:
 
@@ -89,7 +90,7 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: the run has ended.
     """
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ResumeRunRequest, _coordinator_pb2.ResumeRunResponse]
-    """Lets a paused run go on. Idempotent. Safe to retry.
+    """Resumes a paused run. Idempotent. Safe to retry.
 
     Errors:
 
@@ -97,10 +98,9 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: the run has ended.
     """
     StopRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StopRunRequest, _coordinator_pb2.StopRunResponse]
-    """Ends a run, with a checkpoint.
+    """Stops a run, with a checkpoint.
 
-    Returns when the end has been asked for; `WatchRun` says when it came.
-    Idempotent. Safe to retry.
+    Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 
     Errors:
 
@@ -110,61 +110,63 @@ class CoordinatorServiceStub:
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SaveCheckpointRequest, _coordinator_pb2.SaveCheckpointResponse]
     """Writes a checkpoint at the next step boundary and waits for it.
 
-    Safe to retry: each call writes a checkpoint of its own.
+    Safe to retry: each call writes another checkpoint.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended or has not begun training.
-    * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
+    * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stays valid.
     """
     Evaluate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.EvaluateRequest, _coordinator_pb2.EvaluateResponse]
     """Evaluates the policy on the run's held-out questions at the next step
     boundary, and waits for the result.
 
-    All answers are of one policy version: no step is taken while they are
-    sampled. In a paused run it waits until the run goes on. Safe to retry:
-    calls that wait together share one evaluation, a later one asks anew.
+    All answers come from one policy version: the run takes no step while they
+    are sampled. In a paused run the call waits until the run is resumed. Safe
+    to retry: calls that wait at the same time share one evaluation, a later
+    call begins another.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+    * `FAILED_PRECONDITION`: the run has ended, ends before the evaluation, or
       was started without `evaluation.sources`.
     """
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]
-    """Makes a worker known, and gives it a lease.
+    """Registers a worker and gives it a lease.
 
     Idempotent by `worker_id`. Safe to retry.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: no kind, no id, or an address that is no host:port.
+    * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
+      host:port.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """Renews a worker's lease. Safe to retry.
 
     Errors:
 
-    * `NOT_FOUND`: the worker is not known, for example because the
-      coordinator restarted; register again.
+    * `NOT_FOUND`: the worker is not registered, for example because the
+      coordinator has restarted; register again.
     """
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListWorkersRequest, _coordinator_pb2.ListWorkersResponse]
-    """Lists the workers that are known. Safe to retry."""
+    """Lists the registered workers. Safe to retry."""
     ListRollouts: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListRolloutsRequest, _coordinator_pb2.ListRolloutsResponse]
-    """Lists a run's groups with their completions, in the order issued.
+    """Lists the groups of a run with their completions, in the order of issue.
 
     Safe to retry.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `INVALID_ARGUMENT`: the page token is not one that was given out.
+    * `INVALID_ARGUMENT`: no earlier call returned this page token.
     """
 
 @_typing.type_check_only
 class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
-    """Drives runs, and knows the workers.
+    """Drives runs and keeps the registry of workers.
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
@@ -174,23 +176,24 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     StartRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]  # type: ignore[assignment]
     """Starts a run, or resumes one from its last checkpoint.
 
-    Returns when the run is accepted; `WatchRun` and `GetRun` say how it goes.
-    Not safe to retry blindly: a second call finds the first run active.
+    Returns when the run is accepted; `WatchRun` and `GetRun` report its
+    progress. Not safe to retry blindly: a second call finds the first run
+    active.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `NOT_FOUND`: there is no run to resume under that name.
-    * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
-      another.
+    * `NOT_FOUND`: there is no run of that name to resume.
+    * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
+      another name.
     * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
       model's cache cannot be written.
     * `RESOURCE_EXHAUSTED`: the disk is full.
     * `DATA_LOSS`: the configuration of the run to resume cannot be read.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]  # type: ignore[assignment]
-    """Describes a run. Safe to retry.
+    """Returns a run. Safe to retry.
 
     Errors:
 
@@ -202,20 +205,20 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the page token is not one that was given out.
+    * `INVALID_ARGUMENT`: no earlier call returned this page token.
     """
     WatchRun: _aio.UnaryStreamMultiCallable[_coordinator_pb2.WatchRunRequest, _coordinator_pb2.WatchRunResponse]  # type: ignore[assignment]
-    """Sends a run's events from a given one on, and ends with the run.
+    """Sends the events of a run after a given one, until the run ends.
 
-    Safe to retry with `after_sequence` set to the last event seen.
+    Safe to retry with `after_sequence` set to the last event received.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
     """
     PauseRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]  # type: ignore[assignment]
-    """Holds a run: no prompt is issued, sampling stops where it is, no step is
-    begun. Idempotent. Safe to retry.
+    """Pauses a run: it issues no prompt, samples nothing, and begins no step.
+    Idempotent. Safe to retry.
 
     Errors:
 
@@ -223,7 +226,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `FAILED_PRECONDITION`: the run has ended.
     """
     ResumeRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ResumeRunRequest, _coordinator_pb2.ResumeRunResponse]  # type: ignore[assignment]
-    """Lets a paused run go on. Idempotent. Safe to retry.
+    """Resumes a paused run. Idempotent. Safe to retry.
 
     Errors:
 
@@ -231,10 +234,9 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `FAILED_PRECONDITION`: the run has ended.
     """
     StopRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StopRunRequest, _coordinator_pb2.StopRunResponse]  # type: ignore[assignment]
-    """Ends a run, with a checkpoint.
+    """Stops a run, with a checkpoint.
 
-    Returns when the end has been asked for; `WatchRun` says when it came.
-    Idempotent. Safe to retry.
+    Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 
     Errors:
 
@@ -244,60 +246,62 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SaveCheckpointRequest, _coordinator_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
     """Writes a checkpoint at the next step boundary and waits for it.
 
-    Safe to retry: each call writes a checkpoint of its own.
+    Safe to retry: each call writes another checkpoint.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended or has not begun training.
-    * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
+    * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stays valid.
     """
     Evaluate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.EvaluateRequest, _coordinator_pb2.EvaluateResponse]  # type: ignore[assignment]
     """Evaluates the policy on the run's held-out questions at the next step
     boundary, and waits for the result.
 
-    All answers are of one policy version: no step is taken while they are
-    sampled. In a paused run it waits until the run goes on. Safe to retry:
-    calls that wait together share one evaluation, a later one asks anew.
+    All answers come from one policy version: the run takes no step while they
+    are sampled. In a paused run the call waits until the run is resumed. Safe
+    to retry: calls that wait at the same time share one evaluation, a later
+    call begins another.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+    * `FAILED_PRECONDITION`: the run has ended, ends before the evaluation, or
       was started without `evaluation.sources`.
     """
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
-    """Makes a worker known, and gives it a lease.
+    """Registers a worker and gives it a lease.
 
     Idempotent by `worker_id`. Safe to retry.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: no kind, no id, or an address that is no host:port.
+    * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
+      host:port.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Renews a worker's lease. Safe to retry.
 
     Errors:
 
-    * `NOT_FOUND`: the worker is not known, for example because the
-      coordinator restarted; register again.
+    * `NOT_FOUND`: the worker is not registered, for example because the
+      coordinator has restarted; register again.
     """
     ListWorkers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListWorkersRequest, _coordinator_pb2.ListWorkersResponse]  # type: ignore[assignment]
-    """Lists the workers that are known. Safe to retry."""
+    """Lists the registered workers. Safe to retry."""
     ListRollouts: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListRolloutsRequest, _coordinator_pb2.ListRolloutsResponse]  # type: ignore[assignment]
-    """Lists a run's groups with their completions, in the order issued.
+    """Lists the groups of a run with their completions, in the order of issue.
 
     Safe to retry.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `INVALID_ARGUMENT`: the page token is not one that was given out.
+    * `INVALID_ARGUMENT`: no earlier call returned this page token.
     """
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Drives runs, and knows the workers.
+    """Drives runs and keeps the registry of workers.
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
@@ -311,16 +315,17 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_coordinator_pb2.StartRunResponse, _abc.Awaitable[_coordinator_pb2.StartRunResponse]]:
         """Starts a run, or resumes one from its last checkpoint.
 
-        Returns when the run is accepted; `WatchRun` and `GetRun` say how it goes.
-        Not safe to retry blindly: a second call finds the first run active.
+        Returns when the run is accepted; `WatchRun` and `GetRun` report its
+        progress. Not safe to retry blindly: a second call finds the first run
+        active.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
           name each field.
-        * `NOT_FOUND`: there is no run to resume under that name.
-        * `ALREADY_EXISTS`: there is a run of that name; resume it, or name
-          another.
+        * `NOT_FOUND`: there is no run of that name to resume.
+        * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
+          another name.
         * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
           model's cache cannot be written.
         * `RESOURCE_EXHAUSTED`: the disk is full.
@@ -333,7 +338,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.GetRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.GetRunResponse, _abc.Awaitable[_coordinator_pb2.GetRunResponse]]:
-        """Describes a run. Safe to retry.
+        """Returns a run. Safe to retry.
 
         Errors:
 
@@ -351,7 +356,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the page token is not one that was given out.
+        * `INVALID_ARGUMENT`: no earlier call returned this page token.
         """
 
     @_abc_1.abstractmethod
@@ -360,9 +365,9 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.WatchRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.WatchRunResponse], _abc.AsyncIterator[_coordinator_pb2.WatchRunResponse]]:
-        """Sends a run's events from a given one on, and ends with the run.
+        """Sends the events of a run after a given one, until the run ends.
 
-        Safe to retry with `after_sequence` set to the last event seen.
+        Safe to retry with `after_sequence` set to the last event received.
 
         Errors:
 
@@ -375,8 +380,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.PauseRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.PauseRunResponse, _abc.Awaitable[_coordinator_pb2.PauseRunResponse]]:
-        """Holds a run: no prompt is issued, sampling stops where it is, no step is
-        begun. Idempotent. Safe to retry.
+        """Pauses a run: it issues no prompt, samples nothing, and begins no step.
+        Idempotent. Safe to retry.
 
         Errors:
 
@@ -390,7 +395,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ResumeRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ResumeRunResponse, _abc.Awaitable[_coordinator_pb2.ResumeRunResponse]]:
-        """Lets a paused run go on. Idempotent. Safe to retry.
+        """Resumes a paused run. Idempotent. Safe to retry.
 
         Errors:
 
@@ -404,10 +409,9 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.StopRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.StopRunResponse, _abc.Awaitable[_coordinator_pb2.StopRunResponse]]:
-        """Ends a run, with a checkpoint.
+        """Stops a run, with a checkpoint.
 
-        Returns when the end has been asked for; `WatchRun` says when it came.
-        Idempotent. Safe to retry.
+        Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 
         Errors:
 
@@ -423,13 +427,13 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_coordinator_pb2.SaveCheckpointResponse, _abc.Awaitable[_coordinator_pb2.SaveCheckpointResponse]]:
         """Writes a checkpoint at the next step boundary and waits for it.
 
-        Safe to retry: each call writes a checkpoint of its own.
+        Safe to retry: each call writes another checkpoint.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended or has not begun training.
-        * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stands.
+        * `RESOURCE_EXHAUSTED`: a disk is full; the last checkpoint stays valid.
         """
 
     @_abc_1.abstractmethod
@@ -441,14 +445,15 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Evaluates the policy on the run's held-out questions at the next step
         boundary, and waits for the result.
 
-        All answers are of one policy version: no step is taken while they are
-        sampled. In a paused run it waits until the run goes on. Safe to retry:
-        calls that wait together share one evaluation, a later one asks anew.
+        All answers come from one policy version: the run takes no step while they
+        are sampled. In a paused run the call waits until the run is resumed. Safe
+        to retry: calls that wait at the same time share one evaluation, a later
+        call begins another.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `FAILED_PRECONDITION`: the run has ended, ends before it gets to it, or
+        * `FAILED_PRECONDITION`: the run has ended, ends before the evaluation, or
           was started without `evaluation.sources`.
         """
 
@@ -458,13 +463,14 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.RegisterWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RegisterWorkerResponse, _abc.Awaitable[_coordinator_pb2.RegisterWorkerResponse]]:
-        """Makes a worker known, and gives it a lease.
+        """Registers a worker and gives it a lease.
 
         Idempotent by `worker_id`. Safe to retry.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: no kind, no id, or an address that is no host:port.
+        * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
+          host:port.
         """
 
     @_abc_1.abstractmethod
@@ -477,8 +483,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `NOT_FOUND`: the worker is not known, for example because the
-          coordinator restarted; register again.
+        * `NOT_FOUND`: the worker is not registered, for example because the
+          coordinator has restarted; register again.
         """
 
     @_abc_1.abstractmethod
@@ -487,7 +493,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ListWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListWorkersResponse, _abc.Awaitable[_coordinator_pb2.ListWorkersResponse]]:
-        """Lists the workers that are known. Safe to retry."""
+        """Lists the registered workers. Safe to retry."""
 
     @_abc_1.abstractmethod
     def ListRollouts(
@@ -495,14 +501,14 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ListRolloutsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListRolloutsResponse, _abc.Awaitable[_coordinator_pb2.ListRolloutsResponse]]:
-        """Lists a run's groups with their completions, in the order issued.
+        """Lists the groups of a run with their completions, in the order of issue.
 
         Safe to retry.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `INVALID_ARGUMENT`: the page token is not one that was given out.
+        * `INVALID_ARGUMENT`: no earlier call returned this page token.
         """
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,19 +32,19 @@ class _LoadStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoadStage.V
     LOAD_STAGE_UNSPECIFIED: _LoadStage.ValueType  # 0
     """Not set. An error."""
     LOAD_STAGE_READY: _LoadStage.ValueType  # 1
-    """Sampling is paused and every rank waits for the broadcast."""
+    """Sampling is paused, and every rank waits for the broadcast."""
     LOAD_STAGE_DONE: _LoadStage.ValueType  # 2
-    """The version is loaded and sampling goes on."""
+    """The version is loaded, and sampling continues."""
 
 class LoadStage(_LoadStage, metaclass=_LoadStageEnumTypeWrapper):
-    """How far a load has come."""
+    """A stage of a load."""
 
 LOAD_STAGE_UNSPECIFIED: LoadStage.ValueType  # 0
 """Not set. An error."""
 LOAD_STAGE_READY: LoadStage.ValueType  # 1
-"""Sampling is paused and every rank waits for the broadcast."""
+"""Sampling is paused, and every rank waits for the broadcast."""
 LOAD_STAGE_DONE: LoadStage.ValueType  # 2
-"""The version is loaded and sampling goes on."""
+"""The version is loaded, and sampling continues."""
 Global___LoadStage: _TypeAlias = LoadStage  # noqa: Y015
 
 @_typing.final
@@ -110,16 +110,16 @@ class GenerateGroupRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     SEEDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Names the request: a repeat joins it instead of sampling twice."""
+    """Identifies the request: a repeat joins it instead of sampling twice."""
     prompt_token_ids: _builtins.bytes
     """The chat-templated prompt. int32, little-endian; 4 * P bytes."""
     @_builtins.property
     def sampling(self) -> _rollout_pb2.SamplingParams:
-        """How to sample."""
+        """Sampling settings."""
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One completion is drawn for each seed, at the seed's place. Each in
+        """One seed per completion, in the order of `sample_index`. Each in
         [0, 2^53).
         """
 
@@ -176,11 +176,11 @@ class JoinWeightGroupRequest(_message.Message):
     """Rank of the generator's first worker in the group, at least 1."""
     @_builtins.property
     def rendezvous(self) -> _weights_pb2.WeightRendezvous:
-        """Where to meet."""
+        """Store, members and deadlines of the group."""
 
     @_builtins.property
     def manifest(self) -> _weights_pb2.Manifest:
-        """What will be broadcast."""
+        """The tensors to be broadcast."""
 
     def __init__(
         self,
@@ -227,11 +227,11 @@ class LoadWeightsRequest(_message.Message):
     """The epoch whose group carries the weights."""
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The version that is about to be broadcast."""
+        """The version to be broadcast."""
 
     @_builtins.property
     def canary(self) -> _weights_pb2.Canary:
-        """Scored after the load, if set."""
+        """Tokens to score after the load, if set."""
 
     def __init__(
         self,
@@ -261,13 +261,13 @@ class LoadWeightsResponse(_message.Message):
     RECEIVE_S_FIELD_NUMBER: _builtins.int
     LOAD_S_FIELD_NUMBER: _builtins.int
     stage: Global___LoadStage.ValueType
-    """How far the load has come."""
+    """The stage that the load has reached."""
     pause_s: _builtins.float
-    """With DONE: how long sampling was paused."""
+    """With DONE: seconds that sampling was paused."""
     receive_s: _builtins.float
-    """With DONE: how long receiving took, hashes included."""
+    """With DONE: seconds to receive the tensors, hashes included."""
     load_s: _builtins.float
-    """With DONE: how long the engine took to load what was received."""
+    """With DONE: seconds to load the received tensors into the engine."""
     @_builtins.property
     def hashes(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.TensorHash]:
         """With DONE: hashes of the received bytes, in manifest order."""
@@ -500,7 +500,7 @@ class ScoreTokensResponse(_message.Message):
     """
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The weights that gave them."""
+        """The weights that the log-probabilities were computed with."""
 
     def __init__(
         self,
@@ -545,9 +545,9 @@ class GeneratorServiceGetStatusResponse(_message.Message):
     NUM_WEIGHT_RANKS_FIELD_NUMBER: _builtins.int
     NUM_SAMPLED_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """The epoch of the broadcast group it is in; absent when in none."""
+    """The epoch of the generator's broadcast group; absent if it is in none."""
     num_weight_ranks: _builtins.int
-    """Ranks that it takes up in a broadcast group."""
+    """Number of the generator's ranks in a broadcast group."""
     num_sampled_tokens: _builtins.int
     """Tokens sampled since the start."""
     @_builtins.property
@@ -556,7 +556,7 @@ class GeneratorServiceGetStatusResponse(_message.Message):
 
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The weights it holds; absent before the first load."""
+        """The loaded weights; absent before the first load."""
 
     def __init__(
         self,

@@ -29,10 +29,10 @@ GRPC_VERSION: str
 class GeneratorServiceStub:
     """Samples completions from the current policy.
 
-    A generator holds one version of the policy's weights at a time and stamps
+    A generator holds one version of the policy's weights at a time and marks
     every token with the version that produced it. It starts without a
-    configuration and without weights that it may serve: after `Configure` it is
-    STALE until a first `LoadWeights`.
+    configuration and without weights. After `Configure` it is STALE, and serves
+    nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -44,72 +44,74 @@ class GeneratorServiceStub:
     Configure: _grpc.UnaryUnaryMultiCallable[_generator_pb2.GeneratorServiceConfigureRequest, _generator_pb2.GeneratorServiceConfigureResponse]
     """Gives the generator its configuration and starts loading the model.
 
-    Returns at once in state LOADING; `GetStatus` says when it is done.
+    Returns at once in state LOADING; poll `GetStatus` until the load ends.
     Idempotent: the same configuration again changes nothing. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `UNAVAILABLE` with the reason STARTING_OVER: the engine has other
-      `model` or `generator` settings, or was started without a tokenizer that
-      stop strings need. The generator gives up what is in flight, begins
-      again in the same process, and registers as another worker, which takes
-      the configuration. The details say when to look for it
-      (`google.rpc.RetryInfo`). A repeat in the meantime is answered alike.
-      Another run with the same settings takes the engine over, without its
-      weights, and nothing is started over.
+    * `UNAVAILABLE` with the reason STARTING_OVER: the engine was started with
+      other `model` or `generator` settings, or without the tokenizer that stop
+      strings need. The generator aborts the requests in flight, restarts its
+      program in the same process, and registers as another worker, which
+      accepts the configuration. `google.rpc.RetryInfo` in the details contains
+      the delay until then. Repeats before that get the same error. Another
+      run with the same settings takes the engine over, without its weights and
+      without a restart.
+    * `UNAVAILABLE` with the reason ENDING: the engine has died, and the
+      process ends.
     """
     GenerateGroup: _grpc.UnaryStreamMultiCallable[_generator_pb2.GenerateGroupRequest, _generator_pb2.GenerateGroupResponse]
-    """Samples the completions of one prompt, each sent as it finishes.
+    """Samples the completions of one prompt and sends each when it is finished.
 
-    Safe to retry with the same `request_id`: completions that are finished
-    are sent again, those in flight are joined, none is sampled twice.
-    Cancelling the call aborts what is still being sampled.
+    Safe to retry with the same `request_id`: the repeat gets the finished
+    completions again and waits for those in flight; none is sampled twice.
+    Canceling the call aborts the completions in flight.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, or prompt
       plus `max_completion_tokens` exceed the model's context.
-    * `FAILED_PRECONDITION`: not configured, or STALE; ask another generator.
+    * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
     * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
       `RetryInfo`.
     * `ABORTED`: the engine dropped the request, for example because the run
       was restored; sample the group again.
     """
     JoinWeightGroup: _grpc.UnaryUnaryMultiCallable[_generator_pb2.JoinWeightGroupRequest, _generator_pb2.JoinWeightGroupResponse]
-    """Takes a place in the broadcast group of an epoch.
+    """Joins the broadcast group of an epoch.
 
-    Blocks until all members have met. Leaves the group of an earlier epoch.
-    Joining the epoch that it is in already returns at once. Safe to retry.
+    Blocks until all members have joined. Leaves the group of an earlier epoch.
+    Returns at once if the generator is in the group already. Safe to retry.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the manifest does not fit the model.
-    * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
-    * `DEADLINE_EXCEEDED`: not all members met in time.
-    * `ABORTED`: the group was given up, because a member went away or a newer
-      epoch began; join the next epoch.
+    * `INVALID_ARGUMENT`: the manifest does not match the model.
+    * `FAILED_PRECONDITION`: not configured, or a newer epoch has begun.
+    * `DEADLINE_EXCEEDED`: not all members joined in time.
+    * `ABORTED`: the group was aborted because a member ended or a newer epoch
+      began; join the next epoch.
     """
     LoadWeights: _grpc.UnaryStreamMultiCallable[_generator_pb2.LoadWeightsRequest, _generator_pb2.LoadWeightsResponse]
-    """Receives one version of the weights over the group of the epoch.
+    """Loads one version of the weights, received over the group of the epoch.
 
-    Sends READY when sampling is paused and the ranks are receiving, and DONE
-    when the version is loaded and sampling goes on. Completions in flight go
-    on under the new weights. After an error the generator is STALE and stays
+    Sends READY when sampling is paused and the ranks receive, and DONE when
+    the version is loaded and sampling continues. Completions in flight
+    continue under the new weights. After an error the generator is STALE and
     paused until a later call succeeds. Safe to retry with a new epoch.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not a member of that epoch.
-    * `UNAVAILABLE`: a collective failed because a peer went away.
-    * `DEADLINE_EXCEEDED`: the broadcast did not finish in time.
-    * `DATA_LOSS`: what was received is not what the manifest says.
+    * `UNAVAILABLE`: a collective failed because a member ended.
+    * `DEADLINE_EXCEEDED`: the broadcast did not end in time.
+    * `DATA_LOSS`: the received tensors differ from the manifest.
     """
     LeaveWeightGroup: _grpc.UnaryUnaryMultiCallable[_generator_pb2.LeaveWeightGroupRequest, _generator_pb2.LeaveWeightGroupResponse]
     """Leaves the broadcast group, if it is in one. Safe to retry."""
     PauseGeneration: _grpc.UnaryUnaryMultiCallable[_generator_pb2.PauseGenerationRequest, _generator_pb2.PauseGenerationResponse]
-    """Stops sampling where it is; requests in flight keep their tokens.
+    """Pauses sampling. Requests in flight keep their tokens.
 
     Idempotent. Safe to retry.
 
@@ -118,29 +120,28 @@ class GeneratorServiceStub:
     * `FAILED_PRECONDITION`: not configured.
     """
     ResumeGeneration: _grpc.UnaryUnaryMultiCallable[_generator_pb2.ResumeGenerationRequest, _generator_pb2.ResumeGenerationResponse]
-    """Goes on sampling after `PauseGeneration`. Idempotent. Safe to retry.
+    """Resumes sampling after `PauseGeneration`. Idempotent. Safe to retry.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured, or STALE.
     """
     Sleep: _grpc.UnaryUnaryMultiCallable[_generator_pb2.SleepRequest, _generator_pb2.SleepResponse]
-    """Stops sampling and gives the GPU's memory back: the weights go to the
-    host's memory, the key-value cache goes.
+    """Pauses sampling and frees the GPU's memory: moves the weights to the host,
+    and discards the key-value cache.
 
-    For a generator that shares its GPU with the learner, while the learner
-    trains. Requests in flight keep their tokens. `Wake` ends it, and so do
-    `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
-    retry.
+    A generator that shares its GPU with the learner sleeps while the learner
+    trains. Requests in flight keep their tokens. `Wake`, `LoadWeights`,
+    `ResumeGeneration` and `ScoreTokens` wake it. Idempotent. Safe to retry.
 
     Errors:
 
-    * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+    * `FAILED_PRECONDITION`: not configured, a load is in progress, or the
       engine was started without `generator.sleep_while_training`.
     """
     Wake: _grpc.UnaryUnaryMultiCallable[_generator_pb2.WakeRequest, _generator_pb2.WakeResponse]
-    """Takes the memory again after `Sleep`, and goes on sampling unless that was
-    paused. Idempotent. Safe to retry.
+    """Allocates the memory again after `Sleep`, and resumes sampling unless it
+    was paused before. Idempotent. Safe to retry.
 
     Errors:
 
@@ -154,21 +155,22 @@ class GeneratorServiceStub:
     Errors:
 
     * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-    * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
+    * `FAILED_PRECONDITION`: not configured, or the last load failed before its
+      end.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_generator_pb2.GeneratorServiceGetStatusRequest, _generator_pb2.GeneratorServiceGetStatusResponse]
-    """Says how the generator is. Answers within a second at all times. Safe to
-    retry.
+    """Returns the state of the generator. Answers within a second at all times.
+    Safe to retry.
     """
 
 @_typing.type_check_only
 class GeneratorServiceAsyncStub(GeneratorServiceStub):
     """Samples completions from the current policy.
 
-    A generator holds one version of the policy's weights at a time and stamps
+    A generator holds one version of the policy's weights at a time and marks
     every token with the version that produced it. It starts without a
-    configuration and without weights that it may serve: after `Configure` it is
-    STALE until a first `LoadWeights`.
+    configuration and without weights. After `Configure` it is STALE, and serves
+    nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -177,72 +179,74 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     Configure: _aio.UnaryUnaryMultiCallable[_generator_pb2.GeneratorServiceConfigureRequest, _generator_pb2.GeneratorServiceConfigureResponse]  # type: ignore[assignment]
     """Gives the generator its configuration and starts loading the model.
 
-    Returns at once in state LOADING; `GetStatus` says when it is done.
+    Returns at once in state LOADING; poll `GetStatus` until the load ends.
     Idempotent: the same configuration again changes nothing. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `UNAVAILABLE` with the reason STARTING_OVER: the engine has other
-      `model` or `generator` settings, or was started without a tokenizer that
-      stop strings need. The generator gives up what is in flight, begins
-      again in the same process, and registers as another worker, which takes
-      the configuration. The details say when to look for it
-      (`google.rpc.RetryInfo`). A repeat in the meantime is answered alike.
-      Another run with the same settings takes the engine over, without its
-      weights, and nothing is started over.
+    * `UNAVAILABLE` with the reason STARTING_OVER: the engine was started with
+      other `model` or `generator` settings, or without the tokenizer that stop
+      strings need. The generator aborts the requests in flight, restarts its
+      program in the same process, and registers as another worker, which
+      accepts the configuration. `google.rpc.RetryInfo` in the details contains
+      the delay until then. Repeats before that get the same error. Another
+      run with the same settings takes the engine over, without its weights and
+      without a restart.
+    * `UNAVAILABLE` with the reason ENDING: the engine has died, and the
+      process ends.
     """
     GenerateGroup: _aio.UnaryStreamMultiCallable[_generator_pb2.GenerateGroupRequest, _generator_pb2.GenerateGroupResponse]  # type: ignore[assignment]
-    """Samples the completions of one prompt, each sent as it finishes.
+    """Samples the completions of one prompt and sends each when it is finished.
 
-    Safe to retry with the same `request_id`: completions that are finished
-    are sent again, those in flight are joined, none is sampled twice.
-    Cancelling the call aborts what is still being sampled.
+    Safe to retry with the same `request_id`: the repeat gets the finished
+    completions again and waits for those in flight; none is sampled twice.
+    Canceling the call aborts the completions in flight.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, or prompt
       plus `max_completion_tokens` exceed the model's context.
-    * `FAILED_PRECONDITION`: not configured, or STALE; ask another generator.
+    * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
     * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
       `RetryInfo`.
     * `ABORTED`: the engine dropped the request, for example because the run
       was restored; sample the group again.
     """
     JoinWeightGroup: _aio.UnaryUnaryMultiCallable[_generator_pb2.JoinWeightGroupRequest, _generator_pb2.JoinWeightGroupResponse]  # type: ignore[assignment]
-    """Takes a place in the broadcast group of an epoch.
+    """Joins the broadcast group of an epoch.
 
-    Blocks until all members have met. Leaves the group of an earlier epoch.
-    Joining the epoch that it is in already returns at once. Safe to retry.
+    Blocks until all members have joined. Leaves the group of an earlier epoch.
+    Returns at once if the generator is in the group already. Safe to retry.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the manifest does not fit the model.
-    * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
-    * `DEADLINE_EXCEEDED`: not all members met in time.
-    * `ABORTED`: the group was given up, because a member went away or a newer
-      epoch began; join the next epoch.
+    * `INVALID_ARGUMENT`: the manifest does not match the model.
+    * `FAILED_PRECONDITION`: not configured, or a newer epoch has begun.
+    * `DEADLINE_EXCEEDED`: not all members joined in time.
+    * `ABORTED`: the group was aborted because a member ended or a newer epoch
+      began; join the next epoch.
     """
     LoadWeights: _aio.UnaryStreamMultiCallable[_generator_pb2.LoadWeightsRequest, _generator_pb2.LoadWeightsResponse]  # type: ignore[assignment]
-    """Receives one version of the weights over the group of the epoch.
+    """Loads one version of the weights, received over the group of the epoch.
 
-    Sends READY when sampling is paused and the ranks are receiving, and DONE
-    when the version is loaded and sampling goes on. Completions in flight go
-    on under the new weights. After an error the generator is STALE and stays
+    Sends READY when sampling is paused and the ranks receive, and DONE when
+    the version is loaded and sampling continues. Completions in flight
+    continue under the new weights. After an error the generator is STALE and
     paused until a later call succeeds. Safe to retry with a new epoch.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not a member of that epoch.
-    * `UNAVAILABLE`: a collective failed because a peer went away.
-    * `DEADLINE_EXCEEDED`: the broadcast did not finish in time.
-    * `DATA_LOSS`: what was received is not what the manifest says.
+    * `UNAVAILABLE`: a collective failed because a member ended.
+    * `DEADLINE_EXCEEDED`: the broadcast did not end in time.
+    * `DATA_LOSS`: the received tensors differ from the manifest.
     """
     LeaveWeightGroup: _aio.UnaryUnaryMultiCallable[_generator_pb2.LeaveWeightGroupRequest, _generator_pb2.LeaveWeightGroupResponse]  # type: ignore[assignment]
     """Leaves the broadcast group, if it is in one. Safe to retry."""
     PauseGeneration: _aio.UnaryUnaryMultiCallable[_generator_pb2.PauseGenerationRequest, _generator_pb2.PauseGenerationResponse]  # type: ignore[assignment]
-    """Stops sampling where it is; requests in flight keep their tokens.
+    """Pauses sampling. Requests in flight keep their tokens.
 
     Idempotent. Safe to retry.
 
@@ -251,29 +255,28 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     * `FAILED_PRECONDITION`: not configured.
     """
     ResumeGeneration: _aio.UnaryUnaryMultiCallable[_generator_pb2.ResumeGenerationRequest, _generator_pb2.ResumeGenerationResponse]  # type: ignore[assignment]
-    """Goes on sampling after `PauseGeneration`. Idempotent. Safe to retry.
+    """Resumes sampling after `PauseGeneration`. Idempotent. Safe to retry.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured, or STALE.
     """
     Sleep: _aio.UnaryUnaryMultiCallable[_generator_pb2.SleepRequest, _generator_pb2.SleepResponse]  # type: ignore[assignment]
-    """Stops sampling and gives the GPU's memory back: the weights go to the
-    host's memory, the key-value cache goes.
+    """Pauses sampling and frees the GPU's memory: moves the weights to the host,
+    and discards the key-value cache.
 
-    For a generator that shares its GPU with the learner, while the learner
-    trains. Requests in flight keep their tokens. `Wake` ends it, and so do
-    `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
-    retry.
+    A generator that shares its GPU with the learner sleeps while the learner
+    trains. Requests in flight keep their tokens. `Wake`, `LoadWeights`,
+    `ResumeGeneration` and `ScoreTokens` wake it. Idempotent. Safe to retry.
 
     Errors:
 
-    * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+    * `FAILED_PRECONDITION`: not configured, a load is in progress, or the
       engine was started without `generator.sleep_while_training`.
     """
     Wake: _aio.UnaryUnaryMultiCallable[_generator_pb2.WakeRequest, _generator_pb2.WakeResponse]  # type: ignore[assignment]
-    """Takes the memory again after `Sleep`, and goes on sampling unless that was
-    paused. Idempotent. Safe to retry.
+    """Allocates the memory again after `Sleep`, and resumes sampling unless it
+    was paused before. Idempotent. Safe to retry.
 
     Errors:
 
@@ -287,20 +290,21 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     Errors:
 
     * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-    * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
+    * `FAILED_PRECONDITION`: not configured, or the last load failed before its
+      end.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_generator_pb2.GeneratorServiceGetStatusRequest, _generator_pb2.GeneratorServiceGetStatusResponse]  # type: ignore[assignment]
-    """Says how the generator is. Answers within a second at all times. Safe to
-    retry.
+    """Returns the state of the generator. Answers within a second at all times.
+    Safe to retry.
     """
 
 class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Samples completions from the current policy.
 
-    A generator holds one version of the policy's weights at a time and stamps
+    A generator holds one version of the policy's weights at a time and marks
     every token with the version that produced it. It starts without a
-    configuration and without weights that it may serve: after `Configure` it is
-    STALE until a first `LoadWeights`.
+    configuration and without weights. After `Configure` it is STALE, and serves
+    nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -313,21 +317,23 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_generator_pb2.GeneratorServiceConfigureResponse, _abc.Awaitable[_generator_pb2.GeneratorServiceConfigureResponse]]:
         """Gives the generator its configuration and starts loading the model.
 
-        Returns at once in state LOADING; `GetStatus` says when it is done.
+        Returns at once in state LOADING; poll `GetStatus` until the load ends.
         Idempotent: the same configuration again changes nothing. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
           name each field.
-        * `UNAVAILABLE` with the reason STARTING_OVER: the engine has other
-          `model` or `generator` settings, or was started without a tokenizer that
-          stop strings need. The generator gives up what is in flight, begins
-          again in the same process, and registers as another worker, which takes
-          the configuration. The details say when to look for it
-          (`google.rpc.RetryInfo`). A repeat in the meantime is answered alike.
-          Another run with the same settings takes the engine over, without its
-          weights, and nothing is started over.
+        * `UNAVAILABLE` with the reason STARTING_OVER: the engine was started with
+          other `model` or `generator` settings, or without the tokenizer that stop
+          strings need. The generator aborts the requests in flight, restarts its
+          program in the same process, and registers as another worker, which
+          accepts the configuration. `google.rpc.RetryInfo` in the details contains
+          the delay until then. Repeats before that get the same error. Another
+          run with the same settings takes the engine over, without its weights and
+          without a restart.
+        * `UNAVAILABLE` with the reason ENDING: the engine has died, and the
+          process ends.
         """
 
     @_abc_1.abstractmethod
@@ -336,17 +342,17 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.GenerateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generator_pb2.GenerateGroupResponse], _abc.AsyncIterator[_generator_pb2.GenerateGroupResponse]]:
-        """Samples the completions of one prompt, each sent as it finishes.
+        """Samples the completions of one prompt and sends each when it is finished.
 
-        Safe to retry with the same `request_id`: completions that are finished
-        are sent again, those in flight are joined, none is sampled twice.
-        Cancelling the call aborts what is still being sampled.
+        Safe to retry with the same `request_id`: the repeat gets the finished
+        completions again and waits for those in flight; none is sampled twice.
+        Canceling the call aborts the completions in flight.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, or prompt
           plus `max_completion_tokens` exceed the model's context.
-        * `FAILED_PRECONDITION`: not configured, or STALE; ask another generator.
+        * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
         * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
           `RetryInfo`.
         * `ABORTED`: the engine dropped the request, for example because the run
@@ -359,18 +365,18 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.JoinWeightGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.JoinWeightGroupResponse, _abc.Awaitable[_generator_pb2.JoinWeightGroupResponse]]:
-        """Takes a place in the broadcast group of an epoch.
+        """Joins the broadcast group of an epoch.
 
-        Blocks until all members have met. Leaves the group of an earlier epoch.
-        Joining the epoch that it is in already returns at once. Safe to retry.
+        Blocks until all members have joined. Leaves the group of an earlier epoch.
+        Returns at once if the generator is in the group already. Safe to retry.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the manifest does not fit the model.
-        * `FAILED_PRECONDITION`: not configured, or the epoch is an old one.
-        * `DEADLINE_EXCEEDED`: not all members met in time.
-        * `ABORTED`: the group was given up, because a member went away or a newer
-          epoch began; join the next epoch.
+        * `INVALID_ARGUMENT`: the manifest does not match the model.
+        * `FAILED_PRECONDITION`: not configured, or a newer epoch has begun.
+        * `DEADLINE_EXCEEDED`: not all members joined in time.
+        * `ABORTED`: the group was aborted because a member ended or a newer epoch
+          began; join the next epoch.
         """
 
     @_abc_1.abstractmethod
@@ -379,19 +385,19 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.LoadWeightsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generator_pb2.LoadWeightsResponse], _abc.AsyncIterator[_generator_pb2.LoadWeightsResponse]]:
-        """Receives one version of the weights over the group of the epoch.
+        """Loads one version of the weights, received over the group of the epoch.
 
-        Sends READY when sampling is paused and the ranks are receiving, and DONE
-        when the version is loaded and sampling goes on. Completions in flight go
-        on under the new weights. After an error the generator is STALE and stays
+        Sends READY when sampling is paused and the ranks receive, and DONE when
+        the version is loaded and sampling continues. Completions in flight
+        continue under the new weights. After an error the generator is STALE and
         paused until a later call succeeds. Safe to retry with a new epoch.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not a member of that epoch.
-        * `UNAVAILABLE`: a collective failed because a peer went away.
-        * `DEADLINE_EXCEEDED`: the broadcast did not finish in time.
-        * `DATA_LOSS`: what was received is not what the manifest says.
+        * `UNAVAILABLE`: a collective failed because a member ended.
+        * `DEADLINE_EXCEEDED`: the broadcast did not end in time.
+        * `DATA_LOSS`: the received tensors differ from the manifest.
         """
 
     @_abc_1.abstractmethod
@@ -408,7 +414,7 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.PauseGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.PauseGenerationResponse, _abc.Awaitable[_generator_pb2.PauseGenerationResponse]]:
-        """Stops sampling where it is; requests in flight keep their tokens.
+        """Pauses sampling. Requests in flight keep their tokens.
 
         Idempotent. Safe to retry.
 
@@ -423,7 +429,7 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.ResumeGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.ResumeGenerationResponse, _abc.Awaitable[_generator_pb2.ResumeGenerationResponse]]:
-        """Goes on sampling after `PauseGeneration`. Idempotent. Safe to retry.
+        """Resumes sampling after `PauseGeneration`. Idempotent. Safe to retry.
 
         Errors:
 
@@ -436,17 +442,16 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.SleepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.SleepResponse, _abc.Awaitable[_generator_pb2.SleepResponse]]:
-        """Stops sampling and gives the GPU's memory back: the weights go to the
-        host's memory, the key-value cache goes.
+        """Pauses sampling and frees the GPU's memory: moves the weights to the host,
+        and discards the key-value cache.
 
-        For a generator that shares its GPU with the learner, while the learner
-        trains. Requests in flight keep their tokens. `Wake` ends it, and so do
-        `LoadWeights`, `ResumeGeneration` and `ScoreTokens`. Idempotent. Safe to
-        retry.
+        A generator that shares its GPU with the learner sleeps while the learner
+        trains. Requests in flight keep their tokens. `Wake`, `LoadWeights`,
+        `ResumeGeneration` and `ScoreTokens` wake it. Idempotent. Safe to retry.
 
         Errors:
 
-        * `FAILED_PRECONDITION`: not configured, a load is under way, or the
+        * `FAILED_PRECONDITION`: not configured, a load is in progress, or the
           engine was started without `generator.sleep_while_training`.
         """
 
@@ -456,8 +461,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.WakeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.WakeResponse, _abc.Awaitable[_generator_pb2.WakeResponse]]:
-        """Takes the memory again after `Sleep`, and goes on sampling unless that was
-        paused. Idempotent. Safe to retry.
+        """Allocates the memory again after `Sleep`, and resumes sampling unless it
+        was paused before. Idempotent. Safe to retry.
 
         Errors:
 
@@ -477,7 +482,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `INVALID_ARGUMENT`: fewer than two tokens, or more than the context.
-        * `FAILED_PRECONDITION`: not configured, or the last load failed half-way.
+        * `FAILED_PRECONDITION`: not configured, or the last load failed before its
+          end.
         """
 
     @_abc_1.abstractmethod
@@ -486,8 +492,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.GeneratorServiceGetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.GeneratorServiceGetStatusResponse, _abc.Awaitable[_generator_pb2.GeneratorServiceGetStatusResponse]]:
-        """Says how the generator is. Answers within a second at all times. Safe to
-        retry.
+        """Returns the state of the generator. Answers within a second at all times.
+        Safe to retry.
         """
 
 def add_GeneratorServiceServicer_to_server(servicer: GeneratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

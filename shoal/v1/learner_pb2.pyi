@@ -34,17 +34,17 @@ class _ModelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Model.ValueType
     MODEL_POLICY: _Model.ValueType  # 1
     """The policy: the model that is trained."""
     MODEL_REFERENCE: _Model.ValueType  # 2
-    """The reference: the model that the KL divergence is measured from."""
+    """The reference model of the KL divergence."""
 
 class Model(_Model, metaclass=_ModelEnumTypeWrapper):
-    """A model that the learner holds."""
+    """A model of the learner."""
 
 MODEL_UNSPECIFIED: Model.ValueType  # 0
 """The policy."""
 MODEL_POLICY: Model.ValueType  # 1
 """The policy: the model that is trained."""
 MODEL_REFERENCE: Model.ValueType  # 2
-"""The reference: the model that the KL divergence is measured from."""
+"""The reference model of the KL divergence."""
 Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
@@ -118,7 +118,7 @@ class TrainStepRequest(_message.Message):
 
     @_builtins.property
     def rollout(self) -> Global___TrainRollout:
-        """A completion of the group whose header came last."""
+        """A completion of the group of the last group header."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ Global___TrainStepRequest: _TypeAlias = TrainStepRequest  # noqa: Y015
 
 @_typing.final
 class TrainStepHeader(_message.Message):
-    """What the batch is for."""
+    """The header of a batch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,16 +148,16 @@ class TrainStepHeader(_message.Message):
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     NUM_GROUPS_FIELD_NUMBER: _builtins.int
     train_step_id: _builtins.str
-    """Names the step: a repeat is not applied twice."""
+    """Identifies the step: a repeat is not applied again."""
     temperature: _builtins.float
-    """Temperature that the completions were drawn at."""
+    """Temperature at which the completions were sampled."""
     num_groups: _builtins.int
-    """Groups that follow. A stream whose caller goes away ends like one that was
-    half-closed, so only a count tells a whole batch from a cut one.
+    """Number of groups that follow. The stream of a caller that disconnects ends
+    like a half-closed one, so only the count shows that the batch is complete.
     """
     @_builtins.property
     def expected_version(self) -> _rollout_pb2.WeightVersion:
-        """The version that the batch is to be applied to."""
+        """The version that the batch applies to."""
 
     def __init__(
         self,
@@ -186,13 +186,13 @@ class GroupHeader(_message.Message):
     NUM_ROLLOUTS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
-    """Names the group within the run."""
+    """Identifies the group within the run."""
     prompt_token_ids: _builtins.bytes
     """The chat-templated prompt. int32, little-endian; 4 * P bytes."""
     num_rollouts: _builtins.int
-    """Completions that follow."""
+    """Number of completions that follow."""
     traceparent: _builtins.str
-    """W3C trace context of the group, so that its trace goes on in the step."""
+    """W3C trace context of the group: its trace continues in the step."""
     def __init__(
         self,
         *,
@@ -221,15 +221,15 @@ class TrainRollout(_message.Message):
     REWARD_FIELD_NUMBER: _builtins.int
     TOKEN_ADVANTAGES_FIELD_NUMBER: _builtins.int
     advantage: _builtins.float
-    """Advantage of the completion, the same for each of its tokens unless
-    `token_advantages` says otherwise.
+    """Advantage of the completion, for each of its tokens unless
+    `token_advantages` is set.
     """
     weight: _builtins.float
-    """Factor of the loss of all its tokens; absent is 1."""
+    """Factor of the loss of all its tokens; absent means 1."""
     reward: _builtins.float
-    """Its reward, which some objectives look at beside the advantage."""
+    """Reward of the completion, which some objectives use besides the advantage."""
     token_advantages: _builtins.bytes
-    """Advantage of each token, where they differ. float32, little-endian;
+    """Advantage of each token, if they differ. float32, little-endian;
     4 * C bytes, or empty.
     """
     @_builtins.property
@@ -294,7 +294,7 @@ class TrainStepResponse(_message.Message):
     applied: _builtins.bool
     """Whether any mini-batch was applied."""
     skip_reason: _builtins.str
-    """Why not, for people; empty when applied."""
+    """Why no mini-batch was applied, for people; empty when applied."""
     num_optimizer_steps: _builtins.int
     """Optimizer steps taken since the start of the run."""
     @_builtins.property
@@ -303,7 +303,7 @@ class TrainStepResponse(_message.Message):
 
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Metrics of the step by name; docs/metrics.md says what each means."""
+        """Metrics of the step by name; docs/metrics.md explains each one."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class ComputeLogprobsRequest(_message.Message):
     temperature: _builtins.float
     """Divides the logits."""
     model: Global___Model.ValueType
-    """Whose log-probabilities."""
+    """The model to compute the log-probabilities with."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Sequences of tokens. Each int32, little-endian; 4 * P bytes."""
@@ -364,13 +364,13 @@ class ComputeLogprobsResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """For each sequence the log-probability of each token but the first.
-        float32, little-endian; 4 * (P - 1) bytes.
+        """Log-probability of each token but the first, for each sequence. float32,
+        little-endian; 4 * (P - 1) bytes.
         """
 
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The policy's version at the time."""
+        """The policy's version during the call."""
 
     def __init__(
         self,
@@ -397,7 +397,7 @@ class CreateWeightGroupRequest(_message.Message):
     epoch: _builtins.int
     """The new epoch."""
     world_size: _builtins.int
-    """Members: 1 for the learner, plus each rank of each generator."""
+    """Number of members: 1 for the learner, plus every rank of every generator."""
     def __init__(
         self,
         *,
@@ -422,11 +422,11 @@ class CreateWeightGroupResponse(_message.Message):
     MANIFEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def rendezvous(self) -> _weights_pb2.WeightRendezvous:
-        """Where the members meet."""
+        """Store, members and deadlines of the group."""
 
     @_builtins.property
     def manifest(self) -> _weights_pb2.Manifest:
-        """What will be broadcast."""
+        """The tensors to be broadcast."""
 
     def __init__(
         self,
@@ -454,7 +454,7 @@ class PublishWeightsRequest(_message.Message):
     """The epoch whose group carries the weights."""
     @_builtins.property
     def canary(self) -> _weights_pb2.Canary:
-        """Scored under the current weights, if set."""
+        """Tokens to score under the current weights, if set."""
 
     def __init__(
         self,
@@ -484,14 +484,14 @@ class PublishWeightsResponse(_message.Message):
     num_bytes: _builtins.int
     """Bytes broadcast to each member."""
     broadcast_s: _builtins.float
-    """How long the pass of collectives took, gathering included."""
+    """Seconds of the pass of collectives, gathering included."""
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
         """The version that was broadcast."""
 
     @_builtins.property
     def hashes(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.TensorHash]:
-        """Hashes of the bytes that were sent, in manifest order."""
+        """Hashes of the sent bytes, in manifest order."""
 
     @_builtins.property
     def canary(self) -> _weights_pb2.Canary:
@@ -523,10 +523,10 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
     CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
     KEEP_CHECKPOINT_IDS_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
-    """Names the checkpoint within the run."""
+    """Identifies the checkpoint within the run."""
     @_builtins.property
     def keep_checkpoint_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Earlier checkpoints of the run to keep; the others are deleted once this
+        """Earlier checkpoints of the run to keep. The others are deleted when this
         one is written.
         """
 
@@ -556,7 +556,7 @@ class FileDigest(_message.Message):
     path: _builtins.str
     """Path below the checkpoint's folder."""
     num_bytes: _builtins.int
-    """Size."""
+    """Size of the file."""
     sha256: _builtins.str
     """SHA-256, in hex."""
     def __init__(
@@ -591,7 +591,7 @@ class LearnerServiceSaveCheckpointResponse(_message.Message):
 
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileDigest]:
-        """The files, of all ranks."""
+        """The files of all ranks."""
 
     def __init__(
         self,
@@ -618,14 +618,14 @@ class LoadCheckpointRequest(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
-    """Names the checkpoint within the run. Empty goes back to the model as the
-    configuration names it, at policy version 0.
+    """Identifies the checkpoint within the run. Empty restores the model of the
+    configuration, at policy version 0.
     """
     attempt: _builtins.int
-    """The attempt that begins, above every earlier one."""
+    """Number of the new attempt, above every earlier one."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileDigest]:
-        """The files as the coordinator's manifest lists them."""
+        """The files in the coordinator's manifest."""
 
     def __init__(
         self,
@@ -749,7 +749,7 @@ class LearnerServiceGetStatusResponse(_message.Message):
 
     @_builtins.property
     def version(self) -> _rollout_pb2.WeightVersion:
-        """The weights it holds; absent before the model is loaded."""
+        """The loaded weights; absent before the model is loaded."""
 
     @_builtins.property
     def rank_pids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LearnerServiceStub:
-    """Holds the policy, takes train steps and publishes the weights.
+    """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
     that use the model run one at a time, in the order received.
@@ -88,7 +88,7 @@ class LearnerServiceStub:
 
 
 class LearnerServiceServicer:
-    """Holds the policy, takes train steps and publishes the weights.
+    """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
     that use the model run one at a time, in the order received.
@@ -99,24 +99,24 @@ class LearnerServiceServicer:
     def Configure(self, request, context):
         """Gives the learner its configuration and starts loading the model.
 
-        Returns at once in state LOADING; `GetStatus` says when it is done.
+        Returns at once in state LOADING; poll `GetStatus` until the load ends.
         Idempotent: the same configuration again changes nothing. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
         name each field.
-        * `UNAVAILABLE` with the reason STARTING_OVER: it holds another run or
-        configuration, whose run is over: a coordinator drives one at a time. It
-        ends whatever is in flight, begins again in the same process, and
-        registers as another worker, which takes the configuration. The details
-        say when to look for it (`google.rpc.RetryInfo`). A repeat in the
-        meantime is answered alike.
-        * `UNAVAILABLE` with the reason ENDING: it has failed, and ends.
-        * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: it holds
-        another run or configuration, and its ranks were started by something
-        that does not start them again (torchrun without --max-restarts):
-        restart its processes.
+        * `UNAVAILABLE` with the reason STARTING_OVER: the learner has another run
+        or configuration. That run is over, since a coordinator drives one run at
+        a time. The learner ends all work in flight, restarts its program, and
+        registers as another worker, which accepts the configuration.
+        `google.rpc.RetryInfo` in the details contains the delay until then.
+        Repeats before that get the same error.
+        * `UNAVAILABLE` with the reason ENDING: the learner has failed, and its
+        process ends.
+        * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: the learner has
+        another run or configuration, and its launcher cannot restart its ranks
+        (torchrun without --max-restarts); restart its processes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,18 +126,18 @@ class LearnerServiceServicer:
         """Takes one train step over a batch of groups.
 
         The client sends a header, then for each group its header and its
-        completions, one a message. Nothing is applied unless the client
-        half-closes the stream; from then on the step runs to its end even if the
-        caller goes away. Safe to retry with the same `train_step_id`: a step that
-        was taken returns its stored result, one that runs is joined.
+        completions, one per message. The step begins when the client half-closes
+        the stream, and then runs to its end even if the caller disconnects. Safe
+        to retry with the same `train_step_id`: the repeat of a step that has ended
+        gets its stored result, the repeat of one that runs waits for it.
 
-        A step whose loss or gradient is not finite is not applied: the response
-        says so, and the version stays.
+        A step whose loss or gradient is not finite is not applied: `applied` is
+        false, and the version does not change.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
-        lengths do not agree, or no token to train on.
+        * `INVALID_ARGUMENT`: messages out of order or missing, arrays of
+        different lengths, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
         learner's version: the batch was built for another step.
         """
@@ -146,8 +146,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ComputeLogprobs(self, request, context):
-        """Computes the log-probabilities of given tokens under the current weights,
-        of the policy or of the reference.
+        """Computes the log-probabilities of given tokens under the current weights
+        of the policy, or under the reference.
 
         Reads only. Safe to retry.
 
@@ -161,11 +161,11 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateWeightGroup(self, request, context):
-        """Starts the broadcast group of an epoch and says where to meet.
+        """Creates the broadcast group of an epoch and returns its rendezvous.
 
-        Returns at once; the group is complete when every member has joined, and
-        `PublishWeights` waits for that. Closes the group of an earlier epoch,
-        aborting a broadcast that is under way in it. Safe to retry.
+        Returns at once; `PublishWeights` waits until every member has joined.
+        Closes the group of an earlier epoch, and aborts a broadcast in it. Safe to
+        retry.
 
         Errors:
 
@@ -178,16 +178,16 @@ class LearnerServiceServicer:
     def PublishWeights(self, request, context):
         """Broadcasts the current weights over the group of the epoch.
 
-        Works without training before it: a run begins with a publish. Each call
-        is one pass of collectives, so a repeat needs members that wait for it.
+        Needs no train step before it: a run begins with a publish. Each call is
+        one pass of collectives, so a repeat needs members that wait for it.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not configured, or not the current epoch.
-        * `UNAVAILABLE`: a member went away during the broadcast; create a new
-        epoch without it and publish again.
-        * `DEADLINE_EXCEEDED`: not all members met, or the broadcast did not
-        finish in time.
+        * `UNAVAILABLE`: a member ended during the broadcast; create a new epoch
+        without it and publish again.
+        * `DEADLINE_EXCEEDED`: not all members joined in time, or the broadcast did
+        not end in time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,14 +196,14 @@ class LearnerServiceServicer:
     def SaveCheckpoint(self, request, context):
         """Writes a checkpoint to the storage that the learner's ranks share.
 
-        The files count only once the coordinator has committed its manifest with
-        the digests that this call returns. Safe to retry: a checkpoint of that
-        name is written again.
+        The checkpoint is valid only after the coordinator has committed a manifest
+        with the digests that this call returns. Safe to retry: a checkpoint of the
+        same name is replaced.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not configured.
-        * `RESOURCE_EXHAUSTED`: the disk is full; nothing of the checkpoint stays.
+        * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,9 +214,9 @@ class LearnerServiceServicer:
 
         Errors:
 
-        * `NOT_FOUND`: there is no such checkpoint in this learner's storage.
-        * `FAILED_PRECONDITION`: not configured, or it was written by another
-        number of ranks.
+        * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
+        * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
+        the checkpoint.
         * `DATA_LOSS`: a file is missing or its digest differs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -238,8 +238,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Says how the learner is. Answers within a second at all times. Safe to
-        retry.
+        """Returns the state of the learner. Answers within a second at all times.
+        Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,7 +302,7 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """Holds the policy, takes train steps and publishes the weights.
+    """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
     that use the model run one at a time, in the order received.

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LearnerServiceStub:
-    """Holds the policy, takes train steps and publishes the weights.
+    """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
     that use the model run one at a time, in the order received.
@@ -42,47 +42,47 @@ class LearnerServiceStub:
     Configure: _grpc.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceConfigureRequest, _learner_pb2.LearnerServiceConfigureResponse]
     """Gives the learner its configuration and starts loading the model.
 
-    Returns at once in state LOADING; `GetStatus` says when it is done.
+    Returns at once in state LOADING; poll `GetStatus` until the load ends.
     Idempotent: the same configuration again changes nothing. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `UNAVAILABLE` with the reason STARTING_OVER: it holds another run or
-      configuration, whose run is over: a coordinator drives one at a time. It
-      ends whatever is in flight, begins again in the same process, and
-      registers as another worker, which takes the configuration. The details
-      say when to look for it (`google.rpc.RetryInfo`). A repeat in the
-      meantime is answered alike.
-    * `UNAVAILABLE` with the reason ENDING: it has failed, and ends.
-    * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: it holds
-      another run or configuration, and its ranks were started by something
-      that does not start them again (torchrun without --max-restarts):
-      restart its processes.
+    * `UNAVAILABLE` with the reason STARTING_OVER: the learner has another run
+      or configuration. That run is over, since a coordinator drives one run at
+      a time. The learner ends all work in flight, restarts its program, and
+      registers as another worker, which accepts the configuration.
+      `google.rpc.RetryInfo` in the details contains the delay until then.
+      Repeats before that get the same error.
+    * `UNAVAILABLE` with the reason ENDING: the learner has failed, and its
+      process ends.
+    * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: the learner has
+      another run or configuration, and its launcher cannot restart its ranks
+      (torchrun without --max-restarts); restart its processes.
     """
     TrainStep: _grpc.StreamUnaryMultiCallable[_learner_pb2.TrainStepRequest, _learner_pb2.TrainStepResponse]
     """Takes one train step over a batch of groups.
 
     The client sends a header, then for each group its header and its
-    completions, one a message. Nothing is applied unless the client
-    half-closes the stream; from then on the step runs to its end even if the
-    caller goes away. Safe to retry with the same `train_step_id`: a step that
-    was taken returns its stored result, one that runs is joined.
+    completions, one per message. The step begins when the client half-closes
+    the stream, and then runs to its end even if the caller disconnects. Safe
+    to retry with the same `train_step_id`: the repeat of a step that has ended
+    gets its stored result, the repeat of one that runs waits for it.
 
-    A step whose loss or gradient is not finite is not applied: the response
-    says so, and the version stays.
+    A step whose loss or gradient is not finite is not applied: `applied` is
+    false, and the version does not change.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
-      lengths do not agree, or no token to train on.
+    * `INVALID_ARGUMENT`: messages out of order or missing, arrays of
+      different lengths, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
     """
     ComputeLogprobs: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]
-    """Computes the log-probabilities of given tokens under the current weights,
-    of the policy or of the reference.
+    """Computes the log-probabilities of given tokens under the current weights
+    of the policy, or under the reference.
 
     Reads only. Safe to retry.
 
@@ -92,11 +92,11 @@ class LearnerServiceStub:
     * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
     CreateWeightGroup: _grpc.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]
-    """Starts the broadcast group of an epoch and says where to meet.
+    """Creates the broadcast group of an epoch and returns its rendezvous.
 
-    Returns at once; the group is complete when every member has joined, and
-    `PublishWeights` waits for that. Closes the group of an earlier epoch,
-    aborting a broadcast that is under way in it. Safe to retry.
+    Returns at once; `PublishWeights` waits until every member has joined.
+    Closes the group of an earlier epoch, and aborts a broadcast in it. Safe to
+    retry.
 
     Errors:
 
@@ -105,37 +105,37 @@ class LearnerServiceStub:
     PublishWeights: _grpc.UnaryUnaryMultiCallable[_learner_pb2.PublishWeightsRequest, _learner_pb2.PublishWeightsResponse]
     """Broadcasts the current weights over the group of the epoch.
 
-    Works without training before it: a run begins with a publish. Each call
-    is one pass of collectives, so a repeat needs members that wait for it.
+    Needs no train step before it: a run begins with a publish. Each call is
+    one pass of collectives, so a repeat needs members that wait for it.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured, or not the current epoch.
-    * `UNAVAILABLE`: a member went away during the broadcast; create a new
-      epoch without it and publish again.
-    * `DEADLINE_EXCEEDED`: not all members met, or the broadcast did not
-      finish in time.
+    * `UNAVAILABLE`: a member ended during the broadcast; create a new epoch
+      without it and publish again.
+    * `DEADLINE_EXCEEDED`: not all members joined in time, or the broadcast did
+      not end in time.
     """
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceSaveCheckpointRequest, _learner_pb2.LearnerServiceSaveCheckpointResponse]
     """Writes a checkpoint to the storage that the learner's ranks share.
 
-    The files count only once the coordinator has committed its manifest with
-    the digests that this call returns. Safe to retry: a checkpoint of that
-    name is written again.
+    The checkpoint is valid only after the coordinator has committed a manifest
+    with the digests that this call returns. Safe to retry: a checkpoint of the
+    same name is replaced.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured.
-    * `RESOURCE_EXHAUSTED`: the disk is full; nothing of the checkpoint stays.
+    * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
     """
     LoadCheckpoint: _grpc.UnaryUnaryMultiCallable[_learner_pb2.LoadCheckpointRequest, _learner_pb2.LoadCheckpointResponse]
     """Restores a checkpoint and starts a new attempt. Safe to retry.
 
     Errors:
 
-    * `NOT_FOUND`: there is no such checkpoint in this learner's storage.
-    * `FAILED_PRECONDITION`: not configured, or it was written by another
-      number of ranks.
+    * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
+    * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
+      the checkpoint.
     * `DATA_LOSS`: a file is missing or its digest differs.
     """
     ExportModel: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ExportModelRequest, _learner_pb2.ExportModelResponse]
@@ -149,13 +149,13 @@ class LearnerServiceStub:
     * `RESOURCE_EXHAUSTED`: the disk is full.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceGetStatusRequest, _learner_pb2.LearnerServiceGetStatusResponse]
-    """Says how the learner is. Answers within a second at all times. Safe to
-    retry.
+    """Returns the state of the learner. Answers within a second at all times.
+    Safe to retry.
     """
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
-    """Holds the policy, takes train steps and publishes the weights.
+    """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
     that use the model run one at a time, in the order received.
@@ -167,47 +167,47 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     Configure: _aio.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceConfigureRequest, _learner_pb2.LearnerServiceConfigureResponse]  # type: ignore[assignment]
     """Gives the learner its configuration and starts loading the model.
 
-    Returns at once in state LOADING; `GetStatus` says when it is done.
+    Returns at once in state LOADING; poll `GetStatus` until the load ends.
     Idempotent: the same configuration again changes nothing. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `UNAVAILABLE` with the reason STARTING_OVER: it holds another run or
-      configuration, whose run is over: a coordinator drives one at a time. It
-      ends whatever is in flight, begins again in the same process, and
-      registers as another worker, which takes the configuration. The details
-      say when to look for it (`google.rpc.RetryInfo`). A repeat in the
-      meantime is answered alike.
-    * `UNAVAILABLE` with the reason ENDING: it has failed, and ends.
-    * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: it holds
-      another run or configuration, and its ranks were started by something
-      that does not start them again (torchrun without --max-restarts):
-      restart its processes.
+    * `UNAVAILABLE` with the reason STARTING_OVER: the learner has another run
+      or configuration. That run is over, since a coordinator drives one run at
+      a time. The learner ends all work in flight, restarts its program, and
+      registers as another worker, which accepts the configuration.
+      `google.rpc.RetryInfo` in the details contains the delay until then.
+      Repeats before that get the same error.
+    * `UNAVAILABLE` with the reason ENDING: the learner has failed, and its
+      process ends.
+    * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: the learner has
+      another run or configuration, and its launcher cannot restart its ranks
+      (torchrun without --max-restarts); restart its processes.
     """
     TrainStep: _aio.StreamUnaryMultiCallable[_learner_pb2.TrainStepRequest, _learner_pb2.TrainStepResponse]  # type: ignore[assignment]
     """Takes one train step over a batch of groups.
 
     The client sends a header, then for each group its header and its
-    completions, one a message. Nothing is applied unless the client
-    half-closes the stream; from then on the step runs to its end even if the
-    caller goes away. Safe to retry with the same `train_step_id`: a step that
-    was taken returns its stored result, one that runs is joined.
+    completions, one per message. The step begins when the client half-closes
+    the stream, and then runs to its end even if the caller disconnects. Safe
+    to retry with the same `train_step_id`: the repeat of a step that has ended
+    gets its stored result, the repeat of one that runs waits for it.
 
-    A step whose loss or gradient is not finite is not applied: the response
-    says so, and the version stays.
+    A step whose loss or gradient is not finite is not applied: `applied` is
+    false, and the version does not change.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
-      lengths do not agree, or no token to train on.
+    * `INVALID_ARGUMENT`: messages out of order or missing, arrays of
+      different lengths, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
     """
     ComputeLogprobs: _aio.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]  # type: ignore[assignment]
-    """Computes the log-probabilities of given tokens under the current weights,
-    of the policy or of the reference.
+    """Computes the log-probabilities of given tokens under the current weights
+    of the policy, or under the reference.
 
     Reads only. Safe to retry.
 
@@ -217,11 +217,11 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
     CreateWeightGroup: _aio.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]  # type: ignore[assignment]
-    """Starts the broadcast group of an epoch and says where to meet.
+    """Creates the broadcast group of an epoch and returns its rendezvous.
 
-    Returns at once; the group is complete when every member has joined, and
-    `PublishWeights` waits for that. Closes the group of an earlier epoch,
-    aborting a broadcast that is under way in it. Safe to retry.
+    Returns at once; `PublishWeights` waits until every member has joined.
+    Closes the group of an earlier epoch, and aborts a broadcast in it. Safe to
+    retry.
 
     Errors:
 
@@ -230,37 +230,37 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     PublishWeights: _aio.UnaryUnaryMultiCallable[_learner_pb2.PublishWeightsRequest, _learner_pb2.PublishWeightsResponse]  # type: ignore[assignment]
     """Broadcasts the current weights over the group of the epoch.
 
-    Works without training before it: a run begins with a publish. Each call
-    is one pass of collectives, so a repeat needs members that wait for it.
+    Needs no train step before it: a run begins with a publish. Each call is
+    one pass of collectives, so a repeat needs members that wait for it.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured, or not the current epoch.
-    * `UNAVAILABLE`: a member went away during the broadcast; create a new
-      epoch without it and publish again.
-    * `DEADLINE_EXCEEDED`: not all members met, or the broadcast did not
-      finish in time.
+    * `UNAVAILABLE`: a member ended during the broadcast; create a new epoch
+      without it and publish again.
+    * `DEADLINE_EXCEEDED`: not all members joined in time, or the broadcast did
+      not end in time.
     """
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceSaveCheckpointRequest, _learner_pb2.LearnerServiceSaveCheckpointResponse]  # type: ignore[assignment]
     """Writes a checkpoint to the storage that the learner's ranks share.
 
-    The files count only once the coordinator has committed its manifest with
-    the digests that this call returns. Safe to retry: a checkpoint of that
-    name is written again.
+    The checkpoint is valid only after the coordinator has committed a manifest
+    with the digests that this call returns. Safe to retry: a checkpoint of the
+    same name is replaced.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured.
-    * `RESOURCE_EXHAUSTED`: the disk is full; nothing of the checkpoint stays.
+    * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
     """
     LoadCheckpoint: _aio.UnaryUnaryMultiCallable[_learner_pb2.LoadCheckpointRequest, _learner_pb2.LoadCheckpointResponse]  # type: ignore[assignment]
     """Restores a checkpoint and starts a new attempt. Safe to retry.
 
     Errors:
 
-    * `NOT_FOUND`: there is no such checkpoint in this learner's storage.
-    * `FAILED_PRECONDITION`: not configured, or it was written by another
-      number of ranks.
+    * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
+    * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
+      the checkpoint.
     * `DATA_LOSS`: a file is missing or its digest differs.
     """
     ExportModel: _aio.UnaryUnaryMultiCallable[_learner_pb2.ExportModelRequest, _learner_pb2.ExportModelResponse]  # type: ignore[assignment]
@@ -274,12 +274,12 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     * `RESOURCE_EXHAUSTED`: the disk is full.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceGetStatusRequest, _learner_pb2.LearnerServiceGetStatusResponse]  # type: ignore[assignment]
-    """Says how the learner is. Answers within a second at all times. Safe to
-    retry.
+    """Returns the state of the learner. Answers within a second at all times.
+    Safe to retry.
     """
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Holds the policy, takes train steps and publishes the weights.
+    """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
     that use the model run one at a time, in the order received.
@@ -295,24 +295,24 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_learner_pb2.LearnerServiceConfigureResponse, _abc.Awaitable[_learner_pb2.LearnerServiceConfigureResponse]]:
         """Gives the learner its configuration and starts loading the model.
 
-        Returns at once in state LOADING; `GetStatus` says when it is done.
+        Returns at once in state LOADING; poll `GetStatus` until the load ends.
         Idempotent: the same configuration again changes nothing. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
           name each field.
-        * `UNAVAILABLE` with the reason STARTING_OVER: it holds another run or
-          configuration, whose run is over: a coordinator drives one at a time. It
-          ends whatever is in flight, begins again in the same process, and
-          registers as another worker, which takes the configuration. The details
-          say when to look for it (`google.rpc.RetryInfo`). A repeat in the
-          meantime is answered alike.
-        * `UNAVAILABLE` with the reason ENDING: it has failed, and ends.
-        * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: it holds
-          another run or configuration, and its ranks were started by something
-          that does not start them again (torchrun without --max-restarts):
-          restart its processes.
+        * `UNAVAILABLE` with the reason STARTING_OVER: the learner has another run
+          or configuration. That run is over, since a coordinator drives one run at
+          a time. The learner ends all work in flight, restarts its program, and
+          registers as another worker, which accepts the configuration.
+          `google.rpc.RetryInfo` in the details contains the delay until then.
+          Repeats before that get the same error.
+        * `UNAVAILABLE` with the reason ENDING: the learner has failed, and its
+          process ends.
+        * `FAILED_PRECONDITION` with the reason OTHER_CONFIGURATION: the learner has
+          another run or configuration, and its launcher cannot restart its ranks
+          (torchrun without --max-restarts); restart its processes.
         """
 
     @_abc_1.abstractmethod
@@ -324,18 +324,18 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Takes one train step over a batch of groups.
 
         The client sends a header, then for each group its header and its
-        completions, one a message. Nothing is applied unless the client
-        half-closes the stream; from then on the step runs to its end even if the
-        caller goes away. Safe to retry with the same `train_step_id`: a step that
-        was taken returns its stored result, one that runs is joined.
+        completions, one per message. The step begins when the client half-closes
+        the stream, and then runs to its end even if the caller disconnects. Safe
+        to retry with the same `train_step_id`: the repeat of a step that has ended
+        gets its stored result, the repeat of one that runs waits for it.
 
-        A step whose loss or gradient is not finite is not applied: the response
-        says so, and the version stays.
+        A step whose loss or gradient is not finite is not applied: `applied` is
+        false, and the version does not change.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: messages out of order or missing, arrays whose
-          lengths do not agree, or no token to train on.
+        * `INVALID_ARGUMENT`: messages out of order or missing, arrays of
+          different lengths, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
           learner's version: the batch was built for another step.
         """
@@ -346,8 +346,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_pb2.ComputeLogprobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_pb2.ComputeLogprobsResponse, _abc.Awaitable[_learner_pb2.ComputeLogprobsResponse]]:
-        """Computes the log-probabilities of given tokens under the current weights,
-        of the policy or of the reference.
+        """Computes the log-probabilities of given tokens under the current weights
+        of the policy, or under the reference.
 
         Reads only. Safe to retry.
 
@@ -363,11 +363,11 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_pb2.CreateWeightGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_pb2.CreateWeightGroupResponse, _abc.Awaitable[_learner_pb2.CreateWeightGroupResponse]]:
-        """Starts the broadcast group of an epoch and says where to meet.
+        """Creates the broadcast group of an epoch and returns its rendezvous.
 
-        Returns at once; the group is complete when every member has joined, and
-        `PublishWeights` waits for that. Closes the group of an earlier epoch,
-        aborting a broadcast that is under way in it. Safe to retry.
+        Returns at once; `PublishWeights` waits until every member has joined.
+        Closes the group of an earlier epoch, and aborts a broadcast in it. Safe to
+        retry.
 
         Errors:
 
@@ -382,16 +382,16 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_learner_pb2.PublishWeightsResponse, _abc.Awaitable[_learner_pb2.PublishWeightsResponse]]:
         """Broadcasts the current weights over the group of the epoch.
 
-        Works without training before it: a run begins with a publish. Each call
-        is one pass of collectives, so a repeat needs members that wait for it.
+        Needs no train step before it: a run begins with a publish. Each call is
+        one pass of collectives, so a repeat needs members that wait for it.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not configured, or not the current epoch.
-        * `UNAVAILABLE`: a member went away during the broadcast; create a new
-          epoch without it and publish again.
-        * `DEADLINE_EXCEEDED`: not all members met, or the broadcast did not
-          finish in time.
+        * `UNAVAILABLE`: a member ended during the broadcast; create a new epoch
+          without it and publish again.
+        * `DEADLINE_EXCEEDED`: not all members joined in time, or the broadcast did
+          not end in time.
         """
 
     @_abc_1.abstractmethod
@@ -402,14 +402,14 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_learner_pb2.LearnerServiceSaveCheckpointResponse, _abc.Awaitable[_learner_pb2.LearnerServiceSaveCheckpointResponse]]:
         """Writes a checkpoint to the storage that the learner's ranks share.
 
-        The files count only once the coordinator has committed its manifest with
-        the digests that this call returns. Safe to retry: a checkpoint of that
-        name is written again.
+        The checkpoint is valid only after the coordinator has committed a manifest
+        with the digests that this call returns. Safe to retry: a checkpoint of the
+        same name is replaced.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not configured.
-        * `RESOURCE_EXHAUSTED`: the disk is full; nothing of the checkpoint stays.
+        * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
         """
 
     @_abc_1.abstractmethod
@@ -422,9 +422,9 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `NOT_FOUND`: there is no such checkpoint in this learner's storage.
-        * `FAILED_PRECONDITION`: not configured, or it was written by another
-          number of ranks.
+        * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
+        * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
+          the checkpoint.
         * `DATA_LOSS`: a file is missing or its digest differs.
         """
 
@@ -450,8 +450,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_pb2.LearnerServiceGetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_pb2.LearnerServiceGetStatusResponse, _abc.Awaitable[_learner_pb2.LearnerServiceGetStatusResponse]]:
-        """Says how the learner is. Answers within a second at all times. Safe to
-        retry.
+        """Returns the state of the learner. Answers within a second at all times.
+        Safe to retry.
         """
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -83,13 +83,12 @@ class ScoreGroupRequest(_message.Message):
     COMPLETION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def prompt(self) -> _rollout_pb2.Prompt:
-        """First message: what was asked. `token_ids` may be empty."""
+        """First message. `token_ids` may be empty."""
 
     @_builtins.property
     def completion(self) -> _rollout_pb2.Completion:
-        """Later messages: an answer. Only `sample_index`, `text`, `finish_reason`
-        and, by verifiers that measure length or repetition, `token_ids` are
-        read.
+        """Later messages. The service reads `sample_index`, `text`, `finish_reason`
+        and, for verifiers that measure length or repetition, `token_ids`.
         """
 
     def __init__(
@@ -141,7 +140,7 @@ class CheckLabelsRequest(_message.Message):
     GROUND_TRUTHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ground_truths(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.GroundTruth]:
-        """The labels, each with its verifier. Weights are not read."""
+        """The labels, each with its verifier. Weights are ignored."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ class CheckLabelsResponse(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___LabelProblem]:
-        """What is wrong, in the order of the request; empty when all is well."""
+        """The malformed labels, in the order of the request."""
 
     def __init__(
         self,
@@ -182,16 +181,16 @@ Global___CheckLabelsResponse: _TypeAlias = CheckLabelsResponse  # noqa: Y015
 
 @_typing.final
 class LabelProblem(_message.Message):
-    """A label that its verifier cannot judge by."""
+    """A malformed label."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Place in the request, from 0."""
+    """Position in the request, from 0."""
     reason: _builtins.str
-    """For people: what is wrong with it."""
+    """For people: why the verifier cannot use it."""
     def __init__(
         self,
         *,
@@ -256,16 +255,19 @@ class VerifierInfo(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     CODE_DIGEST_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The registered name."""
     description: _builtins.str
-    """What it reads, what it returns, and in which range. Begins with
-    "UNAVAILABLE HERE: " and the reason where it cannot work: a run whose data
-    name it is refused, and what it is asked to judge is FAILED or refused.
-    """
+    """What it reads, what it returns, and in which range."""
     code_digest: _builtins.str
     """SHA-256, in hex, of the code that judges the next completion, where it
     does not come with Shoal; else empty.
+    """
+    unavailable: _builtins.str
+    """Why it cannot work here; empty if it can. A run whose data name an
+    unavailable verifier is refused, and completions that it is asked to judge
+    are FAILED or refused.
     """
     def __init__(
         self,
@@ -273,10 +275,11 @@ class VerifierInfo(_message.Message):
         name: _builtins.str = ...,
         description: _builtins.str = ...,
         code_digest: _builtins.str = ...,
+        unavailable: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "description", b"description", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "description", b"description", "name", b"name", "unavailable", b"unavailable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class RewardServiceStub:
-    """Scores completions with verifiers that run in processes of their own.
+    """Scores completions with verifiers, which run in separate processes.
 
-    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
-    by a reward service (`reward.servers` of the configuration); docs/rewards.md
-    says which fields it has to set.
+    A custom server has to implement `ListVerifiers` and `ScoreGroup` only. A
+    reward service calls it if `reward.servers` of the configuration names it;
+    docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -69,79 +69,80 @@ class RewardServiceStub:
 
 
 class RewardServiceServicer:
-    """Scores completions with verifiers that run in processes of their own.
+    """Scores completions with verifiers, which run in separate processes.
 
-    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
-    by a reward service (`reward.servers` of the configuration); docs/rewards.md
-    says which fields it has to set.
+    A custom server has to implement `ListVerifiers` and `ScoreGroup` only. A
+    reward service calls it if `reward.servers` of the configuration names it;
+    docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
 
     def Configure(self, request, context):
-        """Gives the service its configuration and starts its pool.
+        """Gives the service its configuration and starts its verifier processes.
 
-        Idempotent: the same configuration again changes nothing; another one
-        replaces the pool once nothing is being scored. Safe to retry.
+        Returns at once in state LOADING; poll `GetStatus` until the load ends.
+        Idempotent: the same configuration again changes nothing. Another one
+        replaces the processes when no completion is being scored. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
         name each field.
-        * `FAILED_PRECONDITION`: another run's completions are being scored.
+        * `FAILED_PRECONDITION`: completions of another run are being scored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScoreGroup(self, request_iterator, context):
-        """Scores the completions of one group, each as it arrives.
+        """Scores the completions of one group, each when it arrives.
 
-        The first message holds the prompt, each later one a completion; scores
-        come back in the order in which they are ready. A verifier that breaks or
-        runs out of time gives the outcome FAILED, not an error. Scoring has no
-        side effects: safe to retry.
+        The first message contains the prompt, each later one a completion. Scores
+        are sent in the order in which they are ready. A verifier that fails or
+        exceeds its time limit gives the outcome FAILED, not an error. Scoring has
+        no side effects: safe to retry.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
-        no verifier, or one that is not registered.
+        * `INVALID_ARGUMENT`: the first message contains no prompt, or the prompt
+        names no verifier or one that is not registered.
         * `FAILED_PRECONDITION`: not configured.
-        * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
-        scored first; send the rest again after the delay in `RetryInfo`.
+        * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
+        are scored first; send the others again after the delay in `RetryInfo`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckLabels(self, request, context):
-        """Says which labels their verifiers cannot judge by, whatever a completion
-        says, so that they are found before anything is sampled. By the verifiers'
-        own reading of them: such a label makes every completion UNSCORABLE or
-        FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+        """Returns the malformed labels: those with which their verifier makes every
+        completion UNSCORABLE or FAILED.
+
+        It finds them before anything is sampled. Each verifier only parses its
+        label; no judge and no sandbox is called. Safe to retry.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not configured.
-        * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
-        then not checked before they are scored by.
+        * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
+        are not checked in advance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListVerifiers(self, request, context):
-        """Lists the verifiers that can be named: before `Configure` those that come
-        with the service, after it those of the configuration as well. Safe to
-        retry.
+        """Lists the verifiers: before `Configure` those of Shoal, after it those of
+        the configuration as well. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Says how the service is. Answers within a second at all times. Safe to
-        retry.
+        """Returns the state of the service. Answers within a second at all times.
+        Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,11 +185,11 @@ def add_RewardServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RewardService:
-    """Scores completions with verifiers that run in processes of their own.
+    """Scores completions with verifiers, which run in separate processes.
 
-    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
-    by a reward service (`reward.servers` of the configuration); docs/rewards.md
-    says which fields it has to set.
+    A custom server has to implement `ListVerifiers` and `ScoreGroup` only. A
+    reward service calls it if `reward.servers` of the configuration names it;
+    docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """

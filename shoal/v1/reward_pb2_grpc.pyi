@@ -27,11 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RewardServiceStub:
-    """Scores completions with verifiers that run in processes of their own.
+    """Scores completions with verifiers, which run in separate processes.
 
-    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
-    by a reward service (`reward.servers` of the configuration); docs/rewards.md
-    says which fields it has to set.
+    A custom server has to implement `ListVerifiers` and `ScoreGroup` only. A
+    reward service calls it if `reward.servers` of the configuration names it;
+    docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -41,123 +41,125 @@ class RewardServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RewardServiceAsyncStub: ...
     Configure: _grpc.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceConfigureRequest, _reward_pb2.RewardServiceConfigureResponse]
-    """Gives the service its configuration and starts its pool.
+    """Gives the service its configuration and starts its verifier processes.
 
-    Idempotent: the same configuration again changes nothing; another one
-    replaces the pool once nothing is being scored. Safe to retry.
+    Returns at once in state LOADING; poll `GetStatus` until the load ends.
+    Idempotent: the same configuration again changes nothing. Another one
+    replaces the processes when no completion is being scored. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `FAILED_PRECONDITION`: another run's completions are being scored.
+    * `FAILED_PRECONDITION`: completions of another run are being scored.
     """
     ScoreGroup: _grpc.StreamStreamMultiCallable[_reward_pb2.ScoreGroupRequest, _reward_pb2.ScoreGroupResponse]
-    """Scores the completions of one group, each as it arrives.
+    """Scores the completions of one group, each when it arrives.
 
-    The first message holds the prompt, each later one a completion; scores
-    come back in the order in which they are ready. A verifier that breaks or
-    runs out of time gives the outcome FAILED, not an error. Scoring has no
-    side effects: safe to retry.
+    The first message contains the prompt, each later one a completion. Scores
+    are sent in the order in which they are ready. A verifier that fails or
+    exceeds its time limit gives the outcome FAILED, not an error. Scoring has
+    no side effects: safe to retry.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
-      no verifier, or one that is not registered.
+    * `INVALID_ARGUMENT`: the first message contains no prompt, or the prompt
+      names no verifier or one that is not registered.
     * `FAILED_PRECONDITION`: not configured.
-    * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
-      scored first; send the rest again after the delay in `RetryInfo`.
+    * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
+      are scored first; send the others again after the delay in `RetryInfo`.
     """
     CheckLabels: _grpc.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]
-    """Says which labels their verifiers cannot judge by, whatever a completion
-    says, so that they are found before anything is sampled. By the verifiers'
-    own reading of them: such a label makes every completion UNSCORABLE or
-    FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+    """Returns the malformed labels: those with which their verifier makes every
+    completion UNSCORABLE or FAILED.
+
+    It finds them before anything is sampled. Each verifier only parses its
+    label; no judge and no sandbox is called. Safe to retry.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured.
-    * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
-      then not checked before they are scored by.
+    * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
+      are not checked in advance.
     """
     ListVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]
-    """Lists the verifiers that can be named: before `Configure` those that come
-    with the service, after it those of the configuration as well. Safe to
-    retry.
+    """Lists the verifiers: before `Configure` those of Shoal, after it those of
+    the configuration as well. Safe to retry.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceGetStatusRequest, _reward_pb2.RewardServiceGetStatusResponse]
-    """Says how the service is. Answers within a second at all times. Safe to
-    retry.
+    """Returns the state of the service. Answers within a second at all times.
+    Safe to retry.
     """
 
 @_typing.type_check_only
 class RewardServiceAsyncStub(RewardServiceStub):
-    """Scores completions with verifiers that run in processes of their own.
+    """Scores completions with verifiers, which run in separate processes.
 
-    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
-    by a reward service (`reward.servers` of the configuration); docs/rewards.md
-    says which fields it has to set.
+    A custom server has to implement `ListVerifiers` and `ScoreGroup` only. A
+    reward service calls it if `reward.servers` of the configuration names it;
+    docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Configure: _aio.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceConfigureRequest, _reward_pb2.RewardServiceConfigureResponse]  # type: ignore[assignment]
-    """Gives the service its configuration and starts its pool.
+    """Gives the service its configuration and starts its verifier processes.
 
-    Idempotent: the same configuration again changes nothing; another one
-    replaces the pool once nothing is being scored. Safe to retry.
+    Returns at once in state LOADING; poll `GetStatus` until the load ends.
+    Idempotent: the same configuration again changes nothing. Another one
+    replaces the processes when no completion is being scored. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
-    * `FAILED_PRECONDITION`: another run's completions are being scored.
+    * `FAILED_PRECONDITION`: completions of another run are being scored.
     """
     ScoreGroup: _aio.StreamStreamMultiCallable[_reward_pb2.ScoreGroupRequest, _reward_pb2.ScoreGroupResponse]  # type: ignore[assignment]
-    """Scores the completions of one group, each as it arrives.
+    """Scores the completions of one group, each when it arrives.
 
-    The first message holds the prompt, each later one a completion; scores
-    come back in the order in which they are ready. A verifier that breaks or
-    runs out of time gives the outcome FAILED, not an error. Scoring has no
-    side effects: safe to retry.
+    The first message contains the prompt, each later one a completion. Scores
+    are sent in the order in which they are ready. A verifier that fails or
+    exceeds its time limit gives the outcome FAILED, not an error. Scoring has
+    no side effects: safe to retry.
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
-      no verifier, or one that is not registered.
+    * `INVALID_ARGUMENT`: the first message contains no prompt, or the prompt
+      names no verifier or one that is not registered.
     * `FAILED_PRECONDITION`: not configured.
-    * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
-      scored first; send the rest again after the delay in `RetryInfo`.
+    * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
+      are scored first; send the others again after the delay in `RetryInfo`.
     """
     CheckLabels: _aio.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]  # type: ignore[assignment]
-    """Says which labels their verifiers cannot judge by, whatever a completion
-    says, so that they are found before anything is sampled. By the verifiers'
-    own reading of them: such a label makes every completion UNSCORABLE or
-    FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+    """Returns the malformed labels: those with which their verifier makes every
+    completion UNSCORABLE or FAILED.
+
+    It finds them before anything is sampled. Each verifier only parses its
+    label; no judge and no sandbox is called. Safe to retry.
 
     Errors:
 
     * `FAILED_PRECONDITION`: not configured.
-    * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
-      then not checked before they are scored by.
+    * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
+      are not checked in advance.
     """
     ListVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]  # type: ignore[assignment]
-    """Lists the verifiers that can be named: before `Configure` those that come
-    with the service, after it those of the configuration as well. Safe to
-    retry.
+    """Lists the verifiers: before `Configure` those of Shoal, after it those of
+    the configuration as well. Safe to retry.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_reward_pb2.RewardServiceGetStatusRequest, _reward_pb2.RewardServiceGetStatusResponse]  # type: ignore[assignment]
-    """Says how the service is. Answers within a second at all times. Safe to
-    retry.
+    """Returns the state of the service. Answers within a second at all times.
+    Safe to retry.
     """
 
 class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Scores completions with verifiers that run in processes of their own.
+    """Scores completions with verifiers, which run in separate processes.
 
-    A server of yours needs `ListVerifiers` and `ScoreGroup` alone to be asked
-    by a reward service (`reward.servers` of the configuration); docs/rewards.md
-    says which fields it has to set.
+    A custom server has to implement `ListVerifiers` and `ScoreGroup` only. A
+    reward service calls it if `reward.servers` of the configuration names it;
+    docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
     """
@@ -168,16 +170,17 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reward_pb2.RewardServiceConfigureRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.RewardServiceConfigureResponse, _abc.Awaitable[_reward_pb2.RewardServiceConfigureResponse]]:
-        """Gives the service its configuration and starts its pool.
+        """Gives the service its configuration and starts its verifier processes.
 
-        Idempotent: the same configuration again changes nothing; another one
-        replaces the pool once nothing is being scored. Safe to retry.
+        Returns at once in state LOADING; poll `GetStatus` until the load ends.
+        Idempotent: the same configuration again changes nothing. Another one
+        replaces the processes when no completion is being scored. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
           name each field.
-        * `FAILED_PRECONDITION`: another run's completions are being scored.
+        * `FAILED_PRECONDITION`: completions of another run are being scored.
         """
 
     @_abc_1.abstractmethod
@@ -186,20 +189,20 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_reward_pb2.ScoreGroupRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_reward_pb2.ScoreGroupResponse], _abc.AsyncIterator[_reward_pb2.ScoreGroupResponse]]:
-        """Scores the completions of one group, each as it arrives.
+        """Scores the completions of one group, each when it arrives.
 
-        The first message holds the prompt, each later one a completion; scores
-        come back in the order in which they are ready. A verifier that breaks or
-        runs out of time gives the outcome FAILED, not an error. Scoring has no
-        side effects: safe to retry.
+        The first message contains the prompt, each later one a completion. Scores
+        are sent in the order in which they are ready. A verifier that fails or
+        exceeds its time limit gives the outcome FAILED, not an error. Scoring has
+        no side effects: safe to retry.
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the first message holds no prompt, the prompt names
-          no verifier, or one that is not registered.
+        * `INVALID_ARGUMENT`: the first message contains no prompt, or the prompt
+          names no verifier or one that is not registered.
         * `FAILED_PRECONDITION`: not configured.
-        * `RESOURCE_EXHAUSTED`: too much is waiting. What was taken in before is
-          scored first; send the rest again after the delay in `RetryInfo`.
+        * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
+          are scored first; send the others again after the delay in `RetryInfo`.
         """
 
     @_abc_1.abstractmethod
@@ -208,16 +211,17 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reward_pb2.CheckLabelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.CheckLabelsResponse, _abc.Awaitable[_reward_pb2.CheckLabelsResponse]]:
-        """Says which labels their verifiers cannot judge by, whatever a completion
-        says, so that they are found before anything is sampled. By the verifiers'
-        own reading of them: such a label makes every completion UNSCORABLE or
-        FAILED. Nothing else is asked, no judge and no sandbox. Safe to retry.
+        """Returns the malformed labels: those with which their verifier makes every
+        completion UNSCORABLE or FAILED.
+
+        It finds them before anything is sampled. Each verifier only parses its
+        label; no judge and no sandbox is called. Safe to retry.
 
         Errors:
 
         * `FAILED_PRECONDITION`: not configured.
-        * `UNIMPLEMENTED`: a service of another make may leave it out; labels are
-          then not checked before they are scored by.
+        * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
+          are not checked in advance.
         """
 
     @_abc_1.abstractmethod
@@ -226,9 +230,8 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reward_pb2.ListVerifiersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.ListVerifiersResponse, _abc.Awaitable[_reward_pb2.ListVerifiersResponse]]:
-        """Lists the verifiers that can be named: before `Configure` those that come
-        with the service, after it those of the configuration as well. Safe to
-        retry.
+        """Lists the verifiers: before `Configure` those of Shoal, after it those of
+        the configuration as well. Safe to retry.
         """
 
     @_abc_1.abstractmethod
@@ -237,8 +240,8 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reward_pb2.RewardServiceGetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.RewardServiceGetStatusResponse, _abc.Awaitable[_reward_pb2.RewardServiceGetStatusResponse]]:
-        """Says how the service is. Answers within a second at all times. Safe to
-        retry.
+        """Returns the state of the service. Answers within a second at all times.
+        Safe to retry.
         """
 
 def add_RewardServiceServicer_to_server(servicer: RewardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

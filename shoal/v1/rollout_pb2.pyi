@@ -29,7 +29,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Not set. An error."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """A stop token was sampled, or a stop string completed."""
+    """A stop token or a stop string was sampled."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """The completion or the model's context reached its limit."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
@@ -41,7 +41,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Not set. An error."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""A stop token was sampled, or a stop string completed."""
+"""A stop token or a stop string was sampled."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """The completion or the model's context reached its limit."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
@@ -57,38 +57,38 @@ class _ScoreOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScoreOut
     SCORE_OUTCOME_UNSPECIFIED: _ScoreOutcome.ValueType  # 0
     """Not set. An error."""
     SCORE_OUTCOME_SCORED: _ScoreOutcome.ValueType  # 1
-    """Judged: the value is the reward."""
+    """Scored: the value is the reward."""
     SCORE_OUTCOME_UNSCORABLE: _ScoreOutcome.ValueType  # 2
-    """Cannot be judged, for example because its label is malformed. The
-    completion carries no reward and is left out of its group's statistics.
+    """Cannot be scored, for example because the label is malformed. The
+    completion has no reward and does not count in its group's statistics.
     """
     SCORE_OUTCOME_FAILED: _ScoreOutcome.ValueType  # 3
-    """The verifier broke or ran out of time. Never a reward of 0."""
+    """The verifier failed or exceeded its time limit. Never a reward of 0."""
 
 class ScoreOutcome(_ScoreOutcome, metaclass=_ScoreOutcomeEnumTypeWrapper):
-    """What scoring a completion came to."""
+    """The outcome of scoring a completion."""
 
 SCORE_OUTCOME_UNSPECIFIED: ScoreOutcome.ValueType  # 0
 """Not set. An error."""
 SCORE_OUTCOME_SCORED: ScoreOutcome.ValueType  # 1
-"""Judged: the value is the reward."""
+"""Scored: the value is the reward."""
 SCORE_OUTCOME_UNSCORABLE: ScoreOutcome.ValueType  # 2
-"""Cannot be judged, for example because its label is malformed. The
-completion carries no reward and is left out of its group's statistics.
+"""Cannot be scored, for example because the label is malformed. The
+completion has no reward and does not count in its group's statistics.
 """
 SCORE_OUTCOME_FAILED: ScoreOutcome.ValueType  # 3
-"""The verifier broke or ran out of time. Never a reward of 0."""
+"""The verifier failed or exceeded its time limit. Never a reward of 0."""
 Global___ScoreOutcome: _TypeAlias = ScoreOutcome  # noqa: Y015
 
 @_typing.final
 class Prompt(_message.Message):
-    """The nouns that travel between the services: prompts, completions, scores.
+    """Messages that several services share: prompts, completions, scores.
 
     Arrays travel as `bytes`, little-endian and without padding, because that
     decodes some 70 times faster than a repeated field. `T` is the number of
     tokens of one completion, `P` of one prompt.
 
-    One question, ready to be sampled from.
+    A prompt to sample completions from.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -104,16 +104,16 @@ class Prompt(_message.Message):
     """The chat-templated prompt. int32, little-endian; 4 * P bytes."""
     text: _builtins.str
     """The same prompt as text, for people and for verifiers that read it. The
-    tokens are the truth.
+    tokens are authoritative.
     """
     @_builtins.property
     def ground_truths(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroundTruth]:
-        """What the completions are judged against."""
+        """The verifiers of the completions, with their labels."""
 
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """The conversation that the chat template made `text` of, in order, for
-        whoever judges by reading it. Where it is empty, `text` stands for it.
+        """The conversation from which the chat template rendered `text`, for
+        verifiers that read it. If it is empty, they read `text`.
         """
 
     def __init__(
@@ -142,11 +142,11 @@ class ChatMessage(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """Whose turn it is: "system", "user", "assistant", or what else the model's
-    chat template knows.
+    """Speaker: "system", "user", "assistant", or another role of the model's chat
+    template.
     """
     content: _builtins.str
-    """What was said."""
+    """Text of the turn."""
     def __init__(
         self,
         *,
@@ -163,7 +163,7 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class GroundTruth(_message.Message):
-    """One verifier to apply to each completion, with what it compares against."""
+    """A verifier to apply to each completion, with its label."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -176,7 +176,7 @@ class GroundTruth(_message.Message):
     """Weight of this verifier's value in the reward. Absent means 1."""
     @_builtins.property
     def label(self) -> _struct_pb2.Value:
-        """The expected answer, or whatever structure the verifier documents."""
+        """The expected answer, or another structure that the verifier documents."""
 
     def __init__(
         self,
@@ -197,8 +197,8 @@ Global___GroundTruth: _TypeAlias = GroundTruth  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """How completions are drawn. Every field has to be set by the caller: nothing
-    falls back to a default of the engine.
+    """Sampling settings. The caller has to set every field: the engine's defaults
+    are not used.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -213,22 +213,22 @@ class SamplingParams(_message.Message):
     temperature: _builtins.float
     """Divides the logits: from 0.01 to 2, or 0 for greedy."""
     top_p: _builtins.float
-    """Nucleus mass to keep; 1 keeps all."""
+    """Probability mass to keep; 1 keeps all."""
     top_k: _builtins.int
     """Number of most likely tokens to keep; 0 keeps all."""
     min_p: _builtins.float
-    """Least probability relative to the most likely token; 0 keeps all."""
+    """Minimum probability relative to the most likely token; 0 keeps all."""
     max_completion_tokens: _builtins.int
-    """Longest completion, in tokens, at least 1."""
+    """Maximum length of a completion, in tokens, at least 1."""
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens that end a completion. The one that was sampled is kept."""
+        """Tokens that end a completion. The completion contains the sampled one."""
 
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that end a completion, none of them empty. The tokens up to the one
-        that completes the text are kept; that token may reach beyond it. The
-        generator has to be configured with `sampling.stop_strings`.
+        """Strings that end a completion, none of them empty. The completion contains
+        all tokens up to the one that completes the string, whose text may be
+        longer. The generator has to be configured with `sampling.stop_strings`.
         """
 
     def __init__(
@@ -252,7 +252,7 @@ Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
 @_typing.final
 class Completion(_message.Message):
-    """One sampled answer to a prompt."""
+    """A completion sampled for a prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -265,19 +265,19 @@ class Completion(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
-    """Place in the group, from 0."""
+    """Position in the group, from 0."""
     token_ids: _builtins.bytes
-    """Sampled tokens: without the prompt, with the stop token, or the tokens of
-    the stop string, if one was sampled. int32, little-endian; 4 * T bytes.
+    """Sampled tokens, without the prompt, and with the stop token or the tokens
+    of the stop string, if sampled. int32, little-endian; 4 * T bytes.
     """
     behavior_logprobs: _builtins.bytes
-    """Natural-log probability of each sampled token under the distribution it
-    was drawn from (after temperature). float32, little-endian; 4 * T bytes.
-    NaN where the engine reported none.
+    """Natural-log probability of each sampled token under the distribution that
+    it was sampled from (after temperature). float32, little-endian; 4 * T
+    bytes. NaN if the engine reported none.
     """
     loss_mask: _builtins.bytes
-    """1 where a token counts in the loss, 0 where it does not. uint8; T bytes.
-    Empty means that all count.
+    """1 for a token that counts in the loss, 0 for one that does not. uint8; T
+    bytes. Empty means that all count.
     """
     finish_reason: Global___FinishReason.ValueType
     """Why sampling ended."""
@@ -286,10 +286,10 @@ class Completion(_message.Message):
     Empty when it leaves a generator: the coordinator fills it in.
     """
     seed: _builtins.int
-    """The seed this completion was drawn with. Below 2^53."""
+    """Seed of the completion. Below 2^53."""
     @_builtins.property
     def version_spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionSpan]:
-        """Which weights produced which tokens, in order, without gaps."""
+        """The weights that produced each token, in order, without gaps."""
 
     def __init__(
         self,
@@ -315,8 +315,8 @@ Global___Completion: _TypeAlias = Completion  # noqa: Y015
 class WeightVersion(_message.Message):
     """A version of the policy's weights.
 
-    Ordered by attempt, then by policy version: restoring a checkpoint starts a
-    new attempt, so weights of an abandoned future never look newer.
+    Versions are ordered by attempt, then by policy version. A restore from a
+    checkpoint starts a new attempt, so discarded weights never look newer.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -324,9 +324,9 @@ class WeightVersion(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
-    """Number of times the run was restored from a checkpoint."""
+    """Number of times that the run was restored from a checkpoint."""
     policy_version: _builtins.int
-    """Train steps that the weights have seen; 0 is the start."""
+    """Number of train steps taken; 0 is the start."""
     def __init__(
         self,
         *,
@@ -343,7 +343,7 @@ Global___WeightVersion: _TypeAlias = WeightVersion  # noqa: Y015
 
 @_typing.final
 class VersionSpan(_message.Message):
-    """A run of tokens of one completion that one version of the weights produced."""
+    """Consecutive tokens of a completion that one version of the weights produced."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,20 +385,20 @@ class Score(_message.Message):
     VERIFIER_SCORES_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
-    """Which completion of the group."""
+    """Position of the completion in the group."""
     outcome: Global___ScoreOutcome.ValueType
-    """SCORED only if every verifier scored; else the worst of theirs."""
+    """SCORED if every verifier scored; else the worst of their outcomes."""
     reward: _builtins.float
-    """What the configuration's `reward` section makes of it all; by default the
-    weighted sum of the verifiers' values. Meaningful only when SCORED.
+    """The reward, as the configuration's `reward` section defines it; by default
+    the weighted sum of the verifiers' values. Meaningful only when SCORED.
     """
     @_builtins.property
     def verifier_scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerifierScore]:
-        """What each verifier said, in the order of the prompt's ground truths."""
+        """Verdict of each verifier, in the order of the prompt's ground truths."""
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardPart]:
-        """What the reward is made of. Empty unless SCORED."""
+        """Terms of the reward. Empty unless SCORED."""
 
     def __init__(
         self,
@@ -419,16 +419,18 @@ Global___Score: _TypeAlias = Score  # noqa: Y015
 
 @_typing.final
 class RewardPart(_message.Message):
-    """A share in the reward of one completion; the parts sum up to it."""
+    """A term of the reward of one completion. The reward is the sum of its terms."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """For example "verifiable" or "overlong": docs/rewards.md lists them."""
+    """Name of the term, for example "verifiable" or "overlong"; docs/rewards.md
+    lists them.
+    """
     value: _builtins.float
-    """What it adds to the reward."""
+    """Value of the term."""
     def __init__(
         self,
         *,
@@ -445,7 +447,7 @@ Global___RewardPart: _TypeAlias = RewardPart  # noqa: Y015
 
 @_typing.final
 class VerifierScore(_message.Message):
-    """One verifier's judgement of one completion."""
+    """The verdict of one verifier on one completion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -459,23 +461,23 @@ class VerifierScore(_message.Message):
     verifier: _builtins.str
     """The verifier's registered name."""
     outcome: Global___ScoreOutcome.ValueType
-    """What it came to."""
+    """Outcome of the verifier."""
     value: _builtins.float
     """The score, in the range that the verifier documents. Meaningful only when
     SCORED.
     """
     detail: _builtins.str
-    """For people: what was extracted, or why it could not be scored."""
+    """For people: the extracted answer, or why it could not be scored."""
     duration_s: _builtins.float
     """Wall time of the verifier."""
     code_digest: _builtins.str
-    """SHA-256, in hex, of the code that judged, where it does not come with
-    Shoal; else empty.
+    """SHA-256, in hex, of the code of a verifier that is not part of Shoal; else
+    empty.
     """
     @_builtins.property
     def step_scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepScore]:
-        """What it says of single steps of the completion, in order. Empty where it
-        judges the whole alone.
+        """Scores of single steps of the completion, in order. Empty if the verifier
+        scores the whole completion only.
         """
 
     def __init__(
@@ -499,14 +501,14 @@ Global___VerifierScore: _TypeAlias = VerifierScore  # noqa: Y015
 
 @_typing.final
 class StepScore(_message.Message):
-    """A verifier's judgement of one step of a completion."""
+    """The score of one step of a completion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     END_CHAR_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     end_char: _builtins.int
-    """Characters of the completion's text up to the end of the step."""
+    """Number of characters of the completion's text up to the end of the step."""
     value: _builtins.float
     """The score, in the range that the verifier documents."""
     def __init__(

@@ -20,8 +20,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TensorSpec(_message.Message):
-    """How weights travel from the learner to the generators: a collective group
-    named by (run, epoch), a manifest agreed once, and one broadcast a tensor.
+    """Transfer of weights from the learner to the generators: a collective group
+    named by (run, epoch), a manifest agreed on once per group, and broadcasts.
 
     One tensor of the manifest.
     """
@@ -32,7 +32,7 @@ class TensorSpec(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The tensor's name as Hugging Face transformers spells it."""
+    """Name of the tensor in Hugging Face transformers."""
     dtype: _builtins.str
     """Element type on the wire: "float32", "bfloat16" or "float16"."""
     @_builtins.property
@@ -56,14 +56,16 @@ Global___TensorSpec: _TypeAlias = TensorSpec  # noqa: Y015
 
 @_typing.final
 class Manifest(_message.Message):
-    """What is broadcast, in order. Tied tensors appear once."""
+    """The tensors to broadcast. Tied tensors appear once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TENSORS_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """Hex digest over names, types and shapes: equal digests, equal manifests."""
+    """Hex digest over names, types and shapes. Equal digests mean equal
+    manifests.
+    """
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]:
         """The tensors, in the order in which they are broadcast."""
@@ -84,7 +86,7 @@ Global___Manifest: _TypeAlias = Manifest  # noqa: Y015
 
 @_typing.final
 class WeightRendezvous(_message.Message):
-    """Where the members of a broadcast group meet."""
+    """The rendezvous of a broadcast group: its store, members and deadlines."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -98,17 +100,21 @@ class WeightRendezvous(_message.Message):
     run_id: _builtins.str
     """The run."""
     epoch: _builtins.int
-    """The group's epoch, rising by one whenever the membership changes."""
+    """The group's epoch. It rises by one with every change of the membership."""
     store_host: _builtins.str
     """Host of the TCPStore, reachable from every generator."""
     store_port: _builtins.int
     """Port of the TCPStore."""
     world_size: _builtins.int
-    """Members: the learner's rank 0, plus each rank of each generator."""
+    """Number of members: rank 0 of the learner, and every rank of every
+    generator.
+    """
     backend: _builtins.str
     """"gloo" or "nccl"."""
     timeout_s: _builtins.float
-    """How long a collective of this group may take before it is aborted."""
+    """Seconds that the rendezvous, and one pass of broadcasts, may take before
+    the group is aborted.
+    """
     def __init__(
         self,
         *,
@@ -156,8 +162,8 @@ Global___TensorHash: _TypeAlias = TensorHash  # noqa: Y015
 
 @_typing.final
 class Canary(_message.Message):
-    """A fixed prompt with the log-probabilities that some weights give its
-    tokens: the proof that a load changed what the engine computes.
+    """A fixed prompt with the log-probabilities of its tokens under some weights.
+    It proves that a load has changed the results of the engine.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -33,7 +33,7 @@ class _WorkerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerKind
     """Offers `LearnerService`."""
 
 class WorkerKind(_WorkerKind, metaclass=_WorkerKindEnumTypeWrapper):
-    """What every worker process (generator, reward, learner) has in common.
+    """Messages that all worker processes (generator, reward, learner) share.
 
     The service that a worker offers.
     """
@@ -59,46 +59,54 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     WORKER_STATE_IDLE: _WorkerState.ValueType  # 1
     """Started, without a configuration."""
     WORKER_STATE_LOADING: _WorkerState.ValueType  # 2
-    """Configuring: models are loading."""
+    """Configured; loading models or starting processes."""
     WORKER_STATE_READY: _WorkerState.ValueType  # 3
     """Ready to serve. A generator serves only with current weights."""
     WORKER_STATE_STALE: _WorkerState.ValueType  # 4
-    """A generator that has missed a version of the weights: it serves nothing
-    until it has caught up.
+    """A generator without the current weights. It serves nothing until it has
+    loaded them.
     """
     WORKER_STATE_PAUSED: _WorkerState.ValueType  # 5
     """A generator whose sampling is paused."""
     WORKER_STATE_FAILED: _WorkerState.ValueType  # 6
-    """Configuring failed; `message` of the status says why."""
+    """The load failed, or the worker cannot continue; `message` of the status
+    contains the reason.
+    """
     WORKER_STATE_LOST: _WorkerState.ValueType  # 7
-    """Lost: its lease ran out. Only the coordinator says so."""
+    """The lease expired, or a call to the worker failed. Set by the coordinator
+    alone.
+    """
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
-    """Where a worker stands."""
+    """The state of a worker."""
 
 WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
 """Not set. An error."""
 WORKER_STATE_IDLE: WorkerState.ValueType  # 1
 """Started, without a configuration."""
 WORKER_STATE_LOADING: WorkerState.ValueType  # 2
-"""Configuring: models are loading."""
+"""Configured; loading models or starting processes."""
 WORKER_STATE_READY: WorkerState.ValueType  # 3
 """Ready to serve. A generator serves only with current weights."""
 WORKER_STATE_STALE: WorkerState.ValueType  # 4
-"""A generator that has missed a version of the weights: it serves nothing
-until it has caught up.
+"""A generator without the current weights. It serves nothing until it has
+loaded them.
 """
 WORKER_STATE_PAUSED: WorkerState.ValueType  # 5
 """A generator whose sampling is paused."""
 WORKER_STATE_FAILED: WorkerState.ValueType  # 6
-"""Configuring failed; `message` of the status says why."""
+"""The load failed, or the worker cannot continue; `message` of the status
+contains the reason.
+"""
 WORKER_STATE_LOST: WorkerState.ValueType  # 7
-"""Lost: its lease ran out. Only the coordinator says so."""
+"""The lease expired, or a call to the worker failed. Set by the coordinator
+alone.
+"""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final
 class WorkerStatus(_message.Message):
-    """What every worker answers about itself."""
+    """The status of a worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -110,16 +118,16 @@ class WorkerStatus(_message.Message):
     state: Global___WorkerState.ValueType
     """The worker's state."""
     message: _builtins.str
-    """For people: why it is in that state. Set when FAILED, and when something
-    is amiss that does not keep it from its work.
+    """Reason of the state, for people. Set when FAILED, and for a problem that
+    does not stop the worker.
     """
     run_id: _builtins.str
-    """The run it is configured for; empty when IDLE."""
+    """The run that the worker is configured for; empty when IDLE."""
     config_digest: _builtins.str
-    """SHA-256 of the configuration it holds, in hex; empty when IDLE."""
+    """SHA-256 of the worker's configuration, in hex; empty when IDLE."""
     @_builtins.property
     def load(self) -> Global___WorkerLoad:
-        """How busy it is."""
+        """The load of the worker."""
 
     def __init__(
         self,
@@ -140,7 +148,7 @@ Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
 
 @_typing.final
 class WorkerLoad(_message.Message):
-    """How busy a worker is."""
+    """The load of a worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -150,9 +158,9 @@ class WorkerLoad(_message.Message):
     num_running: _builtins.int
     """Completions being sampled or scored."""
     num_waiting: _builtins.int
-    """Completions waiting for a place."""
+    """Completions waiting in the queue."""
     capacity: _builtins.int
-    """Most completions it works on at once."""
+    """Maximum number of completions that run at once."""
     def __init__(
         self,
         *,

@@ -1,4 +1,5 @@
-"""How weights travel: what is sent (manifest), over which group, in which buckets, and how it is checked.
+"""Transfer of weights from the learner to the generators.
 
-`manifest` and `rendezvous` need no torch; `group`, `transfer` and `hashing` import it when they are called.
+`manifest` lists the tensors, `rendezvous` and `board` bring the members together, `group` is the collective, and
+`transfer` sends, receives and hashes. All but `manifest` and `rendezvous` import torch, when they are called.
 """

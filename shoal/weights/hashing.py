@@ -1,4 +1,4 @@
-"""Hashes of tensors: how a load is compared with what was sent."""
+"""Hashes of tensors, which compare the bytes received with the bytes sent."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def hash_tensor(tensor: "torch.Tensor") -> str:
-    """XXH3-128 over the little-endian bytes of a tensor of any type and device, in hex."""
+    """Returns the XXH3-128 over the little-endian bytes of a tensor of any type and device, in hex."""
     import torch
     import xxhash
 

@@ -1,4 +1,4 @@
-"""What is broadcast: names, types, shapes, in order, and how it is cut into broadcasts."""
+"""The tensors to broadcast: names, types, shapes, their order, and their division into broadcasts."""
 
 import hashlib
 import math
@@ -10,16 +10,16 @@ from shoal.v1 import weights_pb2
 from shoal.wire import invalid
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Element types that travel, and their sizes."""
+"""Element types of broadcasts, and their sizes in bytes."""
 
 BUCKET_BYTES = 4 << 20
-"""Neighbours in the manifest share one broadcast up to this size; a larger tensor has one of its own.
+"""Neighbors in the manifest share one broadcast up to this size; a larger tensor has a broadcast for itself.
 
-Many small broadcasts cost a round trip each; copying large tensors into a bucket costs more than it saves.
+Each small broadcast costs a round trip, but copying a large tensor into a bucket costs more than it saves.
 """
 
 _ALIGNMENT = 16
-"""Tensors of a bucket begin at multiples of this, so that each can be viewed as its own type."""
+"""Tensors of a bucket begin at multiples of this many bytes, so that each can be viewed as its type."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TensorSpec:
     """One tensor of the manifest."""
 
     name: str
-    """As Hugging Face transformers spells it."""
+    """Name in Hugging Face transformers."""
     dtype: str
     """"float32", "bfloat16" or "float16"."""
     shape: tuple[int, ...]
@@ -65,12 +65,12 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over names, types and shapes, in hex: equal digests, equal manifests."""
+        """SHA-256 over names, types and shapes, in hex. Equal digests mean equal manifests."""
         lines = (f"{spec.name} {spec.dtype} {','.join(map(str, spec.shape))}\n" for spec in self.tensors)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def buckets(self) -> Iterator[Bucket]:
-        """Cuts the manifest into broadcasts. Both ends cut alike, since only the manifest decides."""
+        """Divides the manifest into broadcasts. It depends on the manifest alone, so both ends agree."""
         gathered: list[TensorSpec] = []
         offsets: list[int] = []
         size = 0
@@ -94,7 +94,7 @@ class Manifest:
 
     @classmethod
     def from_wire(cls, message: weights_pb2.Manifest) -> "Manifest":
-        """Reads and checks a manifest. Raises `InvalidArgument` that names the tensor at fault."""
+        """Reads and checks a manifest. Raises `InvalidArgument` with the name of the wrong tensor."""
         if not message.tensors:
             raise invalid("manifest.tensors", "is empty; there is nothing to broadcast")
         seen: set[str] = set()
@@ -115,7 +115,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class TensorHash:
-    """The hash of one tensor, over the bytes that were sent or received."""
+    """The hash of one tensor, taken over the bytes that were sent or received."""
 
     name: str
     xxh3: str

@@ -1,6 +1,5 @@
-"""Where the members of a broadcast group meet."""
+"""The rendezvous of a broadcast group: its store, its members, its deadlines."""
 
-import socket
 from dataclasses import dataclass
 
 from shoal.v1 import weights_pb2
@@ -11,20 +10,20 @@ BACKENDS = ("gloo", "nccl")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What every member of one epoch's broadcast group has to know."""
+    """The facts that every member of one epoch's broadcast group needs in order to join it."""
 
     run_id: str
     epoch: int
-    """Rises by one whenever the membership changes."""
+    """Rises by one with every change of the membership."""
     store_host: str
     """Host of the TCPStore, reachable from every member."""
     store_port: int
     world_size: int
-    """The learner's rank 0, plus each rank of each generator."""
+    """Rank 0 of the learner, and every rank of every generator."""
     backend: str
     """"gloo" or "nccl"."""
     timeout_s: float
-    """How long meeting, and one pass of broadcasts, may take before the group is given up."""
+    """Seconds that the rendezvous, and one pass of broadcasts, may take before the group is aborted."""
 
     def to_wire(self) -> weights_pb2.WeightRendezvous:
         return weights_pb2.WeightRendezvous(
@@ -39,7 +38,7 @@ class Rendezvous:
 
     @classmethod
     def from_wire(cls, message: weights_pb2.WeightRendezvous) -> "Rendezvous":
-        """Reads and checks a rendezvous. Raises `InvalidArgument` that names the field at fault."""
+        """Reads and checks a rendezvous. Raises `InvalidArgument` with the name of the wrong field."""
         if not message.run_id:
             raise invalid("rendezvous.run_id", "is required")
         if not message.store_host:
@@ -61,16 +60,3 @@ class Rendezvous:
             backend=message.backend,
             timeout_s=message.timeout_s,
         )
-
-
-def address_toward(host: str, port: int) -> str:
-    """The address of this machine from which packets to `host` leave: what its peers there can reach.
-
-    Sends nothing. Raises OSError when there is no route or the name does not resolve.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        own = probe.getsockname()[0]
-    assert isinstance(own, str)
-    return own

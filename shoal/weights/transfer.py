@@ -1,10 +1,11 @@
-"""One pass of broadcasts: every tensor of a manifest, in order, hashed from the bytes that travel."""
+"""One pass of broadcasts: sends or receives the tensors of a manifest, in order, and hashes their bytes."""
 
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.hashing import hash_tensor
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from torch.distributed import Work
 
 _NUM_IN_FLIGHT = 4
-"""Broadcasts under way at once: enough to keep the link busy while one bucket is hashed and loaded."""
+"""Concurrent broadcasts: enough to keep the link busy while one bucket is hashed and loaded."""
 
 _BYTES_IN_FLIGHT = 256 << 20
-"""Beyond this one broadcast at a time: buffers come out of memory that model and caches leave free."""
+"""Above this, one broadcast at a time: buffers take the memory that model and caches leave free."""
 
 
 def send_weights(
@@ -26,12 +27,12 @@ def send_weights(
 ) -> tuple[TensorHash, ...]:
     """Broadcasts tensors to all members, as rank 0.
 
-    `tensors` yields (name, tensor) in manifest order, on any device and of any floating type: they are cast to
-    the manifest's. A tensor is read before the next is asked for, so a generator may gather and free as it goes,
-    except that the last few stay alive until they are sent. The pass may take the rendezvous' `timeout_s`.
+    `tensors` yields (name, tensor) in manifest order. They may be on any device and of any floating type, and are
+    cast to the manifest's. Each tensor is read before the next one is taken, so a generator may gather and free one
+    at a time; only the last few stay alive until they are sent. The pass may take the rendezvous' `timeout_s`.
 
-    Returns the hashes, in manifest order. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`,
-    and `DataLoss` when the tensors are not those of the manifest.
+    Returns the hashes, in manifest order. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`, and
+    `DataLoss` when the tensors differ from the manifest.
     """
     deadline = time.monotonic() + group.rendezvous.timeout_s
     source = iter(tensors)
@@ -55,9 +56,9 @@ def receive_weights(
 ) -> Iterator[tuple[TensorSpec, "torch.Tensor", TensorHash]]:
     """Receives the tensors of a manifest, as any rank but 0, in order, each with the hash of its bytes.
 
-    The first broadcasts are waited for before this returns its first item: call `next` only when the sender may
-    start. Each tensor is on the group's device and belongs to the caller. The pass may take the rendezvous'
-    `timeout_s`. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`.
+    The first item waits for the first broadcasts: call `next` only when the sender may start. Each tensor is on the
+    group's device and belongs to the caller. The pass may take the rendezvous' `timeout_s`. Raises `Unavailable`
+    and `DeadlineExceeded` as `BroadcastGroup.wait`.
     """
     import torch
 
@@ -77,14 +78,14 @@ def receive_weights(
 
 
 def _may_start(bucket: Bucket, in_flight: list[int]) -> bool:
-    """Whether a broadcast may start beside those of these sizes."""
+    """Returns whether a broadcast may start beside those in flight, given by their sizes in bytes."""
     if not in_flight:
         return True
     return len(in_flight) < _NUM_IN_FLIGHT and sum(in_flight) + bucket.num_bytes <= _BYTES_IN_FLIGHT
 
 
 def _fill(bucket: Bucket, source: Iterator[tuple[str, "torch.Tensor"]], device: str) -> "torch.Tensor":
-    """The bytes of a bucket as one uint8 tensor: a view where it holds one tensor, else a copy."""
+    """Returns the bytes of a bucket as one uint8 tensor: a view if it holds one tensor, else a copy."""
     import torch
 
     if len(bucket.tensors) == 1:
@@ -105,15 +106,15 @@ def _next_tensor(source: Iterator[tuple[str, "torch.Tensor"]], spec: TensorSpec,
     if tensor is None or name != spec.name or tuple(tensor.shape) != spec.shape:
         found = name if tensor is None else f"{name} {list(tensor.shape)}"
         raise DataLoss(
-            f"the manifest expects {spec.name} {list(spec.shape)}, the sender has {found}: the model changed since "
-            "the group was made",
-            reason="MANIFEST_MISMATCH",
+            f"the manifest expects {spec.name} {list(spec.shape)}, the sender has {found}: the model changed after "
+            "the group was created",
+            reason=ErrorReason.MANIFEST_MISMATCH,
         )
     return tensor.detach().to(device=device, dtype=getattr(torch, spec.dtype))
 
 
 def _parts(bucket: Bucket, payload: "torch.Tensor") -> Iterator[tuple[TensorSpec, "torch.Tensor"]]:
-    """The tensors of a bucket as views of its bytes, each in its own type and shape."""
+    """Yields the tensors of a bucket as views of its bytes, in their types and shapes."""
     import torch
 
     for spec, offset in zip(bucket.tensors, bucket.offsets, strict=True):

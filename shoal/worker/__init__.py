@@ -1,5 +1,5 @@
-"""What the worker processes (generator, reward, learner) have in common.
+"""The common part of the worker processes: generator, reward service, learner.
 
-A worker starts first and knows only the coordinator's address: `run_worker` offers its service, registers it, keeps
-its lease, and ends it.
+A worker starts first and knows only the coordinator's address. `process.run_worker` serves, registers and ends it;
+`lifecycle.Lifecycle` holds its configuration and state; `reexec.Reexec` restarts its program.
 """

@@ -1,4 +1,4 @@
-"""The options that every worker takes."""
+"""Command-line options that all workers share."""
 
 import argparse
 import os
@@ -8,26 +8,26 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class WorkerArguments:
-    """Where a worker belongs."""
+    """The addresses, folders and files of a worker."""
 
     coordinator: str
     """host:port of the coordinator; it need not be up."""
     listen: str
     """host:port to listen on; port 0 takes a free one."""
     advertise: str | None
-    """host or host:port under which the other services reach this one; None finds it out."""
+    """host or host:port at which the other services reach this one; None determines it."""
     data_dir: Path
     """Folder for what the worker writes: `<data_dir>/<run_id>/...`."""
     metrics_port: int | None
-    """Port that answers Prometheus; 0 takes a free one, None none."""
+    """Port that Prometheus scrapes; 0 takes a free one, None opens none."""
     log_file: Path | None
     """File for the logs; None is stderr."""
     parent_pid: int | None = None
-    """Process to end with; None is none."""
+    """Process whose end ends this one; None if there is none."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options. Each falls back to an environment variable, so that containers need no command line."""
+    """Adds the options. Most default to an environment variable, so that containers need no command line."""
     group = parser.add_argument_group("worker")
     coordinator = _environment("SHOAL_COORDINATOR")
     group.add_argument(
@@ -50,8 +50,8 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST[:PORT]",
         type=host_or_host_port,
         default=_environment("SHOAL_ADVERTISE"),
-        help="address that the other services reach this one at (default: this machine's address toward the "
-        "coordinator, and the port listened on) [SHOAL_ADVERTISE]",
+        help="address at which the other services reach this one (default: this machine's address toward the "
+        "coordinator, and the port of --listen) [SHOAL_ADVERTISE]",
     )
     group.add_argument(
         "--data-dir",
@@ -65,7 +65,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         type=port,
         default=_environment("SHOAL_METRICS_PORT"),
-        help="port that answers Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
+        help="port that Prometheus scrapes; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
     )
     group.add_argument(
         "--log-file", metavar="FILE", type=Path, default=None, help="file for the logs (default: stderr)"
@@ -74,19 +74,19 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--die-with-parent",
         dest="parent_pid",
         action="store_const",
-        # Asked early: a parent that dies while the worker's libraries are imported is noticed afterwards.
+        # Read early, so that the death of the parent during the imports of the worker is noticed afterwards.
         const=os.getppid(),
         help="end when the process that started this one ends",
     )
 
 
 def _environment(name: str) -> str | None:
-    """A variable's value; None also where it is empty, as compose files and manifests leave what is not set."""
+    """Returns a variable's value; None also if it is empty, as compose files and manifests leave unset ones."""
     return os.environ.get(name) or None
 
 
 def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
-    """What was parsed."""
+    """Returns the parsed options."""
     return WorkerArguments(
         coordinator=namespace.coordinator,
         listen=namespace.listen,

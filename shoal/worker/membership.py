@@ -1,4 +1,4 @@
-"""A worker's place in the coordinator's registry."""
+"""Membership of a worker in the coordinator's registry: registration and heartbeats."""
 
 import asyncio
 import logging
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 3.0
-"""Time between heartbeats; a lease lasts five of them."""
+"""Seconds between heartbeats; a lease lasts five of them."""
 _POLL_S = 0.25
 _CALL_TIMEOUT_S = 5.0
 
 
 class Membership:
-    """Registers a worker and keeps its lease, whatever becomes of the coordinator.
+    """Registers a worker with the coordinator and keeps its lease.
 
-    The two may start in any order, and either may restart: an absent coordinator is looked for at every heartbeat,
-    and one that does not know the worker gets it registered again. A change of state is told at once.
+    The two may start in any order, and either may restart. Each heartbeat retries a coordinator that does not answer,
+    and registers again with one that does not know the worker. A change of state is reported at once.
     """
 
     def __init__(
@@ -38,24 +38,24 @@ class Membership:
         find_address: Callable[[], str],
         is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_leaving`: whether this worker is not to be registered again, since another will be in its place."""
+        """`is_leaving` returns whether the worker must not register again, because another one replaces it."""
         self._service = service
         self._is_leaving = is_leaving
         self._worker_id = worker_id
         self._coordinator = coordinator
         self._find_address = find_address
         self._registered_ranks: int | None = None
-        """Weight ranks that the coordinator knows of; None while it does not know the worker."""
-        self._trouble = ""
+        """Number of weight ranks in the last registration; None while the coordinator does not know the worker."""
+        self._last_error = ""
 
     async def keep(self) -> None:
-        """Runs until cancelled. Raises InvalidArgument when the coordinator refuses what the worker says of itself."""
+        """Runs until canceled. Raises InvalidArgument when the coordinator refuses the registration."""
         async with connect(self._coordinator, "shoal.v1.CoordinatorService") as channel:
             coordinator = CoordinatorServiceStub(channel)
             while not self._is_leaving():
                 status = self._service.status()
                 try:
-                    # A generator learns from its configuration how many ranks it has.
+                    # The number of a generator's ranks follows from its configuration.
                     if self._registered_ranks != self._service.num_weight_ranks:
                         await self._register(coordinator)
                     await self._beat(coordinator, status)
@@ -66,7 +66,7 @@ class Membership:
                 await wait_for_other_state(self._service, status.state, at_most_s=HEARTBEAT_S)
 
     async def _register(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
-        # The name of a coordinator that is not up may not resolve, so the address is found anew each time.
+        # The name of a coordinator that is not up may not resolve, so each registration determines the address again.
         address = await asyncio.to_thread(self._find_address)
         num_weight_ranks = self._service.num_weight_ranks
         await coordinator.RegisterWorker(
@@ -79,7 +79,7 @@ class Membership:
             timeout=_CALL_TIMEOUT_S,
         )
         self._registered_ranks = num_weight_ranks
-        self._trouble = ""
+        self._last_error = ""
         _log.info("registered", extra={"coordinator": self._coordinator, "address": address})
 
     async def _beat(self, coordinator: "CoordinatorServiceAsyncStub", status: worker_pb2.WorkerStatus) -> None:
@@ -92,23 +92,23 @@ class Membership:
                 return
             await self._register(coordinator)
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
-        self._trouble = ""
+        self._last_error = ""
 
     def _report(self, error: ShoalError) -> None:
-        """Says once what is wrong, not at every heartbeat."""
-        if type(error).__name__ != self._trouble:
-            self._trouble = type(error).__name__
-            _log.warning("no word from the coordinator", extra={"error": error.message, "retry_every_s": HEARTBEAT_S})
+        """Logs an error once, not at every heartbeat."""
+        if type(error).__name__ != self._last_error:
+            self._last_error = type(error).__name__
+            _log.warning("coordinator does not answer", extra={"error": error.message, "retry_every_s": HEARTBEAT_S})
 
 
 async def wait_for_other_state(
     service: WorkerService, known: worker_pb2.WorkerState.ValueType, *, at_most_s: float
 ) -> worker_pb2.WorkerState.ValueType:
-    """The service's state as soon as it is not the one that is known, or after a while."""
+    """Returns the service's state as soon as it differs from the known one, at the latest after `at_most_s`."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + at_most_s
+    deadline = loop.time() + at_most_s
     while True:
         state = service.status().state
-        if state != known or loop.time() >= give_up:
+        if state != known or loop.time() >= deadline:
             return state
         await asyncio.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""No process outlives the one that started it."""
+"""Ends a process with its parent."""
 
 import ctypes
 import multiprocessing
@@ -10,10 +10,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signal: signals.Signals = signals.SIGKILL, *, parent_pid: int | None = None) -> None:
-    """Has the kernel send `signal` to this process when its parent dies, even by `kill -9`. Linux only.
+    """Makes the kernel send `signal` to this process when its parent dies, even by `kill -9`. Linux only.
 
-    A parent that died before this call is noticed if its pid is known: `parent_pid`, or multiprocessing's parent.
-    Then this process ends at once.
+    If the parent died before this call, the process ends at once, provided that the parent's pid is known:
+    `parent_pid`, or multiprocessing's parent.
 
     The kernel watches the parent's *thread*: start children from a thread that lives as long as the process.
     """

@@ -1,4 +1,4 @@
-"""The life of a worker process."""
+"""A worker process: serve, register, show health, end."""
 
 import asyncio
 import json
@@ -14,22 +14,22 @@ from shoal.worker.address import advertised_address
 from shoal.worker.arguments import WorkerArguments
 from shoal.worker.membership import Membership, wait_for_other_state
 from shoal.worker.parent import die_with_parent
-from shoal.worker.renewal import Renewal
+from shoal.worker.reexec import Reexec
 from shoal.worker.service import WorkerService
 
 _log = logging.getLogger(__name__)
 
-# A bound on memory only: each service has a queue, with a limit of its own.
+# Only bounds memory: the queue of each service has a lower limit.
 _MAX_CONCURRENT_RPCS = 4096
 _GRACE_S = 10.0
 
 
-async def run_worker(service: WorkerService, arguments: WorkerArguments, renewal: Renewal | None = None) -> int:
-    """Serves, registers, and stays until SIGTERM or SIGINT; the result is the process's exit code.
+async def run_worker(service: WorkerService, arguments: WorkerArguments, reexec: Reexec | None = None) -> int:
+    """Serves and registers until SIGTERM or SIGINT. Returns the exit code of the process.
 
-    0 after a drain; 1 when the worker could not start, was refused by the coordinator, or ended in state FAILED.
-    Once it serves, it writes one JSON line with its address to stdout. `renewal` is that of a service which may ask
-    for one; its `finish` is the caller's to call.
+    The code is 0 after a drain, and 1 if the worker could not start, was refused by the coordinator, or ended FAILED.
+    Once the worker serves, it writes one JSON line with its address to stdout. `reexec` belongs to a service that can
+    restart; the caller calls its `finish`.
     """
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
@@ -43,13 +43,13 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments, renewal
             metrics_port=arguments.metrics_port,
             log_file=arguments.log_file,
         )
-        await _serve(service, arguments, worker_id, renewal)
+        await _serve(service, arguments, worker_id, reexec)
         if service.status().state == worker_pb2.WORKER_STATE_FAILED:
             exit_code = 1
     except* ShoalError as group:
         exit_code = 1
         for error in group.exceptions:
-            _log.error("worker cannot go on", extra={"error": str(error)})
+            _log.error("worker cannot continue", extra={"error": str(error)})
             print(f"{kind}: {error}", file=sys.stderr)
     finally:
         await service.close()
@@ -57,7 +57,7 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments, renewal
     return exit_code
 
 
-async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str, renewal: Renewal | None) -> None:
+async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str, reexec: Reexec | None) -> None:
     server = RpcServer(listen=arguments.listen, max_concurrent_rpcs=_MAX_CONCURRENT_RPCS)
     server.add(service.add_to_server, service, service.full_name)
     await server.start()
@@ -77,14 +77,14 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
         worker_id=worker_id,
         coordinator=arguments.coordinator,
         find_address=find_address,
-        is_leaving=lambda: renewal is not None and renewal.is_due,
+        is_leaving=lambda: reexec is not None and reexec.is_due,
     )
     try:
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(membership.keep()), tasks.create_task(_show_health(service, server))]
 
             async def leave() -> None:
-                # A worker that refuses calls must not look alive; without heartbeats it is soon given up.
+                # A worker that refuses calls must not look alive: without heartbeats its lease expires.
                 for task in beside:
                     task.cancel()
 
@@ -94,7 +94,7 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
 
 
 async def _show_health(service: WorkerService, server: RpcServer) -> None:
-    """Keeps the service SERVING exactly while it is READY."""
+    """Sets the health to SERVING while the service is READY, and to NOT_SERVING otherwise."""
     state = service.status().state
     while True:
         await server.set_serving(service.full_name, state == worker_pb2.WORKER_STATE_READY)

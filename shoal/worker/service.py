@@ -1,4 +1,4 @@
-"""What a worker gives to the process that runs it."""
+"""The interface between a worker and the process that runs it."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -9,15 +9,15 @@ from shoal.v1 import worker_pb2
 
 
 class WorkerService(Protocol):
-    """A servicer, and what the registry has to know about it."""
+    """A servicer, with the facts that the registry needs."""
 
     @property
     def kind(self) -> worker_pb2.WorkerKind.ValueType:
-        """What it offers."""
+        """The kind of worker."""
 
     @property
     def full_name(self) -> str:
-        """Its service, for example "shoal.v1.RewardService"."""
+        """Full name of the service, for example "shoal.v1.RewardService"."""
 
     @property
     def add_to_server(self) -> Callable[[Any, grpc.aio.Server], None]:
@@ -25,14 +25,14 @@ class WorkerService(Protocol):
 
     @property
     def num_weight_ranks(self) -> int:
-        """Ranks that it takes up in a broadcast group; 0 unless a generator."""
+        """Number of ranks that it has in a broadcast group; 0 unless it is a generator."""
 
     def status(self) -> worker_pb2.WorkerStatus:
-        """Its state and load. Called several times a second: cheap, and never blocks.
+        """Returns state and load. Called several times a second, so it must be cheap and must not block.
 
-        The health of the service is SERVING while this says READY. A worker that cannot go on says FAILED and
-        sends itself SIGTERM; the process then ends with exit code 1.
+        The health of the service is SERVING while the state is READY. A worker that cannot continue sets the state
+        FAILED and sends itself SIGTERM; the process then ends with exit code 1.
         """
 
     async def close(self) -> None:
-        """Ends everything it has started, once no call is in flight."""
+        """Ends everything that the service started. Called when no call is in flight."""

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from services.learner.deepspeed_engine import full_gradients
-from services.learner.launch import limit_threads
-from services.learner.mini_batch import plan_mini_batches
-from services.learner.rank import LearnerRank
-from services.learner.ranks import Ranks
+from services.learner.commands import LearnerCommands
+from services.learner.engine.deepspeed_engine import full_gradients
+from services.learner.loss.mini_batch import plan_mini_batches
+from services.learner.ranks.launch import limit_threads
+from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import parse_config
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_to_wire
-from tests.train_batches import make_batch, make_groups
+from tests.support.train_batches import make_batch, make_groups
 
 FOLLOWING = {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 0.6}
 SEQUENCES: dict[str, Any] = {
@@ -51,12 +51,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def main() -> None:
     limit_threads(2)
     folder = Path(sys.argv[1])
-    rank = LearnerRank(Ranks.connect(), folder)
+    commands = LearnerCommands(ProcessGroup.connect(), folder)
     for variant in sys.argv[2:]:
-        result = exercise(rank, folder, variant)
-        if rank.ranks.rank == 0:
-            (output_of(folder, variant, rank.ranks.size) / "result.json").write_text(json.dumps(result))
-    rank.ranks.leave()
+        result = exercise(commands, folder, variant)
+        if commands.process_group.rank == 0:
+            (output_of(folder, variant, commands.process_group.size) / "result.json").write_text(json.dumps(result))
+    commands.process_group.leave()
 
 
 def output_of(folder: Path, variant: str, num_ranks: int) -> Path:
@@ -65,8 +65,8 @@ def output_of(folder: Path, variant: str, num_ranks: int) -> Path:
     return output
 
 
-def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
-    """Two recorded gradients and three steps, a checkpoint before the last, which is then taken again."""
+def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str, Any]:
+    """Records gradients, takes steps, and takes the third step again after a restore."""
     changes = VARIANTS[variant]
     learner_changes = changes["learner"]
     values = {
@@ -76,7 +76,7 @@ def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
         "kl": {"coef": 0.1} | changes.get("kl", {}),
         "loss": changes.get("loss", {}),
         "correction": changes.get("correction", {}),
-        "launch": {"num_learner_ranks": rank.ranks.size},
+        "launch": {"num_learner_ranks": commands.process_group.size},
         "learner": {
             "compute_dtype": "float32",
             "learning_rate": 1e-2,
@@ -85,50 +85,50 @@ def exercise(rank: LearnerRank, folder: Path, variant: str) -> dict[str, Any]:
             **learner_changes,
         },
     }
-    rank.configure(f"run-{variant}-{rank.ranks.size}", parse_config(values))
-    learner = rank.learner
-    record_gradients(rank, output_of(folder, variant, rank.ranks.size))
-    result: dict[str, Any] = {"started": reference_logprobs(rank)}
+    commands.configure(f"run-{variant}-{commands.process_group.size}", parse_config(values))
+    learner = commands.learner
+    record_gradients(commands, output_of(folder, variant, commands.process_group.size))
+    result: dict[str, Any] = {"started": reference_logprobs(commands)}
     for number in (1, 2):
         batch = make_batch(f"step-{number}", learner.version, groups=make_groups(seed=number))
         result[f"step-{number}"] = learner.step(batch).metrics
-    result["followed"] = reference_logprobs(rank)
-    result["policy"] = policy_logprobs(rank)
-    saved = rank.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
+    result["followed"] = reference_logprobs(commands)
+    result["policy"] = policy_logprobs(commands)
+    saved = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
     result["files"] = [file.path for file in saved]
     files = [learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved]
     for attempt in (1, 2):
         batch = make_batch("step-3", learner.version, groups=make_groups(seed=3))
         result[f"step-3-{attempt}"] = learner.step(batch).metrics
         learner.step(make_batch("step-4", learner.version, groups=make_groups(seed=4)))
-        rank.load_checkpoint(learner_pb2.LoadCheckpointRequest(checkpoint_id="c1", files=files, attempt=attempt))
-    result["restored"] = reference_logprobs(rank)
+        commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(checkpoint_id="c1", files=files, attempt=attempt))
+    result["restored"] = reference_logprobs(commands)
     return result
 
 
-def record_gradients(rank: LearnerRank, output: Path) -> None:
-    """Writes the whole gradient of a recorded batch, which is then dropped."""
-    learner = rank.learner
+def record_gradients(commands: LearnerCommands, output: Path) -> None:
+    """Writes the whole gradient of a fixed batch, and then drops it."""
+    learner = commands.learner
     (mini_batch,) = plan_mini_batches(make_groups(num_groups=4, group_size=5), None, learner.config)
     learner.accumulate_gradient(mini_batch, temperature=0.9)
     gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
-    if rank.ranks.rank == 0:
+    if commands.process_group.rank == 0:
         save_file(gradients, output / "gradient.safetensors")
     learner.engine.step(0.0, refuse=True)
 
 
-def reference_logprobs(rank: LearnerRank) -> list[float]:
-    return _logprobs(rank, learner_pb2.MODEL_REFERENCE)
+def reference_logprobs(commands: LearnerCommands) -> list[float]:
+    return _logprobs(commands, learner_pb2.MODEL_REFERENCE)
 
 
-def policy_logprobs(rank: LearnerRank) -> list[float]:
-    return _logprobs(rank, learner_pb2.MODEL_POLICY)
+def policy_logprobs(commands: LearnerCommands) -> list[float]:
+    return _logprobs(commands, learner_pb2.MODEL_POLICY)
 
 
-def _logprobs(rank: LearnerRank, model: learner_pb2.Model.ValueType) -> list[float]:
+def _logprobs(commands: LearnerCommands, model: learner_pb2.Model.ValueType) -> list[float]:
     tokens = int32_to_wire(make_groups()[0].prompt_token_ids)
     request = learner_pb2.ComputeLogprobsRequest(token_ids=[tokens], temperature=1.0, model=model)
-    (logprobs,) = rank.compute_logprobs(request)
+    (logprobs,) = commands.compute_logprobs(request)
     return [float(logprob) for logprob in torch.from_numpy(logprobs)]
 
 

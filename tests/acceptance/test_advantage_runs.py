@@ -1,4 +1,4 @@
-"""Short whole runs with real engines, each with an option of the advantages on, and the metric that it moves moving."""
+"""Short whole runs with real engines, one per option of advantages; the ledger or a metric shows its effect."""
 
 import sqlite3
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.stack import STARTING_S, LocalStack, write_config
-from tests.integration.test_run import guessing_config
+from tests.support.local_stack import STARTING_S, LocalStack, guessing_config, write_config
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -15,7 +14,7 @@ NUM_STEPS = 4
 
 
 def run(folder: Path, **sections: dict[str, Any]) -> tuple[list[dict[str, float]], sqlite3.Connection]:
-    """The metrics of each step and the ledger of a run to its end."""
+    """Runs a configuration to its end; returns the metrics of each step, and the ledger."""
     config = guessing_config(folder, **sections)
     config["run"]["num_steps"] = NUM_STEPS
     path = write_config(folder / "run.toml", config)
@@ -25,7 +24,7 @@ def run(folder: Path, **sections: dict[str, Any]) -> tuple[list[dict[str, float]
     finally:
         stack.end()
     rows = stack.metrics()
-    assert len(rows) == NUM_STEPS, f"{len(rows)} steps, {NUM_STEPS} were asked for"
+    assert len(rows) == NUM_STEPS, f"{len(rows)} steps, not {NUM_STEPS}"
     assert all(value == value for row in rows for value in row.values()), "a metric is not a number"
     return rows, sqlite3.connect(stack.folder / "ledger.sqlite")
 

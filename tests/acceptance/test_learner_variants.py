@@ -1,8 +1,6 @@
 """Real DeepSpeed on two ranks: sequence parallelism, second copies, decay groups and a reference that follows."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.acceptance.learner_variants import output_of
-from tests.tiny_model import make_tiny_model
+from tests.support.processes import run_together
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,25 +29,24 @@ TOGETHER = {
     "following-shared-rows": "following-0",
     "following-second-copy": "following-0",
 }
-"""What two ranks train, by what one rank trains that has to come to the same."""
+"""Variants that two ranks train, each with the variant of one rank that must give the same result."""
 FOLLOWING = [variant for variant in TOGETHER if variant.startswith("following")]
 SCRIPT = Path(__file__).with_name("learner_variants.py")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which one rank, and then two ranks, have trained in every way."""
+    """The results of one rank and of two ranks, which have trained every variant side by side."""
     folder = tmp_path_factory.mktemp("variants")
     make_tiny_model(folder / "model")
     make_tiny_model(folder / "model-few-keys", heads=4, key_heads=1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for command in (
-        [sys.executable, str(SCRIPT), str(folder), *ALONE],
-        [*torchrun, str(SCRIPT), str(folder), *TOGETHER],
-    ):
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
+    run_together(
+        [
+            [sys.executable, str(SCRIPT), str(folder), *ALONE],
+            [*torchrun, str(SCRIPT), str(folder), *TOGETHER],
+        ]
+    )
     return folder
 
 
@@ -59,7 +57,7 @@ def result_of(folder: Path, variant: str, num_ranks: int) -> dict[str, Any]:
 
 
 def is_measured(name: str) -> bool:
-    """Whether a metric says something of the numbers, and not of the machine or of the packing."""
+    """Whether a metric depends on the numbers alone, not on the machine or the packing."""
     return not name.startswith(("time/", "learner_tokens", "other/packed"))
 
 
@@ -74,7 +72,7 @@ def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, variant: str) ->
 
 
 @pytest.mark.parametrize("variant", TOGETHER)
-def test_steps_on_two_ranks_say_of_themselves_what_those_of_one_do(folder: Path, variant: str) -> None:
+def test_steps_on_two_ranks_report_the_metrics_of_steps_on_one(folder: Path, variant: str) -> None:
     one, two = result_of(folder, TOGETHER[variant], 1), result_of(folder, variant, 2)
     for step in ("step-1", "step-2", "step-3-1"):
         assert one[step].keys() == two[step].keys()

@@ -1,4 +1,4 @@
-"""Several runs, one after another, on services that stand: real coordinator, vLLM and DeepSpeed."""
+"""Several runs, one after another, on the same services: real coordinator, vLLM and DeepSpeed."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,10 @@ from shoal.errors import Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2, worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
-from tests.integration.stack import free_port, write_config
-from tests.integration.test_run import guessing_config
-from tests.integration.test_starting_over import learner, refusal
-from tests.serving import GENERATOR
-from tests.tiny_model import make_tiny_model
+from tests.integration.test_reexec import learner, refusal
+from tests.support.local_stack import free_port, guessing_config, write_config
+from tests.support.loopback import GENERATOR
+from tests.support.tiny_model import make_tiny_model
 
 CLI = (sys.executable, "-c", "from services.coordinator.cli import main; main()")
 WORKERS = ("generator", "learner", "reward")
@@ -79,7 +78,7 @@ class Standing:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def until(self, run: str, after: int, kind: str, **attributes: Any) -> dict[str, Any]:
-        """Waits for an event after a sequence number; the run must not fail meanwhile."""
+        """Waits for an event after a sequence number; fails if the run fails meanwhile."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             for event in self.events(run):
@@ -103,7 +102,7 @@ class Standing:
         ]
 
     def end(self) -> list[psutil.Process]:
-        """Ends everything; what was left over."""
+        """Ends everything; returns the processes left over."""
         seen = [*self.family(), self.processes["coordinator"]]
         for process in self.processes.values():
             process.terminate()
@@ -126,7 +125,7 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
 
 
 @pytest.mark.timeout(2400)
-def test_runs_of_other_models_engines_and_stages_follow_each_other_on_standing_services(standing: Standing) -> None:
+def test_runs_with_other_engines_and_stages_follow_each_other_on_the_same_services(standing: Standing) -> None:
     port = free_port()
     common = {"weights": {"timeout_s": 60.0, "store_port": port}, "run": {"num_steps": 500}}
     a = guessing_config(standing.folder, **common)
@@ -138,7 +137,7 @@ def test_runs_of_other_models_engines_and_stages_follow_each_other_on_standing_s
     pids = {name: process.pid for name, process in standing.processes.items()}
 
     def trained(run: str, *arguments: str) -> tuple[list[str], float, dict[str, Any]]:
-        """Starts a run; who started over for it, how long until its first step began, and the first step."""
+        """Starts a run; returns the kinds of workers that restarted, the seconds until its first step, that step."""
         after, began = standing.last(run), time.monotonic()
         standing.shoal("run", "start", *arguments)
         standing.until(run, after, "state", state="RUNNING")
@@ -148,13 +147,13 @@ def test_runs_of_other_models_engines_and_stages_follow_each_other_on_standing_s
         return sorted(event["attributes"]["worker_kind"] for event in restarted), waited_s, step
 
     def stopped(run: str) -> int:
-        """Stops a run; the step that it got to."""
+        """Stops a run; returns its last step."""
         after = standing.last(run)
         standing.shoal("run", "stop")
         return int(standing.until(run, after, "state", state="STOPPED")["attributes"]["policy_version"])
 
     restarted, fresh_s, _ = trained("a", files["a"], "--name", "a")
-    assert restarted == [], "services that stand idle need not start over"
+    assert restarted == [], "idle services need no restart"
     first_stop = stopped("a")
     restarted, resumed_s, step = trained("a", "--resume", "a")
     assert restarted == [] and step["attributes"]["step"] == first_stop + 1, (restarted, step, first_stop)
@@ -177,8 +176,8 @@ def test_runs_of_other_models_engines_and_stages_follow_each_other_on_standing_s
     zombies = [p for p in standing.family() if p.status() == psutil.STATUS_ZOMBIE]
     assert not zombies, zombies
     for run in ("a", "b"):
-        amiss = [e for e in standing.events(run) if e["kind"] in ("worker_lost", "worker_failed", "publish_failed")]
-        assert not amiss, amiss
+        faults = [e for e in standing.events(run) if e["kind"] in ("worker_lost", "worker_failed", "publish_failed")]
+        assert not faults, faults
     print(
         f"until training: {fresh_s:.1f} s on idle services, {resumed_s:.1f} s resumed on the same, {other_s:.1f} s for "
         f"another engine and stage, {back_s:.1f} s back and resumed"
@@ -186,7 +185,7 @@ def test_runs_of_other_models_engines_and_stages_follow_each_other_on_standing_s
 
 
 @pytest.mark.timeout(600)
-async def test_under_torchrun_all_ranks_are_started_again_as_often_as_it_may(tmp_path: Path) -> None:
+async def test_torchrun_restarts_all_ranks_at_most_max_restarts_times(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
     async with learner(tmp_path, *torchrun, "-m", "services.learner") as process:
         first = await process.load("run-a", 2)
@@ -224,7 +223,7 @@ async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.W
 
 
 @pytest.mark.timeout(1200)
-def test_a_standing_generator_starts_over_while_its_engine_starts_and_leaves_no_process_of_it(
+def test_a_generator_that_restarts_while_its_engine_starts_leaves_no_process_of_it(
     standing: Standing,
 ) -> None:
     model = make_tiny_model(standing.folder / "model")
@@ -246,7 +245,7 @@ def test_a_standing_generator_starts_over_while_its_engine_starts_and_leaves_no_
         time.sleep(0.05)
     asyncio.run(load(address, model, 16, worker_pb2.WORKER_STATE_STALE))
     first = engines()
-    # What has ended is a zombie until the new program asks how.
+    # A process that has ended is a zombie until the new program reads its exit code.
     assert len(first) == 1 and not first & early and not psutil.wait_procs(early, 10)[1], (first, early)
     asyncio.run(load(address, model, 8, worker_pb2.WORKER_STATE_STALE))
     second = engines()

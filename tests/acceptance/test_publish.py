@@ -10,9 +10,8 @@ import pytest
 
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, learner_pb2, learner_pb2_grpc, worker_pb2
-from tests.integration.stack import LocalStack, free_port, write_config
-from tests.integration.test_run import guessing_config
-from tests.tiny_model import make_tiny_model
+from tests.support.local_stack import LocalStack, free_port, guessing_config, write_config
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(900)
 

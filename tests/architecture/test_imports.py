@@ -1,4 +1,4 @@
-"""What may not be imported is not, and what has to be light is light."""
+"""Forbidden imports do not happen, and light modules stay light."""
 
 import json
 import resource
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
+
 HEAVY = ("torch", "vllm", "deepspeed", "transformers", "datasets", "reasoning_gym", "math_verify")
 SLOW_FOR_HELP = ("grpc", "pydantic", "rich", "numpy", "google.protobuf", "opentelemetry", "psutil", *HEAVY)
 HELP_BOUND_S = 0.3
@@ -26,10 +27,10 @@ def _modules_after(statement: str) -> set[str]:
     "statement",
     [
         "import shoal, services.coordinator.cli",
-        "import services.coordinator.cli.train, services.coordinator.cli.control, services.coordinator.cli.doctor",
-        "import services.coordinator.service, services.coordinator.preflight",
+        "import services.coordinator.cli.train_session, services.coordinator.cli.config_check",
+        "import services.coordinator.service, services.coordinator.run.preflight",
         "import shoal.config, shoal.data, shoal.rpc.server, shoal.telemetry.setup, shoal.weights.manifest",
-        "import shoal.reward_model, services.reward.service, services.reward.offline",
+        "import shoal.models.reward_model, services.reward.service, services.reward.offline",
     ],
 )
 def test_coordinator_command_line_and_library_import_nothing_heavy(statement: str) -> None:

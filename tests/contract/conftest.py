@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import House
-from tests.tiny_model import make_tiny_model
+from tests.support.cluster import Cluster
+from tests.support.tiny_model import make_tiny_model
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    house = House(tmp_path / "runs")
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path / "runs")
     (tmp_path / "runs").mkdir()
-    await house.open()
+    await cluster.open()
     try:
-        yield house
+        yield cluster
     finally:
-        await house.close()
+        await cluster.close()

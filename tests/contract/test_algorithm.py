@@ -1,4 +1,4 @@
-"""The coordinator's part of the algorithm over real gRPC, with workers that follow a script."""
+"""The coordinator's part of the algorithm over real gRPC, with scripted workers."""
 
 import json
 import sqlite3
@@ -12,76 +12,78 @@ import pytest
 
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2, reward_pb2
-from tests.house import House, kinds
-from tests.scripted import ScriptedGenerator, ScriptedReward, arithmetic_config
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
 
-def rows(house: House) -> list[dict[str, float]]:
+def rows(cluster: Cluster) -> list[dict[str, float]]:
     """The metrics of each step."""
-    return [json.loads(line) for line in next(house.data_dir.glob("*/metrics.jsonl")).read_text().splitlines()]
+    return [json.loads(line) for line in next(cluster.data_dir.glob("*/metrics.jsonl")).read_text().splitlines()]
 
 
-def query(house: House, text: str) -> list[Any]:
-    """What the newest run's ledger says."""
-    with sqlite3.connect(next(house.data_dir.glob("*/ledger.sqlite"))) as connection:
+def query(cluster: Cluster, text: str) -> list[Any]:
+    """Queries the newest run's ledger."""
+    with sqlite3.connect(next(cluster.data_dir.glob("*/ledger.sqlite"))) as connection:
         return connection.execute(text).fetchall()
 
 
-def rollouts(house: House) -> list[learner_pb2.TrainRollout]:
-    """All that the learner was given, in order."""
-    return [m.rollout for batch in house.learner.batches for m in batch if m.HasField("rollout")]
+def rollouts(cluster: Cluster) -> list[learner_pb2.TrainRollout]:
+    """All rollouts that the learner received, in order."""
+    return [m.rollout for batch in cluster.learner.batches for m in batch if m.HasField("rollout")]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
 async def test_active_sampling_fills_each_step_and_keeps_the_bound_of_staleness(
-    house: House, model: Path, max_staleness: int
+    cluster: Cluster, model: Path, max_staleness: int
 ) -> None:
-    house.learner.step_s = 0.02
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.05), ScriptedGenerator(house.plane, delay_s=0.02))
+    cluster.learner.step_s = 0.02
+    await cluster.add_all(
+        ScriptedGenerator(cluster.plane, delay_s=0.05), ScriptedGenerator(cluster.plane, delay_s=0.02)
+    )
     grpo = {"max_staleness": max_staleness, "group_size": 2, "active_sampling": True, "max_refills": 3}
-    await house.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 12}))
-    run, events = await house.end()
+    await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 12}))
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    groups = await house.groups()
+    groups = await cluster.groups()
     trained = [group for group in groups if group.state == "TRAINED"]
     worst = max(group.staleness for group in trained)
     assert worst <= max_staleness, f"staleness {worst} for a bound of {max_staleness}"
-    refills = [row["batch/refills"] for row in rows(house)]
+    refills = [row["batch/refills"] for row in rows(cluster)]
     for step, refilled in enumerate(refills, start=1):
         num_trained = sum(group.train_step == step for group in trained)
         assert num_trained == 4 or refilled == 12, f"step {step} trained on {num_trained} groups after {refilled} more"
-    # With groups of two about half have no signal.
-    assert sum(refills) > 12, f"{sum(refills)} groups were sampled besides, in 12 steps"
+    # About half of all groups of two have no signal.
+    assert sum(refills) > 12, f"{sum(refills)} groups were sampled as refills, in 12 steps"
     assert {group.state for group in groups} == {"TRAINED", "DROPPED"}
     assert "step_skipped" not in kinds(events)
 
 
-async def test_active_sampling_gives_up_at_its_cap(house: House, model: Path) -> None:
+async def test_active_sampling_stops_at_its_cap(cluster: Cluster, model: Path) -> None:
     reward = ScriptedReward()
     reward.constant = 1.0
-    await house.add_all(ScriptedGenerator(house.plane), rewards=(reward,))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     grpo = {"active_sampling": True, "max_refills": 2, "max_skipped_steps": 1, "max_staleness": 0}
-    await house.start(arithmetic_config(model, grpo=grpo))
-    run, _ = await house.end()
+    await cluster.start(arithmetic_config(model, grpo=grpo))
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and "12 no_signal" in run.message, run.message
-    assert len(await house.groups()) == 12, "4 groups and twice 4 more"
+    assert len(await cluster.groups()) == 12, "4 groups and twice 4 more"
 
 
-async def test_a_draining_run_fills_the_step_that_it_is_in(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.05))
+async def test_a_draining_run_fills_the_step_that_it_is_in(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     grpo = {"group_size": 2, "active_sampling": True, "max_refills": 5, "max_staleness": 1}
-    await house.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 60}))
-    await house.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await house.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=10)
-    run, _ = await house.end()
+    await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 60}))
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=60)
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, run.message
     assert 3 <= run.policy_version < 60, run.policy_version
-    steps = Counter(group.train_step for group in await house.groups() if group.state == "TRAINED")
+    steps = Counter(group.train_step for group in await cluster.groups() if group.state == "TRAINED")
     assert set(steps.values()) == {4}, f"groups by step: {steps}"
 
 
 class LenientReward(ScriptedReward):
-    """Finds every completion right of each prompt with an even number."""
+    """Scores every completion of a prompt with an even number as correct."""
 
     async def ScoreGroup(
         self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
@@ -95,56 +97,56 @@ class LenientReward(ScriptedReward):
             yield response
 
 
-async def test_what_is_learned_is_not_asked_again_across_a_resume(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.01), rewards=(LenientReward(),))
+async def test_learned_prompts_are_not_issued_again_after_a_resume(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01), rewards=(LenientReward(),))
     config = arithmetic_config(
         model,
         grpo={"easy_rate": 1.0, "max_staleness": 0},
         run={"num_steps": 7},
         data={"sources": [{"task": "arithmetic", "task_size": 10}]},
     )
-    await house.start(config, run_id="easy")
-    # Two steps: the first pass over ten prompts is nearly through, what is easy of it excluded.
-    await house.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await house.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=10)
-    await house.end()
-    await house.start({}, run_id="easy", resume=True)
-    run, _ = await house.end()
+    await cluster.start(config, run_id="easy")
+    # After two steps the first pass over ten prompts is nearly over, and its easy prompts are excluded.
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    await cluster.end()
+    await cluster.start({}, run_id="easy", resume=True)
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    asked = Counter(group.prompt_id for group in await house.groups() if group.state != "ISSUED")
+    asked = Counter(group.prompt_id for group in await cluster.groups() if group.state != "ISSUED")
     easy = {name: count for name, count in asked.items() if int(name.rpartition(":")[2]) % 2 == 0}
     assert set(easy.values()) == {1}, f"easy prompts were asked {easy} times"
     assert sum(asked.values()) == 28 and len(asked) == 10, f"asked: {asked}"
-    assert rows(house)[-1]["batch/no_resampled_prompts"] == 5
+    assert rows(cluster)[-1]["batch/no_resampled_prompts"] == 5
 
 
-async def test_a_run_that_has_learned_everything_ends_with_the_reason(house: House, model: Path) -> None:
+async def test_a_run_that_has_learned_every_prompt_ends_with_the_reason(cluster: Cluster, model: Path) -> None:
     reward = ScriptedReward()
     reward.constant = 1.0
-    await house.add_all(ScriptedGenerator(house.plane), rewards=(reward,))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     config = arithmetic_config(
         model,
         grpo={"easy_rate": 1.0, "max_staleness": 0, "keep_zero_signal": True},
         run={"num_steps": 9},
         data={"sources": [{"task": "arithmetic", "task_size": 10}]},
     )
-    await house.start(config)
-    run, _ = await house.end()
+    await cluster.start(config)
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and "grpo.easy_rate" in run.message, run.message
 
 
-async def test_remax_compares_with_a_greedy_completion_that_is_sampled_besides(house: House, model: Path) -> None:
-    generator = ScriptedGenerator(house.plane)
-    await house.add_all(generator)
-    await house.start(arithmetic_config(model, advantage={"baseline": "greedy", "scale": "none"}))
-    run, _ = await house.end()
+async def test_remax_compares_with_an_additional_greedy_completion(cluster: Cluster, model: Path) -> None:
+    generator = ScriptedGenerator(cluster.plane)
+    await cluster.add_all(generator)
+    await cluster.start(arithmetic_config(model, advantage={"baseline": "greedy", "scale": "none"}))
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     greedy = [request for request in generator.requests if request.sampling.temperature == 0]
     sampled = [request for request in generator.requests if request.sampling.temperature == 1]
     assert len(greedy) == len(sampled) and {len(request.seeds) for request in greedy} == {1}
     assert not {s for request in greedy for s in request.seeds} & {s for request in sampled for s in request.seeds}
     trained = query(
-        house,
+        cluster,
         "SELECT reward, greedy_reward, advantage FROM completions JOIN groups USING (order_number)"
         " WHERE state = 'TRAINED'",
     )
@@ -153,64 +155,65 @@ async def test_remax_compares_with_a_greedy_completion_that_is_sampled_besides(h
     assert {baseline for _, baseline, _ in trained} == {0.0, 1.0}
 
 
-async def test_kl_in_the_reward_is_taken_from_each_token_on_and_its_weight_adapts(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane))
+async def test_kl_in_the_reward_is_subtracted_from_each_token_on_and_its_coefficient_adapts(
+    cluster: Cluster, model: Path
+) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
     kl = {"coef": 0.1, "place": "reward", "estimator": "k1", "target": 0.01, "horizon": 100}
-    await house.start(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 4}), run_id="kl")
-    run, _ = await house.end()
+    await cluster.start(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 4}), run_id="kl")
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    figures = rows(house)
-    coefs = [row["objective/reward_kl_coef"] for row in figures]
-    assert coefs[0] == 0.1 and coefs == sorted(set(coefs)), f"KL is above its target, so its weight grows: {coefs}"
-    (saved,) = query(house, "SELECT kl_coef FROM progress")[0]
-    assert saved > coefs[-1], "the next step's weight is in the ledger"
-    num_first = sum(message.HasField("rollout") for message in house.learner.batches[0])
-    for rollout in rollouts(house)[:num_first]:
+    coefs = [row["objective/reward_kl_coef"] for row in rows(cluster)]
+    assert coefs[0] == 0.1 and coefs == sorted(set(coefs)), f"KL is above its target, so its coefficient grows: {coefs}"
+    (saved,) = query(cluster, "SELECT kl_coef FROM progress")[0]
+    assert saved > coefs[-1], "the ledger holds the next step's coefficient"
+    num_first = sum(message.HasField("rollout") for message in cluster.learner.batches[0])
+    for rollout in rollouts(cluster)[:num_first]:
         num_tokens = len(rollout.completion.token_ids) // 4
         if num_tokens == 1:
             continue
-        # The engine says -1 of each token and the reference -1.5: 0.05 is taken at each, from there on.
+        # Engine -1, reference -1.5: each token subtracts 0.05 from itself and from every earlier one.
         values = np.frombuffer(rollout.token_advantages, "<f4")
         assert np.allclose(np.diff(values), 0.05), values
-    scores = [rollout.reward for rollout in rollouts(house)]
-    assert set(scores) == {0.0, 1.0}, "rewards themselves are as the verifiers gave them"
+    scores = [rollout.reward for rollout in rollouts(cluster)]
+    assert set(scores) == {0.0, 1.0}, "the rewards themselves are those of the verifiers"
 
 
-async def test_running_rewards_are_those_of_the_run_as_it_is_after_a_resume(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.01))
+async def test_running_rewards_cover_the_final_lineage_after_a_resume(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01))
     running = {"baseline": "running_mean", "scale": "running_std"}
     config = arithmetic_config(model, advantage=running, grpo={"max_staleness": 0}, run={"num_steps": 6})
-    await house.start(config, run_id="running")
-    await house.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await house.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=10)
-    await house.end()
-    await house.start({}, run_id="running", resume=True)
-    run, _ = await house.end()
+    await cluster.start(config, run_id="running")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    await cluster.end()
+    await cluster.start({}, run_id="running", resume=True)
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     seen: list[float] = []
-    for step, figures in enumerate(rows(house), start=1):
+    for step, metrics in enumerate(rows(cluster), start=1):
         trained = query(
-            house,
+            cluster,
             "SELECT reward, advantage FROM completions JOIN groups USING (order_number)"
             f" WHERE train_step = {step} AND reward IS NOT NULL",
         )
         seen += [reward for reward, _ in trained]
         mean, std = np.mean(seen), np.std(seen, ddof=1)
-        assert figures["objective/running_reward_mean"] == pytest.approx(mean), f"step {step}, {len(seen)} rewards"
-        assert figures["objective/running_reward_std"] == pytest.approx(std), f"step {step}, {len(seen)} rewards"
+        assert metrics["objective/running_reward_mean"] == pytest.approx(mean), f"step {step}, {len(seen)} rewards"
+        assert metrics["objective/running_reward_std"] == pytest.approx(std), f"step {step}, {len(seen)} rewards"
         assert np.allclose([advantage for _, advantage in trained], [(r - mean) / (std + 1e-6) for r, _ in trained])
-    count, saved = query(house, "SELECT reward_count, reward_mean FROM progress")[0]
+    count, saved = query(cluster, "SELECT reward_count, reward_mean FROM progress")[0]
     assert (count, saved) == (len(seen), pytest.approx(np.mean(seen)))
 
 
-async def test_kl_of_whole_completions_is_taken_from_the_reward_that_is_compared(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane))
+async def test_kl_of_whole_completions_is_subtracted_before_rewards_are_compared(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
     kl = {"coef": 0.1, "place": "reward", "estimator": "k1", "reward_level": "completion"}
-    await house.start(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 1}))
-    run, _ = await house.end()
+    await cluster.start(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 1}))
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     groups: list[list[learner_pb2.TrainRollout]] = []
-    for message in house.learner.batches[0]:
+    for message in cluster.learner.batches[0]:
         if message.HasField("group"):
             groups.append([])
         elif message.HasField("rollout"):

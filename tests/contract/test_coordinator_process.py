@@ -1,4 +1,4 @@
-"""`python -m services.coordinator` that cannot start says why in one line, and ends."""
+"""A coordinator process that cannot start prints the reason in one line and ends."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 60.0
+from tests.support.waiting import PATIENCE_S
 
 
 def coordinator(*options: str, **environment: str) -> tuple[int, str]:
@@ -24,8 +24,8 @@ def coordinator(*options: str, **environment: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("listen", ["here", "127.0.0.1:99999", "127.0.0.1:http"])
-def test_an_address_that_is_none_is_refused(listen: str, tmp_path: Path) -> None:
-    # gRPC would take a port above 65535 for another one, and serve there.
+def test_an_invalid_address_is_refused(listen: str, tmp_path: Path) -> None:
+    # gRPC would serve a port above 65535 modulo 65536.
     code, error = coordinator("--listen", listen, "--data-dir", str(tmp_path))
     assert code == 2 and "argument --listen" in error, error
 
@@ -37,7 +37,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in error
 
 
-def test_what_telemetry_refuses_is_one_line(tmp_path: Path) -> None:
+def test_an_error_of_telemetry_is_one_line(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("0.0.0.0", 0))
         holder.listen()

@@ -1,4 +1,4 @@
-"""Evaluation in the loop: when, at which version, beside training, whatever happens to generators."""
+"""Evaluation during training: when it runs, at which version, and when generators fail."""
 
 import asyncio
 import json
@@ -10,14 +10,14 @@ import pytest
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, worker_pb2
-from tests.house import House, kinds
-from tests.scripted import ScriptedGenerator, ScriptedReward, arithmetic_config
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
 NUM_PROMPTS = 6
 
 
 def config(model: Path, evaluation: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
-    """A run with held-out questions."""
+    """Configures a run with held-out questions."""
     questions = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": NUM_PROMPTS}
     return arithmetic_config(model, evaluation=questions | evaluation, **sections)
 
@@ -26,14 +26,14 @@ def steps_of_evaluations(events: list[pb.RunEvent]) -> list[int]:
     return [int(event.attributes["policy_version"]) for event in events if event.kind == "evaluation"]
 
 
-def asked_to_evaluate(*generators: ScriptedGenerator) -> list[generator_pb2.GenerateGroupRequest]:
+def evaluation_requests(*generators: ScriptedGenerator) -> list[generator_pb2.GenerateGroupRequest]:
     return [r for generator in generators for r in generator.requests if "/evaluation-" in r.request_id]
 
 
-async def until_asked(generator: ScriptedGenerator, num_questions: int) -> None:
-    """Returns once a generator samples answers to so many held-out questions."""
-    async with generator.asked, asyncio.timeout(30):
-        await generator.asked.wait_for(lambda: len(asked_to_evaluate(generator)) >= num_questions)
+async def until_questions_arrive(generator: ScriptedGenerator, num_questions: int) -> None:
+    """Returns once a generator has received `num_questions` held-out questions."""
+    async with generator.asked, asyncio.timeout(120):
+        await generator.asked.wait_for(lambda: len(evaluation_requests(generator)) >= num_questions)
 
 
 @pytest.mark.parametrize(
@@ -45,38 +45,38 @@ async def until_asked(generator: ScriptedGenerator, num_questions: int) -> None:
         ({"every_steps": 5, "on_start": False}, [5]),
     ],
 )
-async def test_evaluations_happen_when_the_configuration_says(
-    house: House, model: Path, settings: dict[str, Any], expected: list[int]
+async def test_evaluations_run_at_the_configured_steps(
+    cluster: Cluster, model: Path, settings: dict[str, Any], expected: list[int]
 ) -> None:
-    await house.add_all(ScriptedGenerator(house.plane))
-    await house.start(config(model, settings))
-    run, events = await house.end()
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.start(config(model, settings))
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     assert steps_of_evaluations(events) == expected
 
 
-async def test_training_and_evaluation_stop_at_the_same_texts(house: House, model: Path) -> None:
-    generator = ScriptedGenerator(house.plane)
-    await house.add_all(generator)
-    await house.start(config(model, {}, sampling={"stop_strings": ["</answer>", "!"]}))
-    run, _ = await house.end()
+async def test_training_and_evaluation_have_the_same_stop_strings(cluster: Cluster, model: Path) -> None:
+    generator = ScriptedGenerator(cluster.plane)
+    await cluster.add_all(generator)
+    await cluster.start(config(model, {}, sampling={"stop_strings": ["</answer>", "!"]}))
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    asked = asked_to_evaluate(generator)
+    asked = evaluation_requests(generator)
     assert 0 < len(asked) < len(generator.requests)
     assert {tuple(request.sampling.stop_strings) for request in generator.requests} == {("</answer>", "!")}
 
 
-async def test_all_answers_are_of_the_version_that_the_result_names(house: House, model: Path) -> None:
-    generators = [ScriptedGenerator(house.plane, delay_s=0.1), ScriptedGenerator(house.plane, delay_s=0.02)]
-    await house.add_all(*generators)
+async def test_all_answers_are_of_the_version_that_the_result_names(cluster: Cluster, model: Path) -> None:
+    generators = [ScriptedGenerator(cluster.plane, delay_s=0.1), ScriptedGenerator(cluster.plane, delay_s=0.02)]
+    await cluster.add_all(*generators)
     settings = {"every_steps": 1, "samples_per_prompt": 4, "temperature": 0.7}
-    await house.start(config(model, settings, grpo={"max_staleness": 2}, run={"num_steps": 6}))
-    run, events = await house.end()
+    await cluster.start(config(model, settings, grpo={"max_staleness": 2}, run={"num_steps": 6}))
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     assert steps_of_evaluations(events) == list(range(7))
-    # A question whose answer was of another version would have been asked again.
-    assert len(asked_to_evaluate(*generators)) == 7 * NUM_PROMPTS
-    rows = [json.loads(line) for line in (house.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
+    # A question with an answer of another version would have been sampled again.
+    assert len(evaluation_requests(*generators)) == 7 * NUM_PROMPTS
+    rows = [json.loads(line) for line in (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
     evaluated = [row for row in rows if "eval/num_prompts" in row]
     assert [row["step"] for row in evaluated] == list(range(7))
     for row in evaluated:
@@ -87,9 +87,9 @@ async def test_all_answers_are_of_the_version_that_the_result_names(house: House
         assert row["eval/verifier/gsm8k/correct_rate"] == row["eval/verifiable_correct_rate"]
 
 
-async def test_an_evaluation_samples_with_its_own_settings_and_seeds(house: House, model: Path) -> None:
-    generator = ScriptedGenerator(house.plane)
-    await house.add_all(generator)
+async def test_an_evaluation_samples_with_its_own_settings_and_seeds(cluster: Cluster, model: Path) -> None:
+    generator = ScriptedGenerator(cluster.plane)
+    await cluster.add_all(generator)
     settings = {
         "samples_per_prompt": 2,
         "temperature": 0.5,
@@ -98,9 +98,9 @@ async def test_an_evaluation_samples_with_its_own_settings_and_seeds(house: Hous
         "min_p": 0.25,
         "max_completion_tokens": 9,
     }
-    await house.start(config(model, settings, run={"num_steps": 2}))
-    await house.end()
-    asked = asked_to_evaluate(generator)
+    await cluster.start(config(model, settings, run={"num_steps": 2}))
+    await cluster.end()
+    asked = evaluation_requests(generator)
     training = {seed for r in generator.requests if r not in asked for seed in r.seeds}
     for request in asked:
         sampling = request.sampling
@@ -108,15 +108,13 @@ async def test_an_evaluation_samples_with_its_own_settings_and_seeds(house: Hous
         assert got == (0.5, 0.9, 7, 0.25, 9)
         assert len(request.seeds) == 2 and not training & set(request.seeds), request.seeds
     first, last = asked[:NUM_PROMPTS], asked[NUM_PROMPTS:]
-    assert [list(r.seeds) for r in first] == [list(r.seeds) for r in last], "policies are compared with other draws"
+    assert [list(r.seeds) for r in first] == [list(r.seeds) for r in last], "the seeds differ between policies"
 
 
-async def test_what_is_trained_on_is_the_same_with_and_without_evaluations(
-    house: House, model: Path, tmp_path: Path
-) -> None:
+async def test_evaluations_do_not_change_what_is_trained_on(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     async def trained_on(evaluation: dict[str, Any]) -> list[tuple[int, str, list[int]]]:
-        generator = ScriptedGenerator(house.plane)
-        beside = House(tmp_path / f"runs-{len(evaluation)}")
+        generator = ScriptedGenerator(cluster.plane)
+        beside = Cluster(tmp_path / f"runs-{len(evaluation)}")
         beside.data_dir.mkdir()
         generator.plane = beside.plane
         await beside.open()
@@ -138,97 +136,97 @@ async def test_what_is_trained_on_is_the_same_with_and_without_evaluations(
     assert with_evaluations == without
 
 
-async def test_an_evaluation_survives_the_loss_of_the_only_generator(house: House, model: Path) -> None:
-    victim = ScriptedGenerator(house.plane, delay_s=30.0)
-    await house.add_all()
-    server = await house.add(worker_pb2.WORKER_KIND_GENERATOR, victim, "victim")
-    await house.start(config(model, {}, run={"num_steps": 2}))
-    await until_asked(victim, NUM_PROMPTS)
-    await house.kill(server, "victim")
-    heir = ScriptedGenerator(house.plane)
-    await house.add(worker_pb2.WORKER_KIND_GENERATOR, heir, "heir")
-    run, events = await house.end()
+async def test_an_evaluation_survives_the_loss_of_the_only_generator(cluster: Cluster, model: Path) -> None:
+    victim = ScriptedGenerator(cluster.plane, delay_s=30.0)
+    await cluster.add_all()
+    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, victim, "victim")
+    await cluster.start(config(model, {}, run={"num_steps": 2}))
+    await until_questions_arrive(victim, NUM_PROMPTS)
+    await cluster.kill(server, "victim")
+    heir = ScriptedGenerator(cluster.plane)
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, heir, "heir")
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     assert steps_of_evaluations(events) == [0, 2]
-    assert len(asked_to_evaluate(heir)) == 2 * NUM_PROMPTS
+    assert len(evaluation_requests(heir)) == 2 * NUM_PROMPTS
     scored = [event.attributes["num_scored"] for event in events if event.kind == "evaluation"]
     assert scored == [NUM_PROMPTS, NUM_PROMPTS], scored
 
 
-async def test_training_waits_for_answers_and_not_for_their_scores(house: House, model: Path) -> None:
-    generator, reward = ScriptedGenerator(house.plane, delay_s=0.3), ScriptedReward()
-    await house.add_all(generator, rewards=(reward,))
+async def test_training_waits_for_answers_but_not_for_their_scores(cluster: Cluster, model: Path) -> None:
+    generator, reward = ScriptedGenerator(cluster.plane, delay_s=0.3), ScriptedReward()
+    await cluster.add_all(generator, rewards=(reward,))
     reward.held_source = "arithmetic@1"
     reward.may_score.clear()
     sections = {"grpo": {"max_staleness": 0}, "run": {"num_steps": 2}}
-    await house.start(config(model, {"samples_per_prompt": 2, "temperature": 1.0}, **sections))
-    events = await house.until(lambda event: event.kind == "step")
+    await cluster.start(config(model, {"samples_per_prompt": 2, "temperature": 1.0}, **sections))
+    events = await cluster.until(lambda event: event.kind == "step")
     assert "evaluation" not in kinds(events), "the step waited for scores"
     reward.may_score.set()
-    run, events = await house.end()
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED and steps_of_evaluations(events) == [0, 2], run.message
 
 
-async def test_checkpoints_and_pauses_are_answered_while_questions_are(house: House, model: Path) -> None:
-    generator = ScriptedGenerator(house.plane, delay_s=0.8)
-    await house.add_all(generator)
-    await house.start(config(model, {}, run={"num_steps": 1}))
-    await until_asked(generator, 1)
-    await house.stub.PauseRun(pb.PauseRunRequest(), timeout=10)
-    saved = await house.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=10)
+async def test_checkpoints_and_pauses_are_answered_during_an_evaluation(cluster: Cluster, model: Path) -> None:
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.8)
+    await cluster.add_all(generator)
+    await cluster.start(config(model, {}, run={"num_steps": 1}))
+    await until_questions_arrive(generator, 1)
+    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    saved = await cluster.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=60)
     assert saved.policy_version == 0
-    await house.stub.ResumeRun(pb.ResumeRunRequest(), timeout=10)
-    run, events = await house.end()
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED and steps_of_evaluations(events) == [0, 1], run.message
 
 
-async def test_a_stop_does_not_wait_for_an_evaluation(house: House, model: Path) -> None:
-    generator = ScriptedGenerator(house.plane, delay_s=60.0)
-    await house.add_all(generator)
-    await house.start(config(model, {}))
-    await until_asked(generator, 1)
-    asking = asyncio.ensure_future(house.stub.Evaluate(pb.EvaluateRequest(), timeout=30))
+async def test_a_stop_does_not_wait_for_an_evaluation(cluster: Cluster, model: Path) -> None:
+    generator = ScriptedGenerator(cluster.plane, delay_s=36_000.0)
+    await cluster.add_all(generator)
+    await cluster.start(config(model, {}))
+    await until_questions_arrive(generator, 1)
+    asking = asyncio.ensure_future(cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60))
     await asyncio.sleep(0.2)
-    await house.stub.StopRun(pb.StopRunRequest(), timeout=10)
-    run, events = await house.end(timeout_s=10)
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED and not steps_of_evaluations(events), run.message
     with pytest.raises(FailedPrecondition, match="ended"):
         await asking
 
 
-async def test_an_evaluation_can_be_asked_for_at_any_time(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.05))
-    await house.start(config(model, {"on_start": False}, run={"num_steps": 1000}))
-    await house.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+async def test_an_evaluation_can_be_requested_at_any_time(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
+    await cluster.start(config(model, {"on_start": False}, run={"num_steps": 1000}))
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
     answers = await asyncio.gather(
-        *(house.stub.Evaluate(pb.EvaluateRequest(), timeout=30) for _ in range(2)),
+        *(cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60) for _ in range(2)),
     )
     for answer in answers:
         assert answer.version.policy_version >= 2 and answer.num_prompts == NUM_PROMPTS == answer.num_scored, answer
         assert 0 <= answer.metrics["eval/pass_at_1"] <= 1
-    events = await house.until(lambda event: event.kind == "evaluation")
+    events = await cluster.until(lambda event: event.kind == "evaluation")
     assert events[-1].attributes["correct_rate"] == answers[0].metrics["eval/verifiable_correct_rate"]
     assert answers[0].metrics["eval/num_completions"] == NUM_PROMPTS
 
 
-async def test_a_run_without_questions_refuses_to_evaluate(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.05))
-    await house.start(arithmetic_config(model, run={"num_steps": 1000}))
+async def test_a_run_without_questions_refuses_to_evaluate(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}))
     with pytest.raises(FailedPrecondition, match=r"evaluation\.sources"):
-        await house.stub.Evaluate(pb.EvaluateRequest(), timeout=10)
+        await cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)
 
 
-async def test_a_resumed_run_repeats_no_evaluation_and_misses_none(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.02))
+async def test_a_resumed_run_repeats_no_evaluation_and_misses_none(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     settings = {"every_steps": 2}
-    await house.start(config(model, settings, run={"num_steps": 6}, checkpoint={"every_steps": 2}), run_id="again")
-    await house.until(lambda event: event.kind == "step" and event.attributes["step"] == 3)
-    await house.stub.StopRun(pb.StopRunRequest(), timeout=10)
-    await house.end()
-    await house.start({}, run_id="again", resume=True)
-    run, events = await house.end()
+    await cluster.start(config(model, settings, run={"num_steps": 6}, checkpoint={"every_steps": 2}), run_id="again")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 3)
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    await cluster.end()
+    await cluster.start({}, run_id="again", resume=True)
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     assert steps_of_evaluations(events) == [0, 2, 4, 6], kinds(events)
-    rows = [json.loads(line) for line in (house.data_dir / "again" / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (cluster.data_dir / "again" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "eval/num_prompts" in row] == [0, 2, 4, 6]
     assert [row["step"] for row in rows if "eval/num_prompts" not in row] == [1, 2, 3, 4, 5, 6]

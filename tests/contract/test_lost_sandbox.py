@@ -1,6 +1,6 @@
-"""A run whose code verifier loses its sandbox: real coordinator, real reward service, real sandboxes.
+"""Contract test of a run whose code verifier loses its sandbox.
 
-Learner and generator follow a script; `tests/acceptance/test_lost_sandbox.py` has real ones.
+The coordinator, the reward service and the sandboxes are real; the learner and the generator follow a script.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from services.reward.verifiers import code
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, worker_pb2
-from tests.scripted import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serve_worker
+from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serve_worker
 
 SERVICE = "shoal.v1.CoordinatorService"
 NUM_STEPS = 8
@@ -34,7 +34,7 @@ RESUME = "import sys; from services.coordinator.cli import main; sys.argv[1:] = 
 
 @asynccontextmanager
 async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A Python process of ours, ended with the block."""
+    """Runs a Python process until the end of the block."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,
@@ -51,7 +51,7 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.
 
 
 async def until_written(file: Path) -> str:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         text = ""
         while not text:
             await asyncio.sleep(0.05)
@@ -60,7 +60,7 @@ async def until_written(file: Path) -> str:
 
 
 async def until(stub: Any, wanted: str, **attributes: str) -> pb.RunEvent:
-    """The first event of a kind, in the run's history or to come."""
+    """Returns the first event of a kind, in the run's history or to come."""
     async for response in stub.WatchRun(pb.WatchRunRequest(), timeout=120):
         event = response.event
         if event.kind == wanted and all(event.attributes[name] == value for name, value in attributes.items()):
@@ -69,26 +69,26 @@ async def until(stub: Any, wanted: str, **attributes: str) -> pb.RunEvent:
 
 
 def lose_sandboxes(reward: int, bwrap: Path) -> None:
-    """Takes bubblewrap away, and ends what it runs."""
+    """Removes bubblewrap and kills the sandboxes that it runs."""
     bwrap.unlink()
     for child in psutil.Process(reward).children(recursive=True):
-        # What ran in one is gone with it, before its own turn.
+        # A process inside a sandbox may already have ended with it.
         with contextlib.suppress(psutil.NoSuchProcess):
             if child.name() == "bwrap":
                 child.kill()
 
 
-async def test_a_run_that_loses_its_sandbox_pauses_and_goes_on_without_losing_a_group(
+async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_group(
     model: Path, tmp_path: Path
 ) -> None:
-    if why := code.unavailable():
-        pytest.skip(f"no sandbox: {why}")
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
     real_bwrap = shutil.which("bwrap")
     assert real_bwrap is not None
     bwrap = tmp_path / "bin" / "bwrap"
     bwrap.parent.mkdir()
     bwrap.symlink_to(real_bwrap)
-    # Of the scripted generator's programs "1" and "0" are valid, and those with letters behind the digit are not.
+    # The scripted generator writes programs: "1" and "0" are valid, those with letters after the digit are not.
     row = {"messages": [{"role": "user", "content": "?"}], "ground_truth": ["assert True"], "dataset": "code"}
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for _ in range(50)))
@@ -116,7 +116,7 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_goes_on_without_losing_a_
             request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()))
             run_id = (await stub.StartRun(request, timeout=60)).run.run_id
             await until(stub, "step")
-            # What is being scored is scored before the sandbox goes; what comes after it finds none.
+            # Let the open completions finish before the sandbox disappears; later ones find no sandbox.
             generator.may_sample.clear()
             await asyncio.sleep(1.0)
             lose_sandboxes(reward.pid, bwrap)
@@ -126,7 +126,7 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_goes_on_without_losing_a_
             assert outage.attributes["verifier"] == "code", outage
             assert "bubblewrap is not installed" in outage.message and "shoal run resume" in outage.message, outage
             await until(stub, "state", state="PAUSED")
-            # What had been scored before may still be trained on; then nothing is.
+            # Groups that were scored before may still be trained on; after them, no step may start.
             await asyncio.sleep(1.0)
             num_batches = len(learner.batches)
             await asyncio.sleep(1.0)
@@ -152,5 +152,5 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_goes_on_without_losing_a_
     with sqlite3.connect(folder / run_id / "ledger.sqlite") as ledger:
         states = Counter(ledger.execute("SELECT state, drop_reason FROM groups").fetchall())
         numbers = [number for (number,) in ledger.execute("SELECT order_number FROM groups ORDER BY order_number")]
-    assert not [key for key in states if key[1] == "not_scored"], f"groups were lost to the outage: {states}"
+    assert not [key for key in states if key[1] == "not_scored"], f"groups were lost: {states}"
     assert numbers == list(range(len(numbers))), "an order number is missing"

@@ -1,50 +1,50 @@
-"""A second run on workers that served a first one and start over for it."""
+"""A second run on workers that served a first one and restart for it."""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
-from services.coordinator import fleet
+from services.coordinator.workers import fleet
+from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
-from shoal.worker.renewal import STARTING_OVER
-from tests.house import House, kinds
-from tests.scripted import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
 
 LEARNER, GENERATOR = worker_pb2.WORKER_KIND_LEARNER, worker_pb2.WORKER_KIND_GENERATOR
 
 
-def leaves(servicer: Any) -> asyncio.Event:
-    """Has a scripted worker, before it serves, start over at a Configure; set once it has said so."""
+def restart_at_configure(servicer: Any) -> asyncio.Event:
+    """Makes a scripted worker answer Configure with a restart. Returns an event that is set when it has done so."""
     left = asyncio.Event()
 
     async def configure(request: Any, context: Any) -> Any:
         left.set()
-        raise Unavailable("it starts over", reason=STARTING_OVER, retry_after_s=15)
+        raise Unavailable("it restarts", reason=ErrorReason.STARTING_OVER, retry_after_s=15)
 
     servicer.Configure = configure
     return left
 
 
-async def test_a_run_waits_for_every_worker_that_starts_over_for_it_and_loses_none(house: House, model: Path) -> None:
-    leaving = ScriptedGenerator(house.plane)
-    learner_left, generator_left = leaves(house.learner), leaves(leaving)
-    await house.add(LEARNER, house.learner, "learner-0")
-    await house.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
-    old_generator = await house.add(GENERATOR, leaving, "generator-0")
-    await house.add(GENERATOR, ScriptedGenerator(house.plane), "generator-1")
-    await house.start(arithmetic_config(model, coordinator={"worker_timeout_s": 3}))
-    async with asyncio.timeout(20):
+async def test_a_run_waits_for_every_worker_that_restarts_for_it_and_loses_none(cluster: Cluster, model: Path) -> None:
+    leaving = ScriptedGenerator(cluster.plane)
+    learner_left, generator_left = restart_at_configure(cluster.learner), restart_at_configure(leaving)
+    await cluster.add(LEARNER, cluster.learner, "learner-0")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
+    old_generator = await cluster.add(GENERATOR, leaving, "generator-0")
+    await cluster.add(GENERATOR, ScriptedGenerator(cluster.plane), "generator-1")
+    await cluster.start(arithmetic_config(model, coordinator={"worker_timeout_s": 3}))
+    async with asyncio.timeout(120):
         await asyncio.gather(learner_left.wait(), generator_left.wait())
-    await house.kill(old_generator, "generator-0")
-    await house.add(LEARNER, ScriptedLearner(house.plane), "learner-1")
-    await house.until(lambda event: event.kind == "worker_joined" and event.attributes["worker_id"] == "learner-1")
-    # Longer than the run waits for workers that are merely missing.
+    await cluster.kill(old_generator, "generator-0")
+    await cluster.add(LEARNER, ScriptedLearner(cluster.plane), "learner-1")
+    await cluster.until(lambda event: event.kind == "worker_joined" and event.attributes["worker_id"] == "learner-1")
+    # Longer than the run waits for workers that are missing.
     await asyncio.sleep(4)
-    assert (await house.run()).state == pb.RUN_STATE_STARTING, "it did not wait for its second generator"
-    await house.add(GENERATOR, ScriptedGenerator(house.plane), "generator-2")
-    run, events = await house.end()
+    assert (await cluster.run()).state == pb.RUN_STATE_STARTING, "the run did not wait for its second generator"
+    await cluster.add(GENERATOR, ScriptedGenerator(cluster.plane), "generator-2")
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     restarting = {e.attributes["worker_id"] for e in events if e.kind == "worker_restarting"}
     assert restarting == {"learner-0", "generator-0"}, kinds(events)
@@ -53,15 +53,15 @@ async def test_a_run_waits_for_every_worker_that_starts_over_for_it_and_loses_no
     assert joined == {"reward-0", "generator-1", "learner-1", "generator-2"}
 
 
-async def test_a_worker_that_does_not_come_back_is_lost_and_the_run_goes_on_without_it(
-    house: House, model: Path, monkeypatch: Any
+async def test_a_worker_that_does_not_come_back_is_lost_and_the_run_continues_without_it(
+    cluster: Cluster, model: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(fleet, "RESTART_TIMEOUT_S", 1.0)
-    leaving = ScriptedGenerator(house.plane)
-    leaves(leaving)
-    await house.add_all(ScriptedGenerator(house.plane), leaving)
-    await house.start(arithmetic_config(model))
-    run, events = await house.end()
+    leaving = ScriptedGenerator(cluster.plane)
+    restart_at_configure(leaving)
+    await cluster.add_all(ScriptedGenerator(cluster.plane), leaving)
+    await cluster.start(arithmetic_config(model))
+    run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     (lost,) = [event for event in events if event.kind == "worker_lost"]
     assert lost.attributes["worker_id"] == "generator-1" and "has not registered again" in lost.message, lost

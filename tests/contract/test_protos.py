@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
+
 PROTOS = sorted((ROOT / "proto" / "shoal" / "v1").glob("*.proto"))
 
 

@@ -1,20 +1,110 @@
-"""Processes of a real reward service's pool, killed at random; `tests/acceptance/test_reward_kills.py` has more."""
+"""Contract test: random kills of pool processes change no score of a real reward service."""
 
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.reward_client import reward_process
-from tests.reward_kills import check, volley
+from shoal.rollout import GroundTruth, Score, ScoreOutcome
+from tests.support.reward_client import RewardProcess, reward_process
 
+GROUP_SIZE = 20
 NUM_GROUPS = 60
+NUM_STREAMS = 16
+_SCHEMA = {"type": "object", "required": ["answer"]}
 
 
-async def test_kills_at_random_change_no_score_and_lose_no_completion(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class ScoringRound:
+    """The scores of all groups, and the number of processes killed meanwhile."""
+
+    scores: dict[str, list[Score]]
+    """Scores by group, in the order of arrival."""
+    num_kills: int
+
+
+async def score_groups(reward: RewardProcess, *, seed: int | None = None, gap: float = 150.0) -> ScoringRound:
+    """Scores all groups, several at once; with a `seed`, kills a pool process every `gap` completions on average.
+
+    Kills follow completions and not time, because on a busy machine no process would finish its start before a kill.
+    """
+    waiting = [(f"group-{number}", *_group(number)) for number in reversed(range(NUM_GROUPS))]
+    scores: dict[str, list[Score]] = {}
+    killed: list[int] = []
+
+    async def stream() -> None:
+        while waiting:
+            name, truth, texts = waiting.pop()
+            scores[name] = await reward.score([truth], texts)
+
+    async def kill() -> None:
+        chance = random.Random(seed)
+        status = await reward.status()
+        while True:
+            num_wanted = sum(status.num_scored.values()) + chance.expovariate(1 / gap)
+            while sum(status.num_scored.values()) < num_wanted:
+                await asyncio.sleep(chance.uniform(0.0, 0.02))
+                status = await reward.status()
+            if victims := [pid for pid in status.pool_pids if pid and pid not in killed]:
+                killed.append(chance.choice(victims))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(killed[-1], signal.SIGKILL)
+
+    killing = asyncio.create_task(asyncio.sleep(0) if seed is None else kill())
+    await asyncio.gather(*(stream() for _ in range(NUM_STREAMS)))
+    killing.cancel()
+    await asyncio.wait([killing])
+    return ScoringRound(scores, len(killed))
+
+
+def check(undisturbed: ScoringRound, disturbed: ScoringRound) -> str:
+    """Asserts that kills changed no score; returns a report of the completions that the pool failed."""
+    assert disturbed.scores.keys() == undisturbed.scores.keys()
+    num_failed = 0
+    for name, expected in undisturbed.scores.items():
+        counts = Counter(score.sample_index for score in disturbed.scores[name])
+        assert counts == Counter(range(GROUP_SIZE)), f"{name}: answered {counts}"
+        by_index = {score.sample_index: score for score in expected}
+        for score in disturbed.scores[name]:
+            if score.outcome is ScoreOutcome.FAILED:
+                num_failed += 1
+                detail = score.verifier_scores[0].detail
+                assert "process died (signal 9)" in detail and not score.reward, f"{name}: {score}"
+                continue
+            wanted = by_index[score.sample_index]
+            got = (score.outcome, score.reward)
+            assert got == (wanted.outcome, wanted.reward), f"{name}: {score}, undisturbed {wanted}"
+    total = GROUP_SIZE * len(undisturbed.scores)
+    assert num_failed <= total / 100, f"{num_failed} of {total} failed"
+    return f"{total} completions, {disturbed.num_kills} kills: {num_failed} failed; all others have the same scores"
+
+
+def _group(number: int) -> tuple[GroundTruth, list[str]]:
+    """Returns a label and its completions, correct and wrong ones; every sixth label is malformed."""
+    cases: list[tuple[str, Any, str, str]] = [
+        ("gsm8k", str(number), f"It is {number}.", f"It is {number + 1}."),
+        ("math", f"\\frac{{{number}}}{{7}}", f"$\\boxed{{{2 * number}/14}}$", f"$\\boxed{{{number}/8}}$"),
+        ("string_f1", "the red house", "a red house", "blue"),
+        ("json_schema", _SCHEMA, '{"answer": 5}', "[5]"),
+        ("exact_string", str(number), str(number), "no"),
+        ("gsm8k", "many", "It is 5.", "It is 6."),
+    ]
+    verifier, label, right, wrong = cases[number % len(cases)]
+    return GroundTruth(verifier, label), [wrong if index % 3 else right for index in range(GROUP_SIZE)]
+
+
+async def test_random_kills_change_no_score_and_lose_no_completion(tmp_path: Path) -> None:
     async with reward_process(tmp_path) as reward:
         await reward.configured(num_processes=2)
-        undisturbed = await volley(reward, num_groups=NUM_GROUPS)
-        disturbed = await volley(reward, num_groups=NUM_GROUPS, seed=1, gap=80)
-        assert disturbed.num_kills
+        undisturbed = await score_groups(reward)
+        disturbed = await score_groups(reward, seed=1)
+        assert disturbed.num_kills >= 4, f"only {disturbed.num_kills} kills"
         print(check(undisturbed, disturbed))
         restarts = (await reward.status()).num_pool_restarts
-        # A process that is killed as it ends the volley is counted when the pool sees it.
+        # The pool counts a kill at the very end of the round only when it notices the dead process.
         assert disturbed.num_kills - 2 <= restarts <= disturbed.num_kills, f"{restarts} restarts"

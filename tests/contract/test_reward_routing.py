@@ -1,4 +1,4 @@
-"""Groups on their way to reward services that are busy, that die, and of which there are several."""
+"""Contract tests of the routing of groups to reward services: busy ones, dying ones, and several at once."""
 
 import asyncio
 import time
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.events import EventLog
-from services.coordinator.fleet import Member
-from services.coordinator.rewards import GrowingGroup, Rewards
-from services.coordinator.workers import WorkerRecord
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.fleet import Member
+from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError
@@ -28,25 +28,27 @@ from shoal.v1.reward_pb2_grpc import (
     RewardServiceStub,
     add_RewardServiceServicer_to_server,
 )
+from tests.support.waiting import eventually
 
 NAME = "shoal.v1.RewardService"
 RETRY_AFTER_S = 0.4
 
 
 class Replica(RewardServiceServicer):
-    """Pays each completion its number, and can be told to refuse or to die after so many of a call."""
+    """A service that scores each completion with its number; it can refuse, die or hold calls by script."""
 
     def __init__(self) -> None:
         self.refuses_after: list[int] = []
-        """For each of the first calls: completions that it scores before it refuses the rest."""
+        """For each of the first calls: number of completions to score before refusing the rest."""
         self.dies_after: int | None = None
+        """Number of completions to score before the server stops."""
         self.holds: asyncio.Event | None = None
-        """Wait for this before a call ends."""
+        """Event to wait for before a call ends."""
         self.calls: list[list[int]] = []
-        """Of each call, the samples that it got."""
+        """Sample indices received, by call."""
         self.began: list[float] = []
         self.delivered: Counter[str] = Counter()
-        """Scores sent, by the completion's text."""
+        """Number of scores sent, by the text of the completion."""
         self.server: RpcServer
         self.stopping: asyncio.Task[None] | None = None
 
@@ -80,12 +82,12 @@ class Replica(RewardServiceServicer):
 
 
 class Replicas:
-    """What `Rewards` looks at of a fleet."""
+    """The part of a fleet that `RewardPool` uses."""
 
     def __init__(self, members: list[Member]) -> None:
         self.rewards = members
 
-    async def lost(self, member: Member, error: ShoalError) -> None:
+    async def report_lost(self, member: Member, error: ShoalError) -> None:
         if member in self.rewards:
             self.rewards.remove(member)
 
@@ -94,8 +96,8 @@ class Replicas:
 
 
 @asynccontextmanager
-async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[Rewards]:
-    """The router over services behind real gRPC."""
+async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[RewardPool]:
+    """Runs a `RewardPool` over services behind real gRPC."""
     async with AsyncExitStack() as stack:
         members = []
         for number, servicer in enumerate(servicers):
@@ -110,15 +112,15 @@ async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[Rewards]:
         events = EventLog(tmp_path / "events.jsonl")
         config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
         try:
-            yield Rewards(Replicas(members), events, config)  # type: ignore[arg-type]
+            yield RewardPool(Replicas(members), events, config)  # type: ignore[arg-type]
         finally:
             for servicer in servicers:
-                if getattr(servicer, "stopping", None) is None:  # gRPC does not bear to be stopped twice.
+                if getattr(servicer, "stopping", None) is None:  # A gRPC server must not be stopped twice.
                     await servicer.server.stop(0)
 
 
 def group_of(name: str, size: int) -> GrowingGroup:
-    """A group that is sampled; sample n is worth n."""
+    """Returns a complete group in which sample n is worth n."""
     group = GrowingGroup()
     for index in range(size):
         tokens = np.array([5], np.int32)
@@ -128,12 +130,12 @@ def group_of(name: str, size: int) -> GrowingGroup:
     return group
 
 
-async def score(rewards: Rewards, name: str, size: int, truth: GroundTruth | None = None) -> list[Score]:
+async def score(rewards: RewardPool, name: str, size: int, truth: GroundTruth | None = None) -> list[Score]:
     prompt = Prompt(f"{name}:0", np.zeros(0, np.int32), "", (truth or GroundTruth("gsm8k", "5"),))
     return list(await rewards.score(name, prompt, group_of(name, size), timeout_s=30.0))
 
 
-async def test_a_busy_service_is_asked_again_for_the_rest_and_not_before_it_said(tmp_path: Path) -> None:
+async def test_a_busy_service_is_retried_for_the_rest_and_not_before_its_retry_delay(tmp_path: Path) -> None:
     replica = Replica()
     replica.refuses_after = [3, 0, 4]
     async with routed(tmp_path, replica) as rewards:
@@ -141,11 +143,11 @@ async def test_a_busy_service_is_asked_again_for_the_rest_and_not_before_it_said
     assert [one.reward for one in scores] == list(range(10)), scores
     assert replica.calls == [[0, 1, 2], [], [3, 4, 5, 6], [7, 8, 9]]
     pauses = [later - earlier for earlier, later in zip(replica.began, replica.began[1:], strict=False)]
-    assert min(pauses) >= RETRY_AFTER_S, f"asked again after {min(pauses):.3f} s, told {RETRY_AFTER_S}"
-    assert rewards.occupancy.take().num_tokens == 10
+    assert min(pauses) >= RETRY_AFTER_S, f"retried after {min(pauses):.3f} s instead of {RETRY_AFTER_S}"
+    assert rewards.utilization.take().num_tokens == 10
 
 
-async def test_a_completion_that_no_message_holds_is_refused_at_once(tmp_path: Path) -> None:
+async def test_a_completion_larger_than_a_message_is_refused_at_once(tmp_path: Path) -> None:
     async with routed(tmp_path, Replica()) as rewards:
         group = GrowingGroup()
         tokens = np.array([5], np.int32)
@@ -157,7 +159,7 @@ async def test_a_completion_that_no_message_holds_is_refused_at_once(tmp_path: P
             await rewards.score("group-a", prompt, group, timeout_s=30.0)
 
 
-async def test_what_a_dying_replica_has_not_scored_is_scored_by_another_each_once(tmp_path: Path) -> None:
+async def test_another_replica_scores_once_each_completion_that_a_dying_one_left(tmp_path: Path) -> None:
     dying, other = Replica(), Replica()
     dying.dies_after = 3
     async with routed(tmp_path, dying, other) as rewards:
@@ -167,33 +169,29 @@ async def test_what_a_dying_replica_has_not_scored_is_scored_by_another_each_onc
     for number, scores in enumerate(by_group):
         assert [one.reward for one in scores] == list(range(8)), f"group {number}: {scores}"
     assert dying.delivered and other.delivered
-    # A score that was sent and never arrived is made again: it died with its connection.
+    # A score that was sent but lost with its connection is computed again.
     twice = {text for text, count in (dying.delivered + other.delivered).items() if count > 1}
     assert len(twice) <= 3 * len(dying.calls), twice
     assert sum((dying.delivered + other.delivered).values()) - len(twice) == 12 * 8
     assert "scored again elsewhere" in (tmp_path / "events.jsonl").read_text()
 
 
-async def test_groups_go_to_the_replica_with_the_fewest(tmp_path: Path) -> None:
+async def test_groups_go_to_the_replica_with_the_fewest_groups(tmp_path: Path) -> None:
     replicas = [Replica() for _ in range(3)]
-    go_on = asyncio.Event()
+    release = asyncio.Event()
     for replica in replicas:
-        replica.holds = go_on
+        replica.holds = release
     async with routed(tmp_path, *replicas) as rewards:
         scoring = [asyncio.create_task(score(rewards, f"g{number}", 2)) for number in range(9)]
-        async with asyncio.timeout(10):
-            num_calls = [len(replica.calls) for replica in replicas]
-            while sum(num_calls) < 9:
-                await asyncio.sleep(0.01)
-                num_calls = [len(replica.calls) for replica in replicas]
-        assert num_calls == [3, 3, 3]
-        go_on.set()
+        await eventually(lambda: sum(len(replica.calls) for replica in replicas) == 9)
+        assert [len(replica.calls) for replica in replicas] == [3, 3, 3]
+        release.set()
         await asyncio.gather(*scoring)
 
 
 @pytest.mark.parametrize("num_groups", [1, 4])
-async def test_groups_larger_than_the_queue_get_through(tmp_path: Path, num_groups: int) -> None:
-    """A real service with room for two: each call gets on, whatever the others do."""
+async def test_groups_larger_than_the_queue_are_scored(tmp_path: Path, num_groups: int) -> None:
+    """A real service has room for two completions; every call makes progress, whatever the others do."""
     service = RewardService()
     async with routed(tmp_path, service) as rewards:
         values = {
@@ -204,12 +202,8 @@ async def test_groups_larger_than_the_queue_get_through(tmp_path: Path, num_grou
         }
         stub = rewards._fleet.rewards[0].stub
         config = config_struct(parse_config(values))
-        await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="r", config=config), timeout=30)
-        async with asyncio.timeout(30):
-            state = service.status().state
-            while state != worker_pb2.WORKER_STATE_READY:
-                await asyncio.sleep(0.02)
-                state = service.status().state
+        await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="r", config=config), timeout=60)
+        await eventually(lambda: service.status().state == worker_pb2.WORKER_STATE_READY)
         truth = GroundTruth("gsm8k", "7")
         by_group = await asyncio.gather(*(score(rewards, f"g{n}", 12, truth) for n in range(num_groups)))
         await service.close()

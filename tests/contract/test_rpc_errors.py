@@ -1,4 +1,4 @@
-"""What a servicer raises is what the caller catches, for every shape of call."""
+"""Errors of a servicer reach the caller, for every shape of call."""
 
 import asyncio
 import base64
@@ -17,9 +17,9 @@ from shoal import errors
 from shoal.rpc.channel import connect
 from shoal.rpc.errors import TABLE
 from shoal.v1 import generator_pb2, generator_pb2_grpc, learner_pb2, learner_pb2_grpc, reward_pb2, reward_pb2_grpc
-from tests.serving import GENERATOR, LEARNER, REWARD, serving
+from tests.support.loopback import GENERATOR, LEARNER, REWARD, serving
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 class Failing(
@@ -27,7 +27,7 @@ class Failing(
     generator_pb2_grpc.GeneratorServiceServicer,
     learner_pb2_grpc.LearnerServiceServicer,
 ):
-    """Answers one message where it streams, then raises `error`."""
+    """Sends one message in a stream, then raises `error`."""
 
     error: BaseException
 
@@ -85,7 +85,7 @@ SHAPES = [unary_unary, unary_stream, stream_unary, stream_stream]
 
 @pytest.mark.parametrize("call", SHAPES)
 @pytest.mark.parametrize("kind", TABLE)
-async def test_every_error_crosses_every_shape_of_call(kind, call):
+async def test_every_error_reaches_the_caller_for_every_shape_of_call(kind, call):
     servicer = Failing()
     servicer.error = kind("größer als erlaubt\nzweite Zeile", reason="SOME_REASON", metadata={"run_id": "ü7"})
     async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
@@ -99,7 +99,7 @@ async def test_every_error_crosses_every_shape_of_call(kind, call):
 
 
 @pytest.mark.parametrize("call", SHAPES)
-async def test_violations_cross(call):
+async def test_violations_reach_the_caller(call):
     servicer = Failing()
     violations = (errors.FieldViolation("grpo.group_size", "must be at least 2 (given: 1)"),)
     servicer.error = errors.InvalidArgument("1 field is wrong", violations=violations)
@@ -110,7 +110,7 @@ async def test_violations_cross(call):
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.0, 2.5])
-async def test_a_delay_crosses_and_so_does_its_absence(retry_after_s):
+async def test_a_delay_reaches_the_caller_and_so_does_its_absence(retry_after_s):
     servicer = Failing()
     servicer.error = errors.ResourceExhausted("full", retry_after_s=retry_after_s)
     async with serving(servicer, REWARD) as address:
@@ -119,9 +119,9 @@ async def test_a_delay_crosses_and_so_does_its_absence(retry_after_s):
     assert raised.value.retry_after_s == retry_after_s
 
 
-async def test_a_peer_that_says_when_it_is_back_is_not_asked_again_before_the_caller_knows():
+async def test_grpc_does_not_retry_a_peer_that_sends_a_delay_with_unavailable():
     servicer = Failing()
-    servicer.error = errors.Unavailable("starting over", retry_after_s=15.0)
+    servicer.error = errors.Unavailable("restarting", retry_after_s=15.0)
     calls = []
 
     async def counted(request, context):
@@ -137,11 +137,11 @@ async def test_a_peer_that_says_when_it_is_back_is_not_asked_again_before_the_ca
         with pytest.raises(errors.Unavailable) as raised:
             await unary_unary(address)
         assert raised.value.retry_after_s is None
-    assert len(calls) == 1 + 5, f"{len(calls)} calls: gRPC repeats one that is safe 5 times, unless it is told not to"
+    assert len(calls) == 1 + 5, f"{len(calls)} calls: gRPC makes 5 attempts, but only one if a delay forbids retries"
 
 
 @pytest.mark.parametrize("call", SHAPES)
-async def test_a_defect_is_bland_on_the_wire_and_whole_in_the_log(call, caplog):
+async def test_a_defect_has_its_details_in_the_log_and_not_on_the_wire(call, caplog):
     servicer = Failing()
     servicer.error = KeyError("the password is swordfish")
     async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
@@ -151,12 +151,12 @@ async def test_a_defect_is_bland_on_the_wire_and_whole_in_the_log(call, caplog):
     assert "swordfish" in caplog.text
 
 
-async def test_a_handler_whose_work_is_cancelled_answers_at_once():
+async def test_a_handler_whose_work_is_canceled_answers_at_once():
     servicer = Failing()
     servicer.error = asyncio.CancelledError()
     async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
         for call in SHAPES:
-            with pytest.raises(errors.Aborted, match="was cancelled"):
+            with pytest.raises(errors.Aborted, match="was canceled"):
                 async with asyncio.timeout(TIMEOUT_S / 2):
                     await call(address)
 
@@ -174,7 +174,7 @@ class Refusing(learner_pb2_grpc.LearnerServiceServicer, reward_pb2_grpc.RewardSe
         yield reward_pb2.ScoreGroupResponse()
 
 
-async def test_a_caller_that_is_refused_in_mid_stream_hears_why():
+async def test_a_caller_that_is_refused_during_a_stream_gets_the_reason():
     async def many(message):
         for _ in range(500):
             yield message
@@ -263,7 +263,7 @@ async def run(*command):
     return Ran(process.returncode, out.decode(), err.decode())
 
 
-async def test_a_peer_that_is_not_there_is_unavailable_and_named():
+async def test_a_peer_that_does_not_exist_is_unavailable_and_named():
     with pytest.raises(errors.Unavailable, match=r"/shoal\.v1\.RewardService/ListVerifiers: 127\.0\.0\.1:1 "):
         await unary_unary("127.0.0.1:1")
     for call in (unary_stream, stream_unary, stream_stream):
@@ -271,21 +271,21 @@ async def test_a_peer_that_is_not_there_is_unavailable_and_named():
             await call("127.0.0.1:1")
 
 
-async def test_another_service_behind_the_address_is_said_so():
+async def test_the_error_for_another_service_at_the_address_is_unimplemented():
     async with serving(Failing(), GENERATOR) as address:
         with pytest.raises(errors.FailedPrecondition, match="does not offer") as raised:
             await unary_unary(address)
     assert raised.value.reason == "UNIMPLEMENTED"
 
 
-async def test_too_large_a_message_is_refused_with_both_sizes():
+async def test_the_refusal_of_a_large_message_names_both_sizes():
     async with serving(Failing(), REWARD) as address, connect(address, REWARD) as channel:
         stub = reward_pb2_grpc.RewardServiceStub(channel)
         with pytest.raises(errors.ResourceExhausted, match=r"5000005 vs\. 4194304"):
             await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="x" * 5_000_000), timeout=TIMEOUT_S)
 
 
-async def test_expected_errors_are_no_alarm_in_the_log(caplog):
+async def test_expected_errors_are_logged_as_info(caplog):
     servicer = Failing()
     async with serving(servicer, REWARD) as address:
         with caplog.at_level(logging.INFO, logger="shoal.rpc"):

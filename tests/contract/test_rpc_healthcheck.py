@@ -1,11 +1,11 @@
-"""What containers are watched with: a question to a real server, answered by an exit code."""
+"""The health check of containers, against a real server."""
 
 import asyncio
 import sys
 
 from shoal.rpc.server import RpcServer
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
-from tests.serving import REWARD
+from tests.support.loopback import REWARD
 
 
 async def healthcheck(*arguments: str) -> tuple[int | None, str]:
@@ -18,7 +18,7 @@ async def healthcheck(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, errors.decode()
 
 
-async def test_a_healthcheck_tells_a_process_that_lives_from_a_service_that_serves():
+async def test_a_healthcheck_distinguishes_a_live_process_from_a_service_that_serves():
     server = RpcServer(listen="127.0.0.1:0")
     server.add(add_RewardServiceServicer_to_server, RewardServiceServicer(), REWARD)
     await server.start()
@@ -36,7 +36,7 @@ async def test_a_healthcheck_tells_a_process_that_lives_from_a_service_that_serv
     assert (code, "UNAVAILABLE" in error) == (1, True), error
 
 
-async def test_a_healthcheck_needs_no_more_than_grpc():
+async def test_a_healthcheck_imports_only_grpc():
     program = (
         "import sys, shoal.rpc.healthcheck; "
         "print(*sorted({'torch', 'numpy', 'pydantic', 'opentelemetry', 'transformers'} & set(sys.modules)))"

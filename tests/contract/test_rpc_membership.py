@@ -1,4 +1,4 @@
-"""A worker and its coordinator find each other, in any order and after any restart."""
+"""Registration of a worker, in any order of starts and after any restart."""
 
 import asyncio
 import logging
@@ -10,14 +10,14 @@ from shoal import errors
 from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2
 from shoal.worker import membership
 from shoal.worker.membership import Membership
-from tests.scripted_worker import ScriptedWorker
-from tests.serving import COORDINATOR, REWARD, serving
+from tests.support.loopback import COORDINATOR, REWARD, serving
+from tests.support.worker_process import ScriptedWorker
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Registry(coordinator_pb2_grpc.CoordinatorServiceServicer):
-    """Knows who has registered since it started."""
+    """The registry of a coordinator, without leases."""
 
     def __init__(self, refusal=None):
         self.refusal = refusal
@@ -44,28 +44,28 @@ async def next_of(queue):
         return await queue.get()
 
 
-class Hearing(logging.Handler):
-    """Listens to the worker's log."""
+class LogRecorder(logging.Handler):
+    """Records the worker's log."""
 
     def __init__(self):
         super().__init__()
         self.records = []
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
 
     def emit(self, record):
         self.records.append(record)
-        self._news.set()
+        self._added.set()
 
-    async def hear(self, error):
+    async def wait_for(self, error):
         async with asyncio.timeout(TIMEOUT_S):
             while not any(error in vars(record).get("error", "") for record in self.records):
-                self._news.clear()
-                await self._news.wait()
+                self._added.clear()
+                await self._added.wait()
 
 
 @pytest.fixture
-async def hearing():
-    handler = Hearing()
+async def log_recorder():
+    handler = LogRecorder()
     log = logging.getLogger(membership.__name__)
     log.addHandler(handler)
     yield handler
@@ -82,7 +82,7 @@ async def kept(service, coordinator):
     await asyncio.wait([task])
 
 
-async def test_a_worker_says_who_it_is_and_how_it_is():
+async def test_a_worker_registers_and_reports_its_status():
     registry = Registry()
     async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
         registration = await next_of(registry.registrations)
@@ -104,33 +104,33 @@ async def test_heartbeats_come_several_times_in_a_lease(monkeypatch):
     assert registry.registrations.qsize() == 1, "a known worker registers once"
 
 
-async def test_a_change_of_state_is_told_at_once():
+async def test_a_change_of_state_is_reported_at_once(monkeypatch):
+    monkeypatch.setattr(membership, "HEARTBEAT_S", 3600.0)
     registry, worker = Registry(), ScriptedWorker()
     async with serving(registry, COORDINATOR) as address, kept(worker, address):
         await next_of(registry.heartbeats)
         worker.state = worker_pb2.WORKER_STATE_LOADING
-        async with asyncio.timeout(membership.HEARTBEAT_S / 2):
-            heartbeat = await registry.heartbeats.get()
+        heartbeat = await next_of(registry.heartbeats)
     assert heartbeat.status.state == worker_pb2.WORKER_STATE_LOADING
 
 
-async def test_a_worker_outlives_its_coordinator_and_registers_with_the_next(monkeypatch, hearing):
+async def test_a_worker_survives_its_coordinator_and_registers_with_the_next(monkeypatch, log_recorder):
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
     async with serving(Registry(), COORDINATOR) as address:
-        pass  # The port is free again: at first nobody is there.
+        pass  # The port is free again, and no coordinator answers yet.
     port = int(address.rpartition(":")[2])
     async with kept(ScriptedWorker(), address):
-        await hearing.hear(f"{address} cannot be reached")
+        await log_recorder.wait_for(f"{address} cannot be reached")
         for _ in range(2):
             registry = Registry()
             async with serving(registry, COORDINATOR, port=port):
                 await next_of(registry.registrations)
                 await next_of(registry.heartbeats)
-    warnings = [record for record in hearing.records if record.levelname == "WARNING"]
+    warnings = [record for record in log_recorder.records if record.levelname == "WARNING"]
     assert 1 <= len(warnings) <= 3, f"{len(warnings)} warnings: one for each absence, not for each heartbeat"
 
 
-async def test_a_worker_that_was_forgotten_registers_again(monkeypatch):
+async def test_a_worker_that_the_coordinator_does_not_know_registers_again(monkeypatch):
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
     registry = Registry()
     async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
@@ -141,7 +141,7 @@ async def test_a_worker_that_was_forgotten_registers_again(monkeypatch):
         await next_of(registry.heartbeats)
 
 
-async def test_a_worker_that_is_refused_gives_up():
+async def test_a_worker_that_is_refused_ends():
     registry = Registry(refusal=errors.InvalidArgument("address: 10.0.0.7:7001 is taken"))
     async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address) as task:
         with pytest.raises(errors.InvalidArgument, match="is taken"):
@@ -149,9 +149,9 @@ async def test_a_worker_that_is_refused_gives_up():
                 await task
 
 
-async def test_a_wrong_address_is_told_and_tried_on(monkeypatch, hearing):
+async def test_an_address_that_cannot_be_determined_is_logged_and_retried(monkeypatch, log_recorder):
     """Another service may answer there until the right one starts."""
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
     async with serving(ScriptedWorker(), REWARD) as address, kept(ScriptedWorker(), address) as task:
-        await hearing.hear(f"{address} does not offer")
+        await log_recorder.wait_for(f"{address} does not offer")
         assert not task.done()

@@ -1,4 +1,4 @@
-"""A trace goes on where a call arrives, and its spans end however the call does."""
+"""A trace continues in the called service, and its spans end however the call ends."""
 
 import asyncio
 import json
@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 
-from tests.collector import collecting
-from tests.serving import REWARD
+from tests.support.loopback import REWARD
+from tests.support.otlp_collector import collecting
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 CALLER = f"""
 import asyncio, contextlib, sys
@@ -28,15 +28,15 @@ async def main(address):
     async with connect(address, "{REWARD}") as channel:
         reward = reward_pb2_grpc.RewardServiceStub(channel)
         with trace.span(names.GROUP_SCORE, parent=traceparent):
-            scores = [s async for s in reward.ScoreGroup([pb.ScoreGroupRequest()] * 3, timeout=30)]
+            scores = [s async for s in reward.ScoreGroup([pb.ScoreGroupRequest()] * 3, timeout=60)]
             assert len(scores) == 3
         with trace.span(names.TRAIN_STEP, parent=traceparent), contextlib.suppress(DeadlineExceeded):
             await reward.ListVerifiers(pb.ListVerifiersRequest(), timeout=0.5)
         with trace.span(names.WEIGHTS_PUBLISH, parent=traceparent):
-            await reward.GetStatus(pb.RewardServiceGetStatusRequest(), timeout=30)
-            async for _ in reward.ScoreGroup(one_and_no_end(), timeout=30):
+            await reward.GetStatus(pb.RewardServiceGetStatusRequest(), timeout=60)
+            async for _ in reward.ScoreGroup(one_and_no_end(), timeout=60):
                 break
-        await asyncio.sleep(0.2)  # Lets the given-up call end on both sides.
+        await asyncio.sleep(0.2)  # Lets the abandoned call end on both sides.
 
 setup.setup("shoal-caller")
 asyncio.run(main(sys.argv[1]))
@@ -50,7 +50,7 @@ async def test_one_trace_spans_caller_and_service():
         pipe = asyncio.subprocess.PIPE
         options = ("--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0")
         worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.scripted_worker", *options), stdin=pipe, stdout=pipe, env=environment
+            *(sys.executable, "-m", "tests.support.worker_process", *options), stdin=pipe, stdout=pipe, env=environment
         )
         async with asyncio.timeout(TIMEOUT_S):
             address = json.loads(await worker.stdout.readline())["address"]
@@ -68,12 +68,12 @@ async def test_one_trace_spans_caller_and_service():
     calls = [span for span in collector.spans if span.name.startswith("shoal.v1.RewardService/")]
     assert {span.trace_id for span in (issue, score, step, publish, *calls)} == {issue.trace_id}
 
-    ok, cancelled, deadline_exceeded = "0", "1", "4"
+    ok, canceled, deadline_exceeded = "0", "1", "4"
     for around, method, at_client, at_server in (
         (score, "ScoreGroup", {ok}, {ok}),
-        (step, "ListVerifiers", {deadline_exceeded}, {cancelled}),
-        # The handler reads to the end of its requests, and does not learn that the caller had gone.
-        (publish, "ScoreGroup", {cancelled}, {ok, cancelled}),
+        (step, "ListVerifiers", {deadline_exceeded}, {canceled}),
+        # The handler reads to the end of its requests, and does not notice that the caller is gone.
+        (publish, "ScoreGroup", {canceled}, {ok, canceled}),
     ):
         (client,) = (span for span in calls if span.parent_id == around.span_id)
         (server,) = (span for span in calls if span.parent_id == client.span_id)
@@ -84,5 +84,5 @@ async def test_one_trace_spans_caller_and_service():
             assert span.is_error == (span.attributes["rpc.grpc.status_code"] != ok), span
 
     methods = {span.attributes["rpc.method"] for span in calls}
-    assert methods == {"ScoreGroup", "ListVerifiers"}, "calls repeated by a clock are not traced"
+    assert methods == {"ScoreGroup", "ListVerifiers"}, "periodic calls were traced"
     assert ("shoal-reward", "rpc.server.call.duration") in collector.metrics

@@ -16,14 +16,14 @@ from shoal import errors
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, reward_pb2_grpc
 from tests.contract.test_rpc_membership import Registry, next_of
-from tests.serving import COORDINATOR, REWARD, serving
+from tests.support.loopback import COORDINATOR, REWARD, serving
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 NOBODY = "127.0.0.1:1"
 
 
 class Running:
-    """A worker process and what it says."""
+    """A worker process and its output."""
 
     def __init__(self, process, serving):
         self.process = process
@@ -42,7 +42,7 @@ class Running:
 
 async def spawn(*arguments):
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "tests.scripted_worker", *arguments)
+    command = (sys.executable, "-m", "tests.support.worker_process", *arguments)
     return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
@@ -61,7 +61,7 @@ async def worker(*arguments):
             await process.wait()
 
 
-async def test_a_worker_comes_up_registers_and_shows_its_state_as_health():
+async def test_a_worker_starts_registers_and_shows_its_state_as_health():
     registry = Registry()
     async with serving(registry, COORDINATOR) as coordinator, worker("--coordinator", coordinator) as running:
         registration = await next_of(registry.registrations)
@@ -90,7 +90,7 @@ async def test_sigterm_lets_a_call_finish_and_closes_the_service():
         )
         assert await running.line() == "waiting"
         running.process.send_signal(signal.SIGTERM)
-        # Draining has begun once the worker takes no more calls.
+        # Draining has begun when the worker refuses calls.
         with pytest.raises(errors.Unavailable):
             async with asyncio.timeout(TIMEOUT_S):
                 while True:
@@ -130,7 +130,7 @@ async def test_a_worker_that_fails_for_good_exits_with_1():
     assert code == 1, err
 
 
-async def test_a_port_in_use_ends_a_worker_with_its_number():
+async def test_the_error_for_a_port_in_use_names_the_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -142,7 +142,7 @@ async def test_a_port_in_use_ends_a_worker_with_its_number():
     assert out.decode() == "closed\n", "it never served"
 
 
-async def test_a_metrics_port_in_use_ends_a_worker_with_its_number():
+async def test_the_error_for_a_metrics_port_in_use_names_the_port():
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -150,10 +150,10 @@ async def test_a_metrics_port_in_use_ends_a_worker_with_its_number():
         process = await spawn("--coordinator", NOBODY, "--listen", "127.0.0.1:0", "--metrics-port", f"{port}")
         _, err = await process.communicate()
     assert process.returncode == 1
-    assert f"cannot answer Prometheus on port {port}" in err.decode()
+    assert f"cannot serve Prometheus on port {port}" in err.decode()
 
 
-async def test_a_worker_that_the_coordinator_refuses_says_why():
+async def test_a_worker_that_the_coordinator_refuses_prints_the_reason():
     registry = Registry(refusal=errors.InvalidArgument("kind: must be set"))
     async with serving(registry, COORDINATOR) as coordinator, worker("--coordinator", coordinator) as running:
         code, err = await running.end()
@@ -164,7 +164,7 @@ async def test_a_worker_that_the_coordinator_refuses_says_why():
 async def test_a_worker_dies_with_the_process_that_started_it(tmp_path):
     start = f"""
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-m", "tests.scripted_worker", "--die-with-parent",
+child = subprocess.Popen([sys.executable, "-m", "tests.support.worker_process", "--die-with-parent",
                           "--coordinator", "{NOBODY}", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)
@@ -187,7 +187,7 @@ sys.stdin.read()
         os.close(watch)
 
 
-async def test_prometheus_and_the_log_file_hear_of_calls(tmp_path):
+async def test_prometheus_and_the_log_file_contain_calls(tmp_path):
     log = tmp_path / "logs" / "worker.log"
     options = ("--coordinator", NOBODY, "--metrics-port", "0", "--log-file", str(log))
     async with worker(*options) as running, connect(running.address, REWARD) as channel:

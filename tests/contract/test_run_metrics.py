@@ -1,4 +1,4 @@
-"""What a run reports is what docs/metrics.md says: nothing else, and nothing is missing."""
+"""A run reports exactly the metrics of docs/metrics.md."""
 
 import json
 from pathlib import Path
@@ -7,20 +7,20 @@ from shoal.config import parse_config
 from shoal.telemetry.run_metric_table import COORDINATOR, EVALUATION, TABLE
 from shoal.telemetry.run_metrics import missing, undocumented
 from shoal.v1 import coordinator_pb2 as pb
-from tests.house import House
-from tests.scripted import ScriptedGenerator, arithmetic_config
+from tests.support.cluster import Cluster
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
 
-async def test_metrics_jsonl_holds_the_names_of_the_table(house: House, model: Path) -> None:
-    await house.add_all(ScriptedGenerator(house.plane, delay_s=0.02))
+async def test_metrics_jsonl_holds_the_names_of_the_table(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     questions = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
     evaluation = questions | {"every_steps": 2, "samples_per_prompt": 3, "temperature": 1.0}
     settings = arithmetic_config(model, evaluation=evaluation)
     config = parse_config(settings)
-    await house.start(settings)
-    run, _ = await house.end()
+    await cluster.start(settings)
+    run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    rows = [json.loads(line) for line in (house.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
     assert [row.pop("step") for row in rows if "time/step" in row] == [1, 2, 3, 4, 5]
     for row in rows:
         row.pop("step", None)
@@ -29,7 +29,7 @@ async def test_metrics_jsonl_holds_the_names_of_the_table(house: House, model: P
         assert missing(row, config, sections) == [], row
         assert all(0 <= row[name] <= 1 for name in row if name.startswith("waiting/")), row
     steps = [row for row in rows if "time/step" in row]
-    # Sampled ahead, a step's groups may all have come before the step began.
+    # A step's groups may all have been sampled before the step began.
     for name in ("generator_tokens_per_second_step", "reward_tokens_per_second_step"):
         assert sum(row[name] for row in steps) > 0, f"{name}: {[row[name] for row in steps]}"
     assert undocumented(run.metrics, TABLE) == []

@@ -1,14 +1,14 @@
 """The compose stack, built and run: any start order, learning, deaths, and the end."""
 
 import os
-import socket
 import statistics
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.stack import ComposeStack, wait_until, why_not
+from tests.e2e.compose_stack import ComposeStack, wait_until, why_not
+from tests.support.local_stack import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600), pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
@@ -19,10 +19,7 @@ STOPPED_RUN = "stopped"
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ComposeStack]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    stack = ComposeStack(f"shoal-e2e-{os.getpid()}", port)
+    stack = ComposeStack(f"shoal-e2e-{os.getpid()}", free_port())
     stack.run("build")
     try:
         yield stack

@@ -1,4 +1,4 @@
-"""Numbers that other systems give: our own functions are checked against them.
+"""Golden vectors: values of other systems, which our functions must reproduce.
 
 The vectors stand beside the checkout, in `shared/golden` (its README says what each variant computes), or where the
 environment variable SHOAL_GOLDEN points. Tests that need them are skipped, with the reason, where they are not.
@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
 
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """One vector: inputs, what must come out, and how near."""
+    """One vector: inputs, expected values, and tolerance."""
 
     name: str
     variant: str
@@ -49,16 +49,16 @@ class GoldenCase:
 
 
 def as_array(values: Any) -> npt.NDArray[np.float64]:
-    """Nested lists to float64; null becomes NaN."""
+    """Converts nested lists to float64; null becomes NaN."""
     return np.array(values, dtype=np.float64) if not _has_null(values) else np.array(_with_nan(values), np.float64)
 
 
 def golden_folder() -> Path | None:
-    """Where the vectors are, or None."""
+    """Returns the folder of the vectors, or None."""
     given = os.environ.get("SHOAL_GOLDEN")
     if given:
         return Path(given)
-    folders = (parent / "shared" / "golden" for parent in _REPOSITORY.parents)
+    folders = (parent / "shared" / "golden" for parent in ROOT.parents)
     return next((folder for folder in folders if folder.is_dir()), None)
 
 

@@ -1,5 +1,7 @@
-"""Golden loss cases through the functions of the learner's step: from a case's settings to a configuration of ours, and
-from its matrices to the tokens of a mini-batch."""
+"""Golden loss cases run through the functions of the learner's step.
+
+A case's settings become our configuration, and its matrices the tokens of a mini-batch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.learner.completions import Completions
-from services.learner.correction import Correction
-from services.learner.loss import RowLoss, pick_tokens, row_loss
-from services.learner.loss_tokens import LossTokens
-from services.learner.mini_batch import MiniBatch, Survey, correct_step, keep_top_entropy, weigh_mini_batch
+from services.learner.loss.correction import Correction
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mini_batch import MiniBatch, Survey, correct_step, keep_top_entropy, weigh_mini_batch
+from services.learner.loss.objectives.completions import Completions
+from services.learner.loss.policy_loss import RowLoss, pick_tokens, row_loss
 from shoal.config import RunConfig, parse_config
 from tests.golden import GoldenCase, as_array
 
 
 def run_with(**sections: Mapping[str, Any]) -> RunConfig:
-    """A run with these tables; what is None is left at its default."""
+    """Makes the configuration of a run with these tables; fields that are None keep their defaults."""
     given = {
         name: {key: value for key, value in table.items() if value is not None} for name, table in sections.items()
     }
@@ -27,18 +29,18 @@ def run_with(**sections: Mapping[str, Any]) -> RunConfig:
 
 
 def aggregation_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Our fields for a case's way of averaging."""
+    """Translates a case's averaging into our fields."""
     mode = settings.get("aggregation", settings.get("mode"))
     divisor = settings.get("denominator", settings.get("max_completion_length"))
     counted = {"all": "count", "non-empty": "skip"}[settings.get("sequences_counted", "non-empty")]
-    # GMPO's loss is one for each sequence: the mean over its tokens is itself.
+    # GMPO has one loss for each sequence, which equals the mean over the sequence's tokens.
     ours = "seq-mean-token-mean" if mode == "mean over sequences" else mode
     return {"aggregation": ours, "denominator": divisor, "empty_sequences": counted}
 
 
 @dataclass
 class Matrices:
-    """A case's [B][T] inputs, and what became of them."""
+    """A case's [B][T] inputs, and the results of its step."""
 
     mask: Tensor
     logprobs: Tensor
@@ -47,7 +49,7 @@ class Matrices:
     result: RowLoss
 
     def spread(self, values_C: Tensor) -> Any:
-        """[C] values back to [B][T], 0 where nothing counts."""
+        """Converts [C] values back to [B][T], with 0 where no token counts."""
         matrix = torch.zeros(self.mask.shape, dtype=values_C.dtype)
         matrix[self.mask] = torch.zeros(int(self.mask.sum()), dtype=values_C.dtype).index_copy(
             0, self.result.tokens.where_C, values_C
@@ -64,7 +66,7 @@ class Matrices:
 
 
 def share(is_it: Tensor) -> float:
-    """Of tokens, those where it is so; 0 without tokens."""
+    """Returns the share of tokens where the flag is True; 0 without tokens."""
     return float(is_it.double().mean()) if len(is_it) else 0.0
 
 
@@ -77,7 +79,7 @@ def matrix_of(case: GoldenCase, name: str) -> Tensor:
 
 
 def tokens_of(case: GoldenCase, baseline: str) -> LossTokens:
-    """The tokens under the mask, with the log-probabilities named `baseline` as the behavior policy's."""
+    """Collects the tokens under the mask, with the log-probabilities named `baseline` as the behavior policy's."""
     mask = matrix_of(case, "mask").bool()
     rows = torch.arange(len(mask))[:, None].expand_as(mask)[mask]
     behavior = matrix_of(case, baseline)[mask]
@@ -93,7 +95,7 @@ def tokens_of(case: GoldenCase, baseline: str) -> LossTokens:
 
 
 def lose(case: GoldenCase, run: RunConfig, *, behavior: str = "old_logprobs") -> Matrices:
-    """Runs a case forward and backward, as the learner does a mini-batch of one row.
+    """Runs a case forward and backward, like a mini-batch of one row in the learner.
 
     The proximal log-probabilities are the case's `old_logprobs`.
     """

@@ -17,7 +17,7 @@ _BASELINES = {
     "group mean": "group_mean",
     "mean of the other": "leave_one_out",
     "batch mean": "batch_mean",
-    # Whitening takes the mean over tokens away.
+    # Whitening subtracts the mean over tokens.
     "batch token mean": "none",
     "length-weighted mean": "length_weighted",
     "reward of the greedy completion": "greedy",
@@ -40,8 +40,8 @@ def _meaning(words: str, meanings: Mapping[str, str]) -> str:
     return found
 
 
-def _spread(words: str, keys: tuple[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """ddof and eps of a standard deviation or a variance, from its words or from keys beside them."""
+def _spread(words: str, keys: tuple[str, str], explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads ddof and eps of a standard deviation or a variance, from its words or from explicit values."""
     options: dict[str, Any] = {}
     if found := re.search(r"ddof ([01])", words):
         options[keys[0]] = int(found[1])
@@ -49,11 +49,11 @@ def _spread(words: str, keys: tuple[str, str], given: Mapping[str, Any]) -> dict
         options[keys[1]] = float(found[1])
     elif "no eps" in words:
         options[keys[1]] = 0.0
-    return options | {key: value for key, value in given.items() if value is not None}
+    return options | {key: value for key, value in explicit.items() if value is not None}
 
 
 def _config(words: Mapping[str, Any]) -> AdvantageConfig:
-    """The options that say what a vector's own words say."""
+    """Translates the words of a vector into our options."""
     options: dict[str, Any] = {
         "baseline": _meaning(words.get("baseline", words.get("rule", "group mean")), _BASELINES)
         if not words.get("rule", "").startswith("all rewards")
@@ -70,42 +70,56 @@ def _config(words: Mapping[str, Any]) -> AdvantageConfig:
             options |= {"per_verifier": True, "scale": "group_std"}
         elif "whiten" in step:
             options["whiten"] = True
-    text = words.get("aggregation", "")
     if options.get("per_verifier"):
-        within, _, after = text.partition("weighted sum")
-        options |= _spread(within, ("std_ddof", "std_eps"), {})
-        if "over the batch" in after:
-            options |= {"batch_normalize": True} | _spread(after, ("", "batch_std_eps"), {})
-            options.pop("", None)
-        elif "whitened" in after:
-            options |= {"whiten": True} | _spread(after, ("whiten_ddof", "whiten_eps"), {})
+        options |= _per_verifier(words.get("aggregation", ""))
     if options.get("whiten"):
-        for step in words.get("order", ()):
-            if step.startswith("whiten"):
-                options |= _spread(step, ("whiten_ddof", "whiten_eps"), {})
-        options["whiten_ddof"] = words.get("variance_ddof", options.get("whiten_ddof", 1))
-        options["whiten_eps"] = words.get("eps", options.get("whiten_eps", 1e-8))
-        # A floor of the variance is nothing above it.
-        if "variance_floor" in words:
-            options["whiten_eps"] = 0.0
-    if "whiten_advantages" in words:
-        options["whiten"] = words["whiten_advantages"]
-        options["clip"] = words["advantage_clip"]
+        options |= _whitening(words, options)
     if words.get("normalise_over_batch"):
         options |= {"batch_normalize": True, "batch_std_eps": words["eps"]}
         options.pop("std_eps", None)
+    if "gamma" in words:
+        options["discount"] = words["gamma"]
+    return AdvantageConfig(**(options | _clips(words)))
+
+
+def _per_verifier(words: str) -> dict[str, Any]:
+    """Reads how the values of each verifier are normalized, and their sum."""
+    within, _, after = words.partition("weighted sum")
+    options = _spread(within, ("std_ddof", "std_eps"), {})
+    if "over the batch" in after:
+        options |= {"batch_normalize": True} | _spread(after, ("", "batch_std_eps"), {})
+        options.pop("", None)
+    elif "whitened" in after:
+        options |= {"whiten": True} | _spread(after, ("whiten_ddof", "whiten_eps"), {})
+    return options
+
+
+def _whitening(words: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads ddof and eps of the whitening; `options` has those of the aggregation."""
+    steps: dict[str, Any] = {}
+    for step in words.get("order", ()):
+        if step.startswith("whiten"):
+            steps |= _spread(step, ("whiten_ddof", "whiten_eps"), {})
+    options = {**options, **steps}
+    # A variance above its floor is unchanged.
+    eps = 0.0 if "variance_floor" in words else words.get("eps", options.get("whiten_eps", 1e-8))
+    return {"whiten_ddof": words.get("variance_ddof", options.get("whiten_ddof", 1)), "whiten_eps": eps}
+
+
+def _clips(words: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if "whiten_advantages" in words:
+        options |= {"whiten": words["whiten_advantages"], "clip": words["advantage_clip"]}
     clip = words.get("reward_clip")
     if isinstance(clip, list):
         options |= {"reward_min": clip[0], "reward_max": clip[1]}
     elif clip is not None:
         options["reward_clip"] = clip
-    if "gamma" in words:
-        options["discount"] = words["gamma"]
-    return AdvantageConfig(**options)
+    return options
 
 
 def _groups(inputs: Mapping[str, Any]) -> dict[tuple[int, ...], RewardGroup]:
-    """The samples of a vector by group: the samples' places, and what they earned."""
+    """Returns the groups of a vector, by the indices of their samples."""
     weights = tuple(inputs.get("reward_weights", ()))
     parts = [tuple(row) for row in inputs.get("rewards_per_function", ())]
     rewards = [weighted_sum(row, weights) for row in parts] if parts else list(inputs["rewards"])
@@ -117,34 +131,34 @@ def _groups(inputs: Mapping[str, Any]) -> dict[tuple[int, ...], RewardGroup]:
     else:  # Nothing is compared within groups.
         ids = list(range(count))
 
-    def of(key: str, places: tuple[int, ...]) -> tuple[Any, ...]:
-        return tuple(inputs[key][i] for i in places) if key in inputs else ()
+    def of(key: str, indices: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(inputs[key][i] for i in indices) if key in inputs else ()
 
     groups = {}
     for group_id in dict.fromkeys(ids):
-        places = tuple(i for i in range(count) if ids[i] == group_id)
-        groups[places] = RewardGroup(
-            rewards=tuple(rewards[i] for i in places),
-            parts=of("rewards_per_function", places),
+        indices = tuple(i for i in range(count) if ids[i] == group_id)
+        groups[indices] = RewardGroup(
+            rewards=tuple(rewards[i] for i in indices),
+            parts=of("rewards_per_function", indices),
             part_weights=weights,
-            num_tokens=of("completion_lengths", places),
-            greedy_reward=next(iter(of("greedy_rewards", places)), None),
+            num_tokens=of("completion_lengths", indices),
+            greedy_reward=next(iter(of("greedy_rewards", indices)), None),
         )
     return groups
 
 
 def _advantages(config: AdvantageConfig, groups: Mapping[tuple[int, ...], RewardGroup]) -> list[float]:
-    """One for each sample; 0 where there is no reward, which the coordinator would leave out."""
-    by_place = {
-        place: value
-        for places, values in zip(groups, completion_advantages(config, list(groups.values())), strict=True)
-        for place, value in zip(places, values, strict=True)
+    """Returns the advantage of each sample; 0 for one without a reward, which the coordinator would leave out."""
+    by_index = {
+        index: value
+        for indices, values in zip(groups, completion_advantages(config, list(groups.values())), strict=True)
+        for index, value in zip(indices, values, strict=True)
     }
-    present = [place for place in sorted(by_place) if by_place[place] is not None]
+    present = [index for index in sorted(by_index) if by_index[index] is not None]
     if config.batch_normalize:
-        (normalized,) = batch_normalized(config, [[by_place[place] or 0.0 for place in present]])
-        by_place |= dict(zip(present, normalized, strict=True))
-    return [by_place[place] or 0.0 for place in sorted(by_place)]
+        (normalized,) = batch_normalized(config, [[by_index[index] or 0.0 for index in present]])
+        by_index |= dict(zip(present, normalized, strict=True))
+    return [by_index[index] or 0.0 for index in sorted(by_index)]
 
 
 def _tokens(config: AdvantageConfig, inputs: Mapping[str, Any], advantages: list[float]) -> list[NDArray[np.float64]]:
@@ -162,17 +176,17 @@ def test_advantages_are_those_of_other_systems(case: GoldenCase) -> None:
 
 
 @golden_cases("advantages", only=("zero_variance_constant",))
-def test_equal_rewards_are_worth_exactly_nothing(case: GoldenCase) -> None:
+def test_equal_rewards_have_advantages_of_exactly_0(case: GoldenCase) -> None:
     assert not any(_advantages(_config(case.config), _groups(case.inputs)))
 
 
 @golden_cases("advantages", only=("zero_std_filter",))
-def test_groups_without_a_signal_are_told_by_kind(case: GoldenCase) -> None:
+def test_groups_without_a_signal_are_classified(case: GoldenCase) -> None:
     groups = _groups(case.inputs)
     rewards = [[reward for reward in group.rewards if reward is not None] for group in groups.values()]
-    most = case.config["max_possible_score"]
+    max_reward = case.config["max_possible_score"]
     kept = [has_signal(AdvantageConfig(), group) for group in groups.values()]
     assert kept == case.expected["keep_group"], f"kept {kept}"
-    kinds = [zero_signal_kind(values, most) for values in rewards]
+    kinds = [zero_signal_kind(values, max_reward) for values in rewards]
     assert kinds == case.expected["dropped_as"], f"dropped as {kinds}"
-    case.check("percent_solved", [solved_share(values, most) for values in rewards])
+    case.check("percent_solved", [solved_share(values, max_reward) for values in rewards])

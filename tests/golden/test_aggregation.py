@@ -1,4 +1,4 @@
-"""The ways of averaging, whole and in parts, against other systems' values."""
+"""Every aggregation, whole and in parts, against other systems' values."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from services.learner.loss import pick_tokens
-from services.learner.loss_tokens import LossTokens
-from services.learner.mini_batch import MiniBatch, weigh_mini_batch
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mini_batch import MiniBatch, weigh_mini_batch
+from services.learner.loss.policy_loss import pick_tokens
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import aggregation_of, matrix_of, run_with, tokens_of
 
@@ -21,7 +21,7 @@ def mini_batch_of(case: GoldenCase) -> tuple[MiniBatch, LossTokens]:
 
 
 def part_of_loss(mini_batch: MiniBatch, losses: torch.Tensor, rows: list[int]) -> float:
-    """What a forward over some of the sequences adds to the loss."""
+    """Returns the share of the loss that a forward over some of the sequences adds."""
     at = torch.nonzero(torch.isin(mini_batch.tokens.completions.index_C, torch.tensor(rows))).squeeze(1)
     return float((pick_tokens(mini_batch, at).factors_C * losses[at]).sum())
 
@@ -29,7 +29,7 @@ def part_of_loss(mini_batch: MiniBatch, losses: torch.Tensor, rows: list[int]) -
 @golden_cases("aggregation")
 def test_the_loss_is_the_sum_of_its_parts_however_it_is_cut(case: GoldenCase) -> None:
     mini_batch, tokens = mini_batch_of(case)
-    losses = tokens.behavior_logprobs_N  # The matrix under the mask: here it stands for the tokens' losses.
+    losses = tokens.behavior_logprobs_N  # The matrix under the mask contains the tokens' losses here.
     num_rows = tokens.completions.num
     case.check("loss", part_of_loss(mini_batch, losses, list(range(num_rows))))
     if "grad_loss_matrix" in case.expected:
@@ -46,7 +46,7 @@ def test_the_loss_is_the_sum_of_its_parts_however_it_is_cut(case: GoldenCase) ->
 
 
 def assert_differs_from_local_means(case: GoldenCase, number: str, found: float) -> None:
-    """Where a mean of local means would give another number, that number is not ours."""
+    """Asserts that our value is not the mean of local means, where that is another number."""
     wrong: dict[str, Any] = case.expected.get("wrong_mean_of_local_means") or {}
     value = wrong.get(number)
     if value is not None and abs(value - case.expected["loss"]) > 1e-3:

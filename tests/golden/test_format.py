@@ -5,5 +5,5 @@ from tests.golden import GoldenCase, golden_cases
 
 
 @golden_cases("other_verifiers", only=("r1_format",))
-def test_the_format_is_open_instructs(case: GoldenCase) -> None:
+def test_the_format_score_is_that_of_open_instruct(case: GoldenCase) -> None:
     case.check("score", case.config["reward"] * verify(case.inputs["response"], None).value)

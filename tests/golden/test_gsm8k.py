@@ -1,4 +1,4 @@
-"""Every gold solution of GSM8K's test set."""
+"""Scores of every gold solution of GSM8K's test set."""
 
 import json
 from pathlib import Path
@@ -17,13 +17,13 @@ def solutions() -> list[str]:
     return [json.loads(line)["answer"] for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_gold_solution_earns_its_own_answer() -> None:
+def test_every_gold_solution_scores_1_against_its_own_answer() -> None:
     wrong = [text for text in solutions() if gsm8k.verify(text, text.rpartition("####")[2]).value != 1]
     assert not wrong, f"{len(wrong)} of {len(solutions())}, first: {wrong[0]!r}"
 
 
 @pytest.mark.parametrize("distance", [1, 7, 100])
-def test_no_gold_solution_earns_the_answer_of_another(distance: int) -> None:
+def test_no_gold_solution_scores_against_the_answer_of_another(distance: int) -> None:
     texts = solutions()
     answers = [text.rpartition("####")[2].strip().replace(",", "") for text in texts]
     others = answers[distance:] + answers[:distance]

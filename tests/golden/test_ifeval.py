@@ -1,10 +1,10 @@
-"""Instruction checkers give the verdicts of open-instruct's."""
+"""Verdicts of instruction checkers against those of open-instruct."""
 
 import pytest
 
 from services.reward.verifiers.ifeval import verify
 from services.reward.verifiers.ifeval.arguments import Arguments
-from services.reward.verifiers.ifeval.catalogue import CONSTRAINTS
+from services.reward.verifiers.ifeval.catalog import CONSTRAINTS
 from services.reward.verifiers.ifeval.functions import FUNCTIONS
 from tests.golden import GoldenCase, golden_cases
 
@@ -12,8 +12,14 @@ pytest.importorskip("punkt")
 pytest.importorskip("langdetect")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loaded_models() -> None:
+    """Loads the models before any deadline starts: an interrupted load would break every later language test."""
+    verify.load()
+
+
 @golden_cases("ifeval", but=("IFEvalVerifier",))
-def test_a_response_follows_an_instruction_as_the_checker_says(case: GoldenCase) -> None:
+def test_an_instruction_checker_gives_open_instructs_verdict(case: GoldenCase) -> None:
     name = case.config["instruction_id"]
     constraint = (CONSTRAINTS if case.config["set"] == "IFEvalG" else FUNCTIONS)[name]
     got = constraint.follows(case.inputs["response"], Arguments(name, case.inputs["kwargs"]))

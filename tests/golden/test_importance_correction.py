@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from services.learner.completions import Completions
-from services.learner.correction import entropy_threshold, filter_statistic, off_policy_divergence
-from services.learner.mismatch import mismatch_metrics
-from services.learner.objectives.tokens import known_baseline
+from services.learner.loss.correction import entropy_threshold, filter_statistic, off_policy_divergence
+from services.learner.loss.mismatch import mismatch_metrics
+from services.learner.loss.objectives.completions import Completions
+from services.learner.loss.objectives.tokens import known_baseline
 from shoal.config import RunConfig
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import Matrices, aggregation_of, lose, matrix_of, run_with, share
@@ -24,7 +24,7 @@ def between(low: float | None, high: float | None, **fields: Any) -> dict[str, A
 
 
 def correction_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The `[correction]` table of a case, from its mode and bounds."""
+    """Returns the `[correction]` table of a case, from its mode and bounds."""
     mode = settings["mode"].replace("_", " ")
     cap_low, cap_high = settings.get("cap_low"), settings.get("cap_high")
     weight_high, clamp_high = (UNBOUNDED if most is None else most for most in (cap_high, settings.get("clamp_high")))
@@ -54,7 +54,7 @@ def correction_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rejection(option: str, thresholds: str) -> dict[str, Any]:
-    """One of verl's options. Its k1 is the logarithm of the inverse ratio, between the logarithms of its bounds."""
+    """Translates an option of verl. Its k1 bounds the logarithm of the inverse ratio by the logarithms of bounds."""
     level, statistic = option.rsplit("_", 1)
     bounds = [float(number) for number in str(thresholds).split("_")]
     level = LEVEL.get(level, level)
@@ -66,7 +66,7 @@ def rejection(option: str, thresholds: str) -> dict[str, Any]:
 
 
 def gate(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A bound on a divergence, of tokens or of their mean over the sequence."""
+    """Returns a filter that bounds a divergence, of tokens or of their mean over the sequence."""
     level = "token" if settings["level"] == "token" else "sequence_mean"
     most = settings["threshold"]
     if settings["statistic"].startswith("|"):
@@ -75,7 +75,7 @@ def gate(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loss_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The `[loss]` table of a case."""
+    """Returns the `[loss]` table of a case."""
     return aggregation_of({"aggregation": "token-mean"} | dict(settings)) | {
         "baseline": "proximal",
         "clip_low": settings.get("clip_low"),
@@ -94,7 +94,7 @@ def run_of(case: GoldenCase) -> RunConfig:
 
 
 class Outcome:
-    """What a case's step came to, in the case's words."""
+    """The results of a case's step, by the case's names."""
 
     def __init__(self, case: GoldenCase) -> None:
         self.case = case
@@ -102,7 +102,7 @@ class Outcome:
         self.behavior_name = case.config.get("compared_with", "rollout_logprobs")
         if self.behavior_name not in case.inputs:
             self.behavior_name = "old_logprobs"
-        # Some cases are of weights and masks alone: the loss then is whatever it is at the proximal policy.
+        # Some cases cover weights and masks alone: then any loss will do, here that at the proximal policy.
         inputs = {
             "logprobs": case.inputs["old_logprobs"],
             "advantages": [0.0] * len(case.inputs["mask"]),
@@ -121,7 +121,7 @@ class Outcome:
 
     @property
     def applied_weights(self) -> torch.Tensor:
-        """[N] with 0 for what a mask drops."""
+        """[N] the weights; 0 for tokens that a mask drops."""
         is_dropped = self.correction.is_dropped_C | ~self.step.mini_batch.is_kept_N
         return torch.where(is_dropped, 0.0, self.correction.weights_C)
 
@@ -131,7 +131,7 @@ class Outcome:
         return matrix.numpy()
 
     def of_sequences(self, values_N: torch.Tensor, empty: float) -> torch.Tensor:
-        """[B] what all tokens of a sequence share."""
+        """Returns the value that all tokens of a sequence share, [B]."""
         return self.tokens.completions.max(values_N).where(self.tokens.completions.num_tokens() > 0, empty)
 
     def statistic(self, number: int = 0) -> torch.Tensor:
@@ -139,7 +139,8 @@ class Outcome:
             self.run.correction.filters[number], self.proximal, self.behavior, self.tokens.completions
         )
 
-    def found(self, key: str) -> Any:
+    def result(self, key: str) -> Any:
+        """Returns our value of an expected result."""
         correction, completions = self.correction, self.tokens.completions
         keeps_apart = {"modified_mask", "kept_tokens"} & set(self.case.expected)
         gap = self.proximal - self.behavior
@@ -150,10 +151,8 @@ class Outcome:
                 return self.step.gradient
             case "weights":
                 return self.matrix(correction.weights_C if keeps_apart else self.applied_weights)
-            case "modified_mask":
-                return self.matrix(self.step.mini_batch.counts_N)
-            case "kept_tokens":
-                return self.matrix(~correction.is_dropped_C)
+            case "modified_mask" | "kept_tokens":
+                return self.matrix(self.mask_of(key))
             case "kept_sequences":
                 is_dropped = torch.zeros(len(self.tokens), dtype=torch.bool)
                 is_dropped[self.step.result.tokens.where_C] = self.step.result.is_dropped_C
@@ -171,15 +170,25 @@ class Outcome:
             case "entropy_threshold":
                 entropies = matrix_of(self.case, "entropies")[self.step.mask]
                 return entropy_threshold(entropies, self.run.loss.top_entropy_share)
+        return share(self.mask_of(key))
+
+    def mask_of(self, key: str) -> torch.Tensor:
+        """Returns the tokens that a mask shows or a fraction counts, [N] bool."""
+        correction = self.correction
+        match key:
+            case "modified_mask":
+                return self.step.mini_batch.counts_N
+            case "kept_tokens":
+                return ~correction.is_dropped_C
             case "clipped_fraction":
-                return share(correction.is_truncated_C)
+                return correction.is_truncated_C
             case "dropped_fraction" | "rejected_token_fraction":
-                return share(correction.is_dropped_C)
+                return correction.is_dropped_C
             case "dropped_low_fraction":
-                return share(correction.is_dropped_low_C)
+                return correction.is_dropped_low_C
             case "dropped_high_fraction":
-                return share(correction.is_dropped_C & ~correction.is_dropped_low_C)
-        raise AssertionError(f"{self.case.name}: nothing of ours is called {key}")
+                return correction.is_dropped_C & ~correction.is_dropped_low_C
+        raise AssertionError(f"{self.case.name}: there is no result {key}")
 
     def metrics(self) -> dict[str, float]:
         measured = mismatch_metrics(
@@ -215,7 +224,7 @@ def test_weights_masks_loss_and_gradient(case: GoldenCase) -> None:
         if key == "metrics":
             check_metrics(case, outcome.metrics())
         else:
-            case.check(key, outcome.found(key))
+            case.check(key, outcome.result(key))
 
 
 @golden_cases("importance_correction", only=("mismatch_metrics",))

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from services.learner.completions import Completions
-from services.learner.kl import token_kl
-from services.learner.objectives import PolicyTokens
+from services.learner.loss.kl import token_kl
+from services.learner.loss.objectives import PolicyTokens
+from services.learner.loss.objectives.completions import Completions
 from shoal.config.loss import KlConfig
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import matrix_of
@@ -17,7 +17,7 @@ OPEN_INSTRUCT = ("k1", "k2", "k3", "ratio_k1")
 
 
 def kl_config(settings: Mapping[str, Any]) -> KlConfig:
-    """Our table for a case's words: "k3+", "k1 value, off-policy k2 gradient", "output +-10" and the like."""
+    """Translates a case's words into our table: "k3+", "k1 value, off-policy k2 gradient", "output +-10" and so on."""
     name, clamps = settings["estimator"], settings["clamp"] or ""
     if numbered := re.fullmatch(r"open-instruct (\d)", name):
         estimator = OPEN_INSTRUCT[int(numbered[1])]

@@ -1,14 +1,14 @@
-"""Scores of mathematical answers, as math-verify and open-instruct give them."""
+"""Scores of mathematical answers against those of math-verify and open-instruct."""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
 
-from services.reward import math_equality
-from services.reward.math_text import hendrycks_form, last_boxed, minerva_form
-from services.reward.registry import VERIFIERS
-from services.reward.verdict import Unscorable
+from services.reward.common import math_equality
+from services.reward.common.math_text import hendrycks_form, last_boxed, minerva_form
+from services.reward.common.verdict import Unscorable
+from services.reward.verifiers.registry import VERIFIERS
 from tests.golden import GoldenCase, golden_cases
 
 
@@ -31,24 +31,24 @@ def test_math_agrees_with_math_verifys_own_suite(case: GoldenCase) -> None:
 
 
 @golden_cases("math_verify", only=("math_answer",))
-def test_math_says_what_both_systems_say_and_where_they_differ_that_it_is_right(case: GoldenCase) -> None:
+def test_math_scores_like_both_systems_and_where_they_differ_takes_the_higher_score(case: GoldenCase) -> None:
     agreed = case.expected["score"]
     wanted = max(case.expected["scores"][name] for name in ("open_instruct_math", "math_verify"))
     assert value("math", case) == (wanted if agreed is None else agreed), case.inputs
 
 
 @golden_cases("math_verify", only=("math_answer",))
-def test_strict_math_says_what_open_instruct_says_of_minervas_form(case: GoldenCase) -> None:
+def test_strict_math_scores_minervas_form_like_open_instruct(case: GoldenCase) -> None:
     assert value("strict_math", case) == case.expected["scores"]["open_instruct_strict_math"], case.inputs
 
 
 @golden_cases("math_verify", only=("gsm8k_last_number",))
-def test_gsm8k_compared_as_text_says_what_open_instruct_says(case: GoldenCase) -> None:
+def test_gsm8k_compared_as_text_scores_like_open_instruct(case: GoldenCase) -> None:
     assert value("gsm8k", case, equality="text") == case.expected["scores"]["open_instruct_gsm8k"], case.inputs
 
 
 @golden_cases("math_verify", only=("gsm8k_last_number",))
-def test_gsm8k_says_what_both_systems_say(case: GoldenCase) -> None:
+def test_gsm8k_scores_like_both_systems(case: GoldenCase) -> None:
     agreed = case.expected["score"]
     try:
         got = value("gsm8k", case)
@@ -59,12 +59,12 @@ def test_gsm8k_says_what_both_systems_say(case: GoldenCase) -> None:
 
 
 @golden_cases("math_verify", only=("hendrycks_strip_string",))
-def test_the_normal_form_of_maths_own_scorer(case: GoldenCase) -> None:
+def test_the_normal_form_is_that_of_the_math_datasets_scorer(case: GoldenCase) -> None:
     assert hendrycks_form(case.inputs["text"]) == case.expected["text"]
 
 
 @golden_cases("math_verify", only=("minerva_normalise",))
-def test_the_normal_form_of_minerva(case: GoldenCase) -> None:
+def test_the_minerva_form_is_that_of_minerva(case: GoldenCase) -> None:
     assert minerva_form(case.inputs["text"]) == case.expected["text"]
 
 

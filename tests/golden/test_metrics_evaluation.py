@@ -1,11 +1,11 @@
-"""The evaluation's part of metrics.json: pass@k."""
+"""Metrics of the evaluation (metrics.json): pass@k."""
 
 from shoal.grpo.pass_at_k import pass_at_k
 from tests.golden import GoldenCase, golden_cases
 
 
 @golden_cases("metrics", only=("pass_at_k",))
-def test_pass_at_k_is_what_other_systems_give(case: GoldenCase) -> None:
+def test_pass_at_k_equals_that_of_other_systems(case: GoldenCase) -> None:
     rates = pass_at_k([[bool(correct) for correct in answers] for answers in case.inputs["correct"]])
     for k, want in case.expected["unbiased"].items():
         got = rates[int(k)]

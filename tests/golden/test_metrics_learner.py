@@ -1,4 +1,4 @@
-"""The learner's part of metrics.json: learning rates, log-probabilities, entropies, the reference that follows."""
+"""Metrics of the learner (metrics.json): learning rates, log-probabilities, entropies, a reference that follows."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,33 +7,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from services.learner.batch import pack_for_rank, sequence_row
-from services.learner.logprobs import TokenScorer
-from services.learner.model import Policy
-from services.learner.reference import follow
-from services.learner.schedule import learning_rate
+from services.learner.engine.reference import follow
+from services.learner.engine.schedule import learning_rate
+from services.learner.model.logprobs import TokenScorer
+from services.learner.model.packing import pack_for_rank, sequence_row
+from services.learner.model.policy import Policy
 from shoal.config import RunConfig, parse_config
 from shoal.rollout import Completion, FinishReason, Rollout, TrainGroup, VersionSpan, WeightVersion
 from tests.golden import GoldenCase, golden_cases
 
 POLYNOMIAL_END = 1e-7
-"""What transformers lets a polynomial end at when it is not told."""
+"""The default final learning rate of a polynomial schedule in transformers."""
 
 
 def run_of(settings: Any) -> RunConfig:
-    """A run with the schedule that transformers was given."""
+    """Makes the configuration of a run with the schedule of a vector from transformers."""
     schedule, peak = settings["schedule"], settings["peak_learning_rate"]
     num_warmup, num_decay = settings.get("num_warmup_steps") or 0, settings.get("num_decay_steps")
     num_total = settings.get("num_training_steps")
     if settings.get("num_stable_steps") is not None:
         num_total = num_warmup + settings["num_stable_steps"] + num_decay
-    # Ratios here, rates there.
+    # Our field is a ratio, theirs a rate.
     end = settings.get("lr_end", POLYNOMIAL_END if schedule == "polynomial" else settings.get("min_lr"))
     floor = settings.get("min_lr_rate", settings.get("min_lr_ratio"))
     learner = {
         "learning_rate": peak,
         "lr_scheduler": schedule,
-        # transformers' "constant" has no warm-up, whatever it is given; ours refuses one.
+        # transformers' "constant" ignores a warm-up; ours refuses one.
         "warmup_steps": 0 if schedule == "constant" else num_warmup,
         "lr_num_cycles": settings.get("num_cycles"),
         "lr_min_ratio": floor if end is None else end / peak,
@@ -54,7 +54,7 @@ def test_the_rate_of_each_optimizer_step_is_that_of_transformers(case: GoldenCas
 
 
 def score(case: GoldenCase) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities and entropies by our output layer, which here passes on what it is given; and its input."""
+    """Returns log-probabilities and entropies by our output layer, which is the identity here, and its input."""
     logits = torch.tensor(case.inputs["logits"], dtype=torch.float32, requires_grad=True)
     labels = torch.tensor(case.inputs.get("labels", [0] * len(logits)))
     logprobs, entropies = scorer_of(logits.shape[1])(logits, labels, case.config["temperature"])
@@ -87,7 +87,7 @@ def test_the_entropy_of_each_token(case: GoldenCase) -> None:
 
 
 class Recorded(nn.Module):
-    """A language model that has the logits of one sequence: all of the policy but what the sequence decides."""
+    """A language model with fixed logits for one sequence."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()

@@ -1,16 +1,16 @@
-"""A step's part of metrics.json: means over tokens, and the gap between engine and learner."""
+"""Metrics of a step (metrics.json): means over tokens, and the gap between engine and learner."""
 
 import torch
 
-from services.learner.completions import Completions
-from services.learner.loss_tokens import LossTokens
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.objectives.completions import Completions
 from services.learner.metrics import SUMS, StepRecord, TokenSums, gap_metrics, step_metrics
 from tests.golden import GoldenCase, as_array, golden_cases
 
 
 @golden_cases("metrics", only=("token_weighted_metrics",))
 def test_means_are_over_tokens_however_they_were_split(case: GoldenCase) -> None:
-    """Each micro-batch is so many tokens that all have its values: their variance over tokens is that of the means."""
+    """All tokens of a micro-batch have its mean value, so the variance over tokens is that of the means."""
     record = StepRecord(losses=[0.0], grad_norms=[1.0], num_completions=1)
     names = ("tokens", "ratio", "policy_loss", "clip_fraction")
     for num_tokens, ratio, policy_loss, clipped in zip(*(case.inputs[name] for name in names), strict=True):

@@ -1,4 +1,4 @@
-"""Scores of text, length and form, as open-instruct and TRL give them."""
+"""Scores of text, length and form against those of open-instruct and TRL."""
 
 import math
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from services.reward.common.text import normalized, without_thinking
 from services.reward.compose import Composer, Output
-from services.reward.registry import VERIFIERS
 from services.reward.shaping import cosine_scaled_length
-from services.reward.text import normalized, without_thinking
+from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.composition import FormatRewardConfig
 from shoal.config.services import RewardConfig
 from shoal.rollout import FinishReason, GroundTruth, ScoreOutcome, VerifierScore
@@ -30,7 +30,7 @@ def test_text_is_compared_as_open_instruct_compares_it(case: GoldenCase) -> None
 
 
 @golden_cases("other_verifiers", only=("max_length", "up_to_max_length"))
-def test_length_is_paid_as_open_instruct_pays_it_and_not_clamped(case: GoldenCase) -> None:
+def test_length_is_rewarded_as_by_open_instruct_and_not_clamped(case: GoldenCase) -> None:
     tokens = [0] * case.inputs["completion_tokens"]
     options = {"max_length_tokens": case.config["max_length"]}
     got = value(case.config["verifier"], "x" * len(tokens), case.inputs["label"], tokens, **options)
@@ -48,7 +48,7 @@ def test_thoughts_at_the_start_are_found_as_trl_finds_them(case: GoldenCase) -> 
 
 
 @golden_cases("other_verifiers", only=("soft_overlong_punishment",))
-def test_overlong_completions_are_punished_as_by_trl(case: GoldenCase) -> None:
+def test_overlong_completions_are_penalized_as_by_trl(case: GoldenCase) -> None:
     tokens = [0] * case.inputs["completion_tokens"]
     config = case.config
     options = {"max_length_tokens": config["max_completion_length"], "soft_cache_tokens": config["soft_cache"]}
@@ -57,7 +57,7 @@ def test_overlong_completions_are_punished_as_by_trl(case: GoldenCase) -> None:
 
 
 @golden_cases("other_verifiers", only=("repetition_penalty",))
-def test_repetition_is_punished_as_by_trl(case: GoldenCase) -> None:
+def test_repetition_is_penalized_as_by_trl(case: GoldenCase) -> None:
     tokens = case.inputs["token_ids"]
     options = {name: case.config[name] for name in ("ngram_size", "max_penalty")}
     got = value("repetition_penalty", "x" * len(tokens), "", tokens, **options)
@@ -65,7 +65,7 @@ def test_repetition_is_punished_as_by_trl(case: GoldenCase) -> None:
 
 
 @golden_cases("other_verifiers", only=("cosine_scaled_length",))
-def test_length_and_correctness_are_paid_as_by_trl(case: GoldenCase) -> None:
+def test_length_and_correctness_are_rewarded_as_by_trl(case: GoldenCase) -> None:
     got = cosine_scaled_length(
         case.inputs["correct"],
         case.inputs["completion_tokens"],
@@ -114,7 +114,7 @@ def test_rewards_are_composed_as_by_open_instruct(case: GoldenCase) -> None:
 
 
 def _reward_config(config: Mapping[str, Any]) -> RewardConfig:
-    """open-instruct's flags as ours."""
+    """Translates open-instruct's flags into our table."""
     form = {
         "kind": "r1" if config["apply_r1_style_format_reward"] else "none",
         "mode": "add" if config["additive_format_reward"] else "gate",

@@ -1,10 +1,10 @@
-"""The program in a completion, as open-instruct finds it."""
+"""The program in a completion, against open-instruct's."""
 
-from services.reward.verifiers.code_text import program_text
+from services.reward.common.code_text import program_text
 from tests.golden import GoldenCase, golden_cases
 
 
 @golden_cases("other_verifiers", only=("extract_code",))
-def test_the_program_is_what_open_instruct_takes_from_the_completion(case: GoldenCase) -> None:
+def test_the_program_is_the_one_that_open_instruct_extracts(case: GoldenCase) -> None:
     got = program_text(case.inputs["text"])
     assert got == case.expected["code"], f"{case.name}: {got!r}, wanted {case.expected['code']!r}"

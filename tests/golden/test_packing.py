@@ -1,4 +1,4 @@
-"""How rows are packed and ranks are balanced, against other systems' numbers and the best that is possible."""
+"""Packing of rows and balance of ranks, against other systems' numbers and the best possible ones."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,13 @@ from tests.golden import GoldenCase, golden_cases
 
 
 def _plan(case: GoldenCase) -> PackingPlan:
-    """Each sample is a group of its own: it stays together in one row."""
+    """Plans rows with one group for each sample, so that a sample stays in one row."""
     groups = [GroupLengths(prompt, (done,)) for prompt, done in case.inputs["prompt_and_completion_lengths"]]
     return plan_packing(groups, max_tokens=case.config["pack_length"], num_ranks=case.config["min_num_packs"])
 
 
 @golden_cases("packing", only=("small_exact",))
-def test_few_samples_are_packed_into_as_few_rows_as_can_be(case: GoldenCase) -> None:
+def test_few_samples_are_packed_into_as_few_rows_as_possible(case: GoldenCase) -> None:
     num_rows, optimum = _plan(case).num_rows, case.expected["optimal_bins"]
     assert num_rows == optimum, f"{num_rows} rows, {optimum} would do"
 
@@ -49,12 +49,15 @@ def test_ranks_are_balanced_as_well_as_by_differencing_or_better(case: GoldenCas
 
 
 @golden_cases("packing", only=("layout",))
-def test_a_row_holds_its_samples_end_to_end(case: GoldenCase) -> None:
-    """The arrays of a row, for the samples that stand in it in the vector. Tokens are left as the engine gave them:
-    none of a completion is padding, so those cases' pad tokens go before."""
+def test_a_row_contains_its_samples_end_to_end(case: GoldenCase) -> None:
+    """Checks the arrays of a row with the vector's samples.
+
+    Completions contain no padding here: the engine's tokens are unchanged. So the pad tokens of these cases are removed
+    first.
+    """
     torch = pytest.importorskip("torch")
-    from services.learner.batch import pack_row, token_starts
-    from services.learner.loss_tokens import LossTokens
+    from services.learner.loss.loss_tokens import LossTokens
+    from services.learner.model.packing import pack_row, token_starts
 
     pad = case.config["pad_token_id"]
     groups = []

@@ -13,7 +13,7 @@ ESTIMATORS = ("k1", "k2", "k3", "ratio_k1")
 
 
 def options_of(case: GoldenCase) -> dict[str, Any]:
-    """The `[loss]` table of a case, but for the averaging."""
+    """Returns the `[loss]` table of a case, without the averaging."""
     settings, objective = case.config, OBJECTIVE.get(case.config["loss"], case.config["loss"])
     options = {"objective": objective, "entropy_coef": settings.get("entropy_coef")}
     for key in ("clip_low", "clip_high", "dual_clip"):
@@ -33,7 +33,7 @@ def options_of(case: GoldenCase) -> dict[str, Any]:
 
 
 def cispo_bounds(lower: float | None, upper: float, *, is_cap: bool) -> dict[str, Any]:
-    """Bounds of the ratio itself; TRL's form is a cap, with its own way of counting what was clipped."""
+    """Translates bounds of the ratio itself; TRL's form is a cap, which counts clipped tokens differently."""
     if is_cap:
         return {"cispo_cap": upper}
     if lower is None:
@@ -42,7 +42,7 @@ def cispo_bounds(lower: float | None, upper: float, *, is_cap: bool) -> dict[str
 
 
 def kl_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The `[kl]` table of a case."""
+    """Returns the `[kl]` table of a case."""
     if "kl" not in settings:
         return {}
     if "open_instruct_kl_estimator" in settings:
@@ -61,7 +61,7 @@ def run_of(case: GoldenCase) -> RunConfig:
 
 
 def unweighted_loss(outcome: Matrices, run: RunConfig) -> Any:
-    """Each token's loss before averaging."""
+    """Returns the loss of each token before averaging."""
     loss = outcome.result.policy_loss_C
     if outcome.result.kl_C is not None:
         loss = loss + run.kl.coef * outcome.result.kl_C

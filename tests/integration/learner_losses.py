@@ -10,14 +10,14 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from services.learner.deepspeed_engine import full_gradients
-from services.learner.launch import limit_threads
+from services.learner.commands import LearnerCommands
+from services.learner.engine.deepspeed_engine import full_gradients
 from services.learner.learner import Learner
-from services.learner.mini_batch import needs_survey, plan_mini_batches
-from services.learner.rank import LearnerRank
-from services.learner.ranks import Ranks
-from tests.loss_variants import variant_config, varied_groups
-from tests.train_batches import make_batch, make_groups
+from services.learner.loss.mini_batch import needs_survey, plan_mini_batches
+from services.learner.ranks.launch import limit_threads
+from services.learner.ranks.process_group import ProcessGroup
+from tests.support.loss_variants import variant_config, varied_groups
+from tests.support.train_batches import make_batch, make_groups
 
 STAGE = 2
 
@@ -25,23 +25,23 @@ STAGE = 2
 def main() -> None:
     limit_threads(1)
     folder = Path(sys.argv[1])
-    rank = LearnerRank(Ranks.connect(), folder)
-    output = folder / str(rank.ranks.size)
+    commands = LearnerCommands(ProcessGroup.connect(), folder)
+    output = folder / str(commands.process_group.size)
     output.mkdir(exist_ok=True)
-    results = {variant: exercise(rank, folder, output, variant) for variant in sys.argv[2:]}
-    results["nothing left"] = reject_everything(rank, folder)
-    if rank.ranks.rank == 0:
+    results = {variant: exercise(commands, folder, output, variant) for variant in sys.argv[2:]}
+    results["nothing left"] = reject_everything(commands, folder)
+    if commands.process_group.rank == 0:
         (output / "result.json").write_text(json.dumps(results))
-    rank.ranks.leave()
+    commands.process_group.leave()
 
 
-def exercise(rank: LearnerRank, folder: Path, output: Path, variant: str) -> dict[str, Any]:
-    """The gradient of one mini-batch, and two steps of two mini-batches and two epochs each."""
+def exercise(commands: LearnerCommands, folder: Path, output: Path, variant: str) -> dict[str, Any]:
+    """Records the gradient of one mini-batch, and takes two steps of two mini-batches and two epochs each."""
     whole = variant_config(folder / "model", variant)
     grpo = {"groups_per_step": 4, "num_mini_batches": 2, "num_epochs": 2}
     learner_table = whole.learner.model_dump() | {"zero_stage": STAGE}
-    rank.configure("run", variant_config(folder / "model", variant, grpo=grpo, learner=learner_table))
-    learner = rank.learner
+    commands.configure("run", variant_config(folder / "model", variant, grpo=grpo, learner=learner_table))
+    learner = commands.learner
     record_gradient(learner, whole, output / f"{variant}.safetensors")
     steps = [
         learner.step(make_batch(f"step-{number}", learner.version, groups=varied_groups(seed=number)))
@@ -54,22 +54,22 @@ def exercise(rank: LearnerRank, folder: Path, output: Path, variant: str) -> dic
     }
 
 
-def reject_everything(rank: LearnerRank, folder: Path) -> dict[str, Any]:
-    """A step all of whose tokens fail a filter that rejects."""
+def reject_everything(commands: LearnerCommands, folder: Path) -> dict[str, Any]:
+    """Takes a step whose tokens all fail a filter that rejects."""
     filters = [{"level": "sequence_mean", "statistic": "k2", "high": 1e-12, "reject": True}]
-    rank.configure("run", variant_config(folder / "model", "icepop", correction={"filters": filters}))
-    step = rank.learner.step(make_batch("step", rank.learner.version, groups=make_groups()))
-    return {"applied": step.applied, "reason": step.skip_reason, "version": rank.learner.version.policy_version}
+    commands.configure("run", variant_config(folder / "model", "icepop", correction={"filters": filters}))
+    step = commands.learner.step(make_batch("step", commands.learner.version, groups=make_groups()))
+    return {"applied": step.applied, "reason": step.skip_reason, "version": commands.learner.version.policy_version}
 
 
 def record_gradient(learner: Learner, whole: Any, path: Path) -> None:
-    """Writes the whole gradient of a recorded batch, taken as one mini-batch, which is then dropped."""
+    """Writes the whole gradient of a fixed batch, as one mini-batch, and then drops it."""
     groups = varied_groups()
     survey = learner.survey(groups, 0.9) if needs_survey(whole) else None
     (mini_batch,) = plan_mini_batches(groups, survey, whole)
     learner.accumulate_gradient(mini_batch, 0.9)
     gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
-    if learner.ranks.rank == 0:
+    if learner.process_group.rank == 0:
         save_file(gradients, path)
     learner.engine.step(0.0, refuse=True)
 

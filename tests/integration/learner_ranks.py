@@ -1,4 +1,4 @@
-"""One rank of a learner that goes through its paces; started by test_learner_ranks.py, alone or with others.
+"""One rank of a learner that does each of its tasks once; started by test_learner_ranks.py, alone or with others.
 
 Usage: python learner_ranks.py FOLDER ZERO_STAGE... Writes to FOLDER/stage-<n>-of-<ranks>: gradient.safetensors and
 result.json.
@@ -12,29 +12,29 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from services.learner.deepspeed_engine import full_gradients
-from services.learner.launch import limit_threads
+from services.learner.commands import LearnerCommands
+from services.learner.engine.deepspeed_engine import full_gradients
 from services.learner.learner import Learner
-from services.learner.mini_batch import plan_mini_batches
-from services.learner.rank import LearnerRank
-from services.learner.ranks import Ranks
+from services.learner.loss.mini_batch import plan_mini_batches
+from services.learner.ranks.launch import limit_threads
+from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import parse_config
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import int32_to_wire
-from tests.train_batches import make_batch, make_groups, with_behavior
+from tests.support.train_batches import make_batch, make_groups, with_behavior
 
 
 def main() -> None:
     limit_threads(2)
     folder = Path(sys.argv[1])
-    rank = LearnerRank(Ranks.connect(), folder)
+    commands = LearnerCommands(ProcessGroup.connect(), folder)
     for stage in map(int, sys.argv[2:]):
-        result = exercise(rank, folder, stage)
-        if rank.ranks.rank == 0:
-            (output_of(folder, stage, rank.ranks.size) / "result.json").write_text(json.dumps(result))
-        rank.learner.engine.close()
-    rank.ranks.leave()
+        result = exercise(commands, folder, stage)
+        if commands.process_group.rank == 0:
+            (output_of(folder, stage, commands.process_group.size) / "result.json").write_text(json.dumps(result))
+        commands.learner.engine.close()
+    commands.process_group.leave()
 
 
 def output_of(folder: Path, stage: int, num_ranks: int) -> Path:
@@ -43,8 +43,8 @@ def output_of(folder: Path, stage: int, num_ranks: int) -> Path:
     return output
 
 
-def exercise(rank: LearnerRank, folder: Path, stage: int) -> dict[str, Any]:
-    """Everything that a learner does, once; what came of it."""
+def exercise(commands: LearnerCommands, folder: Path, stage: int) -> dict[str, Any]:
+    """Does each task of a learner once; returns the results."""
     config = parse_config(
         {
             "model": {"path": str(folder / "model")},
@@ -60,14 +60,16 @@ def exercise(rank: LearnerRank, folder: Path, stage: int) -> dict[str, Any]:
             },
         }
     )
-    rank.configure(f"run-{stage}-{rank.ranks.size}", config)
-    learner = rank.learner
-    result: dict[str, Any] = {"gradient_norm": record_gradient(learner, output_of(folder, stage, rank.ranks.size))}
+    commands.configure(f"run-{stage}-{commands.process_group.size}", config)
+    learner = commands.learner
+    result: dict[str, Any] = {
+        "gradient_norm": record_gradient(learner, output_of(folder, stage, commands.process_group.size))
+    }
 
     first = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
     result["first"] = first.metrics
     result["version"] = learner.version.policy_version
-    saved = rank.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
+    saved = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
     result["files"] = [file.path for file in saved]
 
     before = weights_of(learner)
@@ -83,25 +85,25 @@ def exercise(rank: LearnerRank, folder: Path, stage: int) -> dict[str, Any]:
         files=[learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved],
         attempt=1,
     )
-    result["restored"] = str(rank.load_checkpoint(request))
+    result["restored"] = str(commands.load_checkpoint(request))
     result["restored_changed_weights"] = not torch.equal(before, weights_of(learner))
     result["second_again"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
 
     canary = weights_pb2.Canary(token_ids=int32_to_wire(make_groups()[0].prompt_token_ids))
-    sent = rank.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1, canary=canary), None)
+    sent = commands.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1, canary=canary), None)
     assert sent.canary_logprobs is not None
     result["canary"] = sent.canary_logprobs.tolist()
-    result["export"] = str(rank.export_model())
-    result["reset"] = str(rank.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
+    result["export"] = str(commands.export_model())
+    result["reset"] = str(commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
     return result
 
 
 def record_gradient(learner: Learner, output: Path) -> float:
-    """Writes the whole gradient of a recorded batch, which is then dropped."""
+    """Writes the whole gradient of a fixed batch, and then drops it."""
     (mini_batch,) = plan_mini_batches(make_groups(num_groups=4, group_size=5), None, learner.config)
     learner.accumulate_gradient(mini_batch, temperature=0.9)
     gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
-    if learner.ranks.rank == 0:
+    if learner.process_group.rank == 0:
         save_file(gradients, output / "gradient.safetensors")
     learner.engine.step(0.0, refuse=True)
     assert learner.version == WeightVersion(0, 0)

@@ -1,14 +1,12 @@
-"""Real DeepSpeed on one, two and three ranks: a way to configure the loss has one gradient, and trains.
+"""Real DeepSpeed on one and three ranks: each variant of the loss has the same gradient and trains.
 
-These are the ways that use every part of the loss; tests/acceptance/test_learner_losses.py takes all of them.
+Four groups on three ranks: shares are unequal. test_learner_ranks.py has two ranks, and
+tests/unit/services/learner/loss/test_policy_loss.py has all variants.
 """
 
 import json
 import math
-import os
-import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +14,29 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.loss_variants import CORE
-from tests.tiny_model import make_tiny_model
+from tests.support.loss_variants import CORE
+from tests.support.processes import run_together
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).with_name("learner_losses.py")
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-RANKS = (1, 2, 3)
+RANKS = (1, 3)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of learners with each number of ranks, which have trained with each variant side by side."""
     folder = tmp_path_factory.mktemp("losses")
-    train(folder, CORE)
-    return folder
-
-
-def train(folder: Path, variants: Iterable[str]) -> None:
-    """Lets learners of one, two and three ranks train with each variant, and leave what they did in a folder."""
     make_tiny_model(folder / "model")
-    for num_ranks in RANKS:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-        command = [sys.executable, *launcher, str(SCRIPT), str(folder), *variants]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
+    run_together(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)),
+            *(str(SCRIPT), str(folder), *CORE),
+        ]
+        for num_ranks in RANKS
+    )
+    return folder
 
 
 def result_of(folder: Path, num_ranks: int, variant: str) -> dict[str, Any]:
@@ -57,16 +52,6 @@ def gradient_of(folder: Path, num_ranks: int, variant: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("variant", CORE)
 def test_the_gradient_does_not_depend_on_the_number_of_ranks(folder: Path, variant: str) -> None:
-    check_gradients(folder, variant)
-
-
-@pytest.mark.parametrize("variant", CORE)
-def test_steps_of_two_mini_batches_and_two_epochs_are_taken_and_measured_alike(folder: Path, variant: str) -> None:
-    check_steps(folder, variant)
-
-
-def check_gradients(folder: Path, variant: str) -> None:
-    """The gradient of a variant does not depend on the number of ranks."""
     alone = gradient_of(folder, 1, variant)
     assert float(alone.norm()) > 0
     for num_ranks in RANKS[1:]:
@@ -74,8 +59,8 @@ def check_gradients(folder: Path, variant: str) -> None:
         assert distance <= 1e-5, f"{num_ranks} ranks: relative L2 distance {distance:.2e}"
 
 
-def check_steps(folder: Path, variant: str) -> None:
-    """Steps of two mini-batches and two epochs are taken, and measured alike on any number of ranks."""
+@pytest.mark.parametrize("variant", CORE)
+def test_steps_of_two_mini_batches_and_two_epochs_are_taken_and_measured_alike(folder: Path, variant: str) -> None:
     alone = result_of(folder, 1, variant)
     assert alone["applied"] == [True, True]
     for metrics in alone["metrics"]:

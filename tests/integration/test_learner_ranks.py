@@ -1,11 +1,10 @@
-"""Real DeepSpeed on one and on two ranks: the same gradient, the same steps, at every way of sharding."""
+"""Real DeepSpeed on one and two ranks: the same gradient and the same steps at every ZeRO stage."""
 
 import asyncio
 import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,29 +24,26 @@ from shoal.v1.learner_pb2_grpc import LearnerServiceStub
 from shoal.weights.hashing import hash_tensor
 from shoal.wire import batch_to_wire
 from tests.integration.learner_ranks import output_of
-from tests.serving import LEARNER
-from tests.tiny_model import make_tiny_model
-from tests.train_batches import make_batch, make_groups
+from tests.support.loopback import LEARNER
+from tests.support.processes import ONE_THREAD, run_together
+from tests.support.tiny_model import make_tiny_model
+from tests.support.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STAGES = (0, 1, 2, 3)
 SCRIPT = Path(__file__).with_name("learner_ranks.py")
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which one rank, and then two ranks, have gone through their paces at every stage."""
+    """The results of one rank and of two ranks, which have done everything at every stage side by side."""
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
     stages = [str(stage) for stage in STAGES]
     alone = [sys.executable, str(SCRIPT), str(folder), *stages]
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
-    for command in (alone, both):
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
+    run_together([alone, both])
     return folder
 
 
@@ -71,7 +67,7 @@ def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: int) -> N
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_step_on_two_ranks_says_of_itself_what_a_step_on_one_does(folder: Path, stage: int) -> None:
+def test_a_step_on_two_ranks_reports_the_metrics_of_a_step_on_one(folder: Path, stage: int) -> None:
     one, two = result_of(folder, stage, 1)["first"], result_of(folder, stage, 2)["first"]
     assert one.keys() == two.keys()
     measured = {name for name in one if not name.startswith(("time/", "learner_tokens", "other/packed"))}
@@ -119,7 +115,7 @@ class LearnerProcess:
         self.stub = stub
 
     async def status(self) -> learner_pb2.LearnerServiceGetStatusResponse:
-        return await self.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=30)
+        return await self.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=60)
 
     async def train(self) -> learner_pb2.TrainStepResponse:
         async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
@@ -134,7 +130,7 @@ async def two_ranks(data_dir: Path, log: Path) -> AsyncIterator[LearnerProcess]:
     options = ["--coordinator", "127.0.0.1:9", "--listen", "127.0.0.1:0", "--num-ranks", "2"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.learner", *options, "--data-dir", str(data_dir), "--log-file", str(log),
-        env=ENVIRONMENT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        env=ONE_THREAD, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
         assert process.stdout is not None
@@ -159,8 +155,8 @@ async def gone(pid: int, timeout_s: float = 60.0) -> bool:
 
 
 async def assert_published_weights_are_the_rounded_masters(learner: LearnerProcess) -> None:
-    """What is gathered for a bfloat16 broadcast is what an export in float32 rounds to."""
-    await learner.stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=30)
+    """A bfloat16 broadcast gathers the values to which a float32 export rounds."""
+    await learner.stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=60)
     sent = await learner.stub.PublishWeights(learner_pb2.PublishWeightsRequest(epoch=1), timeout=60)
     exported = await learner.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=60)
     weights = load_file(Path(exported.path) / "model.safetensors")
@@ -180,7 +176,7 @@ async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_i
     }
     async with two_ranks(tmp_path, log) as learner:
         request = learner_pb2.LearnerServiceConfigureRequest(run_id="r", config=config_struct(parse_config(config)))
-        await learner.stub.Configure(request, timeout=10)
+        await learner.stub.Configure(request, timeout=60)
         status = await learner.status()
         while status.status.state == worker_pb2.WORKER_STATE_LOADING:
             await asyncio.sleep(0.1)

@@ -29,7 +29,7 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import prompt_to_wire, score_from_wire
-from tests.tiny_model import make_tiny_model, make_tiny_reward_model
+from tests.support.tiny_model import make_tiny_model, make_tiny_reward_model
 
 pytestmark = pytest.mark.integration
 
@@ -82,9 +82,9 @@ def direct(folder: Path, asked: Question, *, keep: slice = slice(None)) -> list[
 
 
 def answers(runner: Runner, questions: Sequence[Question]) -> list[dict[str, Any]]:
-    """By place."""
+    """By index."""
     told = [answer for answered in runner.answers(questions) for answer in answered]
-    return sorted(told, key=lambda answer: answer["place"])
+    return sorted(told, key=lambda answer: answer["index"])
 
 
 def gap(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
@@ -193,7 +193,7 @@ def test_encoders_get_their_special_tokens_or_are_refused(tmp_path: Path) -> Non
         )
     ).save_pretrained(tmp_path)  # fmt: skip
     path = str(tmp_path)
-    with pytest.raises(InvalidArgument, match='"simple" for the messages alone'):
+    with pytest.raises(InvalidArgument, match='"simple" for the bare messages'):
         Runner(RewardModelConfig(path=path))
     with pytest.raises(InvalidArgument, match=r"reward.model.add_special_tokens: false, but .* begins with \[CLS\]"):
         Runner(RewardModelConfig(path=path, chat_template="simple"))
@@ -236,11 +236,11 @@ def test_what_cannot_score_is_refused_with_field_value_and_cure(folders: dict[st
         ({"path": headless, "label": 0}, r"reward.model.path: the weights in .* lack score.weight"),
         ({"path": mute}, r"reward.model.chat_template: is unset, .* has none"),
         ({"path": one, "chat_template": "{{ nothing.at.all }}"}, "reward.model.chat_template: the template refuses"),
-        ({"path": one, "max_length_tokens": 4096}, "reward.model.max_length_tokens: 4096 is more than the 2048"),
+        ({"path": one, "max_length_tokens": 4096}, "reward.model.max_length_tokens: 4096 exceeds the 2048"),
         ({"path": three}, r"reward.model.label: is unset, and the model has 3 labels: bad, middling, good"),
         ({"path": three, "label": "best"}, r"reward.model.label: the model has no label 'best'; it has 3 labels: bad"),
         ({"path": three, "label": 3}, "reward.model.label: 3 is beyond .* give 0 to 2"),
-        ({"path": one, "value": "softmax"}, "reward.model.value: softmax over the model's one label"),
+        ({"path": one, "value": "softmax"}, "reward.model.value: softmax over a single label"),
         ({"path": one, "device": "cuda:7"}, "reward.model.device: cuda:7, but torch sees"),
         ({"path": one, "add_special_tokens": True, "chat_template": "{{ bos_token }}{{ messages[0].content }}"}, None),
     ]:
@@ -251,7 +251,7 @@ def test_what_cannot_score_is_refused_with_field_value_and_cure(folders: dict[st
             Runner(RewardModelConfig(**settings))
     tokenizer = Path(endless) / "tokenizer_config.json"
     tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"model_max_length": 10**30}))
-    with pytest.raises(InvalidArgument, match=r"reward.model.max_length_tokens: is unset, .* give the longest"):
+    with pytest.raises(InvalidArgument, match=r"reward.model.max_length_tokens: is unset, .* give no maximum length"):
         Runner(RewardModelConfig(path=endless))
 
 
@@ -299,7 +299,7 @@ async def test_the_service_scores_by_a_model_beside_it_and_outlives_it(folders: 
             stub = RewardServiceStub(channel)
             status = await configured(stub, values)
             assert status.state == worker_pb2.WORKER_STATE_READY, status
-            model = service._panel._model._model  # type: ignore[union-attr]
+            model = service._router._scorer("reward_model")._model._model  # type: ignore[union-attr]
             assert isinstance(model, ModelProcess)
             scores = await scored(stub, QUESTIONS[:6])
             theirs = [direct(folders["one"], one)[0] for one in QUESTIONS[:6]]

@@ -1,7 +1,7 @@
 """Whole runs on this machine: real vLLM, real DeepSpeed, real gloo, and kill -9.
 
-One run with two generators, two learner ranks and two reward services is disturbed in every way that a run has to
-survive; the tests look at what it left behind.
+One run with two generators, two learner ranks and two reward services suffers every loss that a run has to survive;
+the tests look at its files.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,40 +21,18 @@ import pytest
 
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, reward_pb2_grpc
-from tests.collector import Collector, collecting
-from tests.integration.stack import STARTING_S, LocalStack, free_port, write_config, write_guessing_game
-from tests.tiny_model import make_tiny_model
+from tests.support.local_stack import STARTING_S, LocalStack, free_port, guessing_config, write_config
+from tests.support.otlp_collector import Collector, collecting
 
 pytestmark = pytest.mark.integration
 
-NUM_STEPS = 30
+NUM_STEPS = 16
 BUF = Path(sys.executable).with_name("buf")
-
-
-def guessing_config(folder: Path, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    model = folder / "model"
-    if not model.exists():
-        make_tiny_model(model)
-    config: dict[str, dict[str, Any]] = {
-        "model": {"path": str(model)},
-        "data": {"sources": [{"path": str(write_guessing_game(folder / "data.jsonl"))}], "max_prompt_tokens": 64},
-        "sampling": {"max_completion_tokens": 32},
-        "grpo": {"group_size": 8, "groups_per_step": 4, "max_staleness": 0, "max_skipped_steps": 50},
-        "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": 32},
-        "reward": {"num_processes": 2},
-        "learner": {"zero_stage": 2, "compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 1024},
-        "checkpoint": {"every_steps": 5},
-        "weights": {"timeout_s": 60.0, "ready_timeout_s": 20.0},
-        "run": {"num_steps": NUM_STEPS},
-    }
-    for name, values in sections.items():
-        config[name] = config.get(name, {}) | values
-    return config
 
 
 @dataclass
 class Outcome:
-    """What a disturbed run left behind."""
+    """The processes that were killed in a run, its exit code and its files."""
 
     stack: LocalStack
     collector: Collector
@@ -70,7 +49,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """Collects in a thread of its own, since the tests wait without an event loop."""
+    """Collects in a thread, since the tests wait without an event loop."""
     ready, done = threading.Event(), threading.Event()
     found: list[Collector] = []
 
@@ -89,11 +68,11 @@ def collector() -> Iterator[Collector]:
 
 
 def call(address: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Calls the coordinator as people do who have no client of ours."""
+    """Calls the coordinator with buf, as users do without our client."""
     done = subprocess.run(
         [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", "-d", json.dumps(request),
          f"http://{address}/shoal.v1.CoordinatorService/{method}"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{method}: exit code {done.returncode}: {done.stderr}"
     answer = json.loads(done.stdout)
@@ -105,7 +84,9 @@ def call(address: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
 def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Outcome]:
     folder = tmp_path_factory.mktemp("disturbed")
     config = guessing_config(
-        folder, launch={"num_generators": 2, "num_learner_ranks": 2, "num_rewards": 2, "coordinator_port": free_port()}
+        folder,
+        run={"num_steps": NUM_STEPS},
+        launch={"num_generators": 2, "num_learner_ranks": 2, "num_rewards": 2, "coordinator_port": free_port()},
     )
     stack = LocalStack(
         folder / "runs",
@@ -128,9 +109,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
         stack.until_step(8)
         paused = call(address, "PauseRun", {})["run"]
         first = call(address, "GetRun", {})["run"]
-        stack.process.poll()
-        for _ in range(10):
-            threading.Event().wait(0.2)
+        time.sleep(2)
         last = call(address, "GetRun", {})["run"]
         # An engine takes a minute to start again on a busy machine; without the pause the run might end before.
         until_a_new_generator_serves(stack)
@@ -150,7 +129,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
 
 
 def until_a_new_generator_serves(stack: LocalStack) -> None:
-    """Waits until one that came after the first loss of a generator has the weights."""
+    """Waits until a generator that joined after the first loss of one has the weights."""
 
     def of_a_generator(event: dict[str, Any], kind: str) -> bool:
         return event["kind"] == kind and event["attributes"].get("worker_kind") == "generator"
@@ -175,11 +154,11 @@ async def kill_a_pool_process(coordinator: str) -> int:
 
     async with connect(coordinator, "shoal.v1.CoordinatorService") as channel:
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
-        workers = (await stub.ListWorkers(coordinator_pb2.ListWorkersRequest(), timeout=10)).workers
+        workers = (await stub.ListWorkers(coordinator_pb2.ListWorkersRequest(), timeout=60)).workers
     address = next(worker.address for worker in workers if worker.kind == worker_pb2.WORKER_KIND_REWARD)
     async with connect(address, "shoal.v1.RewardService") as channel:
         reward = reward_pb2_grpc.RewardServiceStub(channel)
-        status = await reward.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=10)
+        status = await reward.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=60)
     pid = status.pool_pids[0]
     os.kill(pid, signal.SIGKILL)
     return pid
@@ -197,12 +176,10 @@ def test_the_run_survives_what_kills_its_workers(outcome: Outcome) -> None:
     assert steps == list(range(1, NUM_STEPS + 1))
 
 
-def test_the_event_log_says_who_was_lost_and_what_was_issued_again(outcome: Outcome) -> None:
+def test_the_event_log_names_lost_workers_and_reissued_groups(outcome: Outcome) -> None:
     lost = [event["attributes"]["worker_kind"] for event in outcome.of_kind("worker_lost")]
     assert "generator" in lost and "reward service" in lost, lost
-    assert outcome.of_kind("group_reissued") or outcome.of_kind("publish_failed"), (
-        "nothing tells of the killed generator"
-    )
+    assert outcome.of_kind("group_reissued") or outcome.of_kind("publish_failed"), "no event shows the killed generator"
 
 
 def test_a_restarted_generator_is_caught_up(outcome: Outcome) -> None:
@@ -240,7 +217,7 @@ def test_no_group_was_trained_on_twice_or_skipped(outcome: Outcome) -> None:
     assert not double, double
 
 
-def test_a_run_is_paused_and_resumed_without_a_client_of_ours(outcome: Outcome) -> None:
+def test_a_run_is_paused_and_resumed_with_any_grpc_client(outcome: Outcome) -> None:
     assert outcome.paused["state"] == "RUN_STATE_PAUSED"
     # The step that was under way when the pause came may still be counted.
     assert outcome.paused_for_steps <= 1, f"{outcome.paused_for_steps} steps were taken in a pause"
@@ -262,7 +239,7 @@ def test_one_trace_follows_a_group_through_all_services(outcome: Outcome) -> Non
     assert complete >= 0.99 * len(trained), f"{complete} of {len(trained)} trained groups have a whole trace"
 
 
-def test_the_model_that_is_left_can_be_loaded(outcome: Outcome) -> None:
+def test_the_exported_model_can_be_loaded(outcome: Outcome) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = outcome.stack.folder / "model"
@@ -277,15 +254,15 @@ def test_no_process_is_left(outcome: Outcome) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_learner_leaves_a_checkpoint_and_the_resumed_run_ends(tmp_path: Path) -> None:
-    """At a staleness of 3, so that groups in flight are lost too; Ctrl-C on the way."""
-    config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint={"every_steps": 2}, run={"num_steps": 14})
+def test_a_run_goes_on_from_the_checkpoint_before_its_learner_was_killed_until_ctrl_c(tmp_path: Path) -> None:
+    """At a staleness of 3, so groups in flight are lost too. tests/acceptance/test_next_runs.py resumes once more."""
+    config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint={"every_steps": 2}, run={"num_steps": 500})
     path = str(write_config(tmp_path / "run.toml", config))
     stack = LocalStack(tmp_path / "runs", "orphan", path, "--name", "orphan")
     try:
         stack.until_step(5)
         stack.services("learner")[0].send_signal(signal.SIGKILL)
-        assert stack.wait(120) == 1, stack.tail()
+        assert stack.wait(300) == 1, stack.tail()
         assert "learner" in stack.tail() and "shoal train --resume orphan" in stack.tail(), stack.tail()
         assert not stack.left_over()
 
@@ -293,14 +270,14 @@ def test_a_killed_learner_leaves_a_checkpoint_and_the_resumed_run_ends(tmp_path:
         stack.until("the restore", lambda event: event["kind"] == "restored", 240)
         stack.until_step(8)
         stack.process.send_signal(signal.SIGINT)
-        assert stack.wait(120) == 130, stack.tail()
+        assert stack.wait(300) == 130, stack.tail()
         assert not stack.left_over()
-
-        stack = LocalStack(tmp_path / "runs", "orphan", "--resume", "orphan")
-        assert stack.wait(300) == 0, stack.tail()
     finally:
         stack.end()
-    assert [int(row["step"]) for row in stack.metrics()] == list(range(1, 15))
+    steps = [int(row["step"]) for row in stack.metrics()]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 8, steps
+    last = {event["kind"]: event["sequence"] for event in stack.events()}
+    assert last["checkpoint"] > last["step"], "Ctrl-C wrote no checkpoint of the last step"
     rows = ledger(stack, "SELECT order_number, state, staleness FROM groups ORDER BY order_number")
     assert [row[0] for row in rows] == list(range(len(rows)))
     ages = [row[2] for row in rows if row[1] == "TRAINED"]

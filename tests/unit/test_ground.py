@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.cli.exit_codes import ExitCode
-from services.coordinator.preflight import preflight
+from services.coordinator.run.preflight import preflight
 from shoal.config import load_config, parse_config
 from shoal.config.load import config_struct
 from shoal.errors import InvalidArgument
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
-@pytest.mark.parametrize("tool", ["lock.py", "configuration_docs.py"])
-def test_what_the_tools_write_is_current(tool: str) -> None:
+@pytest.mark.parametrize("tool", ["lock.py", "configuration_docs.py", "verifier_docs.py"])
+def test_generated_pages_are_current(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / tool), "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -41,7 +41,7 @@ def test_the_quickstart_has_its_held_out_questions() -> None:
 
 def test_operations_lists_every_event_and_every_exit_code() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
-    sources = [path.read_text() for path in (ROOT / "services" / "coordinator").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "services" / "coordinator").rglob("*.py")]
     kinds = {kind for source in sources for kind in re.findall(r'events\.add\(\s*"(\w+)"', source)}
     assert kinds, "no event is added any more?"
     assert not sorted(kind for kind in kinds if f"| `{kind}` |" not in text)
@@ -56,8 +56,7 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 def test_every_metric_of_a_step_is_documented() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text()
-    files = [ROOT / "services" / "coordinator" / name for name in ("step.py", "run.py")]
-    files.append(ROOT / "services" / "learner" / "metrics.py")
+    files = [*(ROOT / "services" / "coordinator").rglob("*.py"), ROOT / "services" / "learner" / "metrics.py"]
     named = {
         name
         for path in files

@@ -1,7 +1,8 @@
-"""What the exit code of `shoal` says; docs/operations.md has the same table."""
+"""Exit codes of `shoal`. docs/operations.md has the same table."""
 
 from enum import IntEnum
 
+from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -15,20 +16,20 @@ from shoal.errors import (
 
 
 class ExitCode(IntEnum):
-    """Exit codes, the same for every command."""
+    """The exit codes of every command."""
 
     OK = 0
-    """Done."""
+    """Success."""
     FAILED = 1
     """The run failed, a process of it died, or `doctor` found something missing."""
     USAGE = 2
     """The command line, the configuration or the data is not valid."""
     MISSING_EXTRA = 3
-    """A package is not installed; the message says which extra brings it."""
+    """A package is not installed; the message names the extra that brings it."""
     NOT_FOUND = 4
     """There is no such run."""
     PRECONDITION = 5
-    """Not possible as things are: a run is active, a port is in use, a disk is full, a name is taken."""
+    """Not possible in the present state: a run is active, a port is in use, a disk is full, a name is taken."""
     UNAVAILABLE = 6
     """The coordinator cannot be reached, or did not answer in time."""
     INTERRUPTED = 130
@@ -49,7 +50,7 @@ _BY_ERROR: dict[type[ShoalError], ExitCode] = {
 
 
 def exit_code_of(error: ShoalError) -> ExitCode:
-    """The exit code that an error ends a command with."""
-    if error.reason == "MISSING_EXTRA":
+    """Returns the exit code of a command that ends with this error."""
+    if error.reason == ErrorReason.MISSING_EXTRA:
         return ExitCode.MISSING_EXTRA
     return next((code for kind, code in _BY_ERROR.items() if isinstance(error, kind)), ExitCode.FAILED)

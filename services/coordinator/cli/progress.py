@@ -1,4 +1,4 @@
-"""A run's events as lines for people."""
+"""Progress of a run: its events as lines for people."""
 
 import sys
 import time
@@ -11,16 +11,16 @@ from shoal.v1 import coordinator_pb2 as pb
 
 
 class Column(NamedTuple):
-    """A figure of the line that each step gets."""
+    """One metric in the line of a step."""
 
     label: str
     metric: str
-    form: str
-    """A format specification, with what goes before or behind it."""
+    format: str
+    """A format string for the value."""
 
 
 TOKENS_PER_SECOND = "tokens per second of the whole step"
-"""Not a metric of the run, but made of two of them."""
+"""Not a metric of the run: the quotient of two."""
 STEP_COLUMNS = (
     Column("reward", "objective/scores", "{:.2f}"),
     Column("correct", "objective/verifiable_correct_rate", "{:.0%}"),
@@ -49,12 +49,12 @@ _STYLES = {
     "process": "yellow",
     "notice": "bold",
 }
-# Too many to be read; `shoal run watch --output json` has them.
+# Too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
-    """One readable line for a train step; figures that were not measured are left out.
+    """Formats a train step as one readable line, without the metrics that were not measured.
 
     Example: "step  3/20  reward 0.31  correct 31%  loss +0.0123  entropy 0.42  grad 1.31  stale 1  6.3 s"
     """
@@ -64,13 +64,13 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     parts = [f"step {step:>{width}}/{num_steps}"]
     for column in STEP_COLUMNS:
         if (value := metrics.get(column.metric)) is not None:
-            figure = column.form.format(value)
-            parts.append(f"{figure} s" if column.label == "s" else f"{column.label} {figure}")
+            text = column.format.format(value)
+            parts.append(f"{text} s" if column.label == "s" else f"{column.label} {text}")
     return "  ".join(parts)
 
 
 class ProgressView:
-    """Writes events as they come: colored on a terminal, plain otherwise. Every line begins with the seconds."""
+    """Writes events as lines: colored on a terminal, plain otherwise. Each begins with the elapsed seconds."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -82,8 +82,8 @@ class ProgressView:
 
             self._console = Console(highlight=False)
 
-    def say(self, text: str, kind: str = "") -> None:
-        """Writes a line of any origin."""
+    def write(self, text: str, kind: str = "") -> None:
+        """Writes one line in the style of an event kind."""
         line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
         if self._console is None:
             print(line, flush=True)
@@ -97,14 +97,14 @@ class ProgressView:
         if event.kind == "step":
             attributes = json_format.MessageToDict(event.attributes)
             metrics = attributes.get("metrics", {})
-            self.say(step_line(int(attributes["step"]), int(attributes["num_steps"]), metrics), "step")
+            self.write(step_line(int(attributes["step"]), int(attributes["num_steps"]), metrics), "step")
             return
         self.remember(event)
         if event.kind not in _QUIET:
-            self.say(event.message, event.kind)
+            self.write(event.message, event.kind)
 
     def remember(self, event: pb.RunEvent) -> None:
-        """Takes note of what the summary needs, and writes nothing."""
+        """Records what the summary needs from an event, and writes nothing."""
         if event.kind == "evaluation":
             attributes = json_format.MessageToDict(event.attributes)
             self._evaluations[int(attributes["policy_version"])] = attributes
@@ -112,18 +112,19 @@ class ProgressView:
             self._exported = str(event.attributes["path"])
 
     def summarize(self, run: pb.Run) -> None:
-        """Writes what a run came to."""
+        """Writes the outcome of a run: evaluations, trained model, folder."""
         if line := evaluation_summary(self._evaluations):
-            self.say(line, "evaluation")
+            self.write(line, "evaluation")
         if self._exported:
-            self.say(f"the trained model: {self._exported}", "notice")
-        self.say(f"the run's folder: {run.path}", "notice")
+            self.write(f"the trained model: {self._exported}", "notice")
+        self.write(f"the run's folder: {run.path}", "notice")
 
 
 def evaluation_summary(evaluations: Mapping[int, Mapping[str, Any]]) -> str:
-    """What the first and the last evaluation say together; empty unless there are two.
+    """Compares the first with the last evaluation; empty unless there are two.
 
-    Example: "held-out questions answered correctly: 12.5% before, 61.0% after 20 steps (+48.5 points of 200)"
+    Example: "held-out questions answered correctly: 12.5% at step 0, 61.0% at step 20: 48.5 points better, over 200
+    questions that were not trained on"
     """
     if len(evaluations) < 2:
         return ""

@@ -1,1 +1,1 @@
-"""Starts the services as processes of this machine, watches them, and ends every one of them."""
+"""The services as processes of this machine: check, start, watch, and end them."""

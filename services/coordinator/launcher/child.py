@@ -1,6 +1,6 @@
-"""`python -m services.coordinator.launcher.child PARENT_PID COMMAND...`: becomes COMMAND, and dies with PARENT_PID.
+"""`python -m services.coordinator.launcher.child PARENT_PID COMMAND...`: executes COMMAND, which dies with PARENT_PID.
 
-The kernel keeps the request over exec, so the command need not know of it.
+The kernel keeps the parent-death signal across exec, so any command will do.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Which GPU each process gets on this machine. Asks the driver's own tool, since torch may not be imported here."""
+"""The GPUs of this machine and their shares. Asks the driver's own tool, since torch may not be imported here."""
 
 import os
 import shutil
@@ -6,13 +6,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 
-_ASK_TIMEOUT_S = 30.0
+_DRIVER_TIMEOUT_S = 30.0
 
 
 def visible_gpus() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use; empty without any.
+    """Returns the GPUs that this process may use, by their names in CUDA_VISIBLE_DEVICES.
 
     Raises `FailedPrecondition` when the driver's tool hangs or cannot be run.
     """
@@ -23,33 +24,32 @@ def visible_gpus() -> list[str]:
     if tool is None:
         return []
     try:
-        asked = subprocess.run(
+        query = subprocess.run(
             [tool, "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False,
+            capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (subprocess.TimeoutExpired, OSError) as error:
         raise FailedPrecondition(
-            f"which GPUs are here is not known: {tool} does not answer ({error}); mend the driver, or set "
+            f"the GPUs of this machine are unknown: {tool} does not answer ({error}); fix the driver, or set "
             "CUDA_VISIBLE_DEVICES (empty for none)",
-            reason="NO_ANSWER_FROM_DRIVER",
+            reason=ErrorReason.NO_ANSWER_FROM_DRIVER,
         ) from None
-    return asked.stdout.split() if asked.returncode == 0 else []
+    return query.stdout.split() if query.returncode == 0 else []
 
 
 def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """The GPUs of each process, by its name ("learner", "generator-0").
+    """Returns the GPUs of each process, by its name ("learner", "generator-0").
 
-    Learner and generators get GPUs of their own where there are enough. With fewer all share the first ones.
+    If there are enough GPUs, learner and generators get separate ones. Otherwise all share the first ones. With
+    `launch.single_gpu`, learner and generator share the first one.
 
-    With `launch.single_gpu` both have the first one.
-
-    Raises `InvalidArgument` when one process alone wants more than there are, when they have to share and the weights
-    are to travel by NCCL, which refuses two members on one GPU, and when there is no GPU to share.
+    Raises `InvalidArgument` when one process needs more GPUs than there are, when processes share a GPU and
+    `weights.backend` is NCCL, which refuses two members on one GPU, and when `launch.single_gpu` finds no GPU.
     """
     if config.launch.single_gpu:
         if not gpus:
             raise InvalidArgument(
-                "launch.single_gpu: this machine has no GPU to share; set it to false to run on the CPU"
+                "launch.single_gpu: this machine has no GPU to share; set launch.single_gpu to false to run on the CPU"
             )
         return {"learner": (gpus[0],), "generator-0": (gpus[0],)}
     if not gpus:
@@ -70,14 +70,14 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
     ):
         if wanted > len(gpus):
             raise InvalidArgument(
-                f"{field}: {wanted} is more than the {len(gpus)} GPUs of this machine, and each takes one of its own; "
-                f"give {len(gpus)} at most"
+                f"{field}: {wanted} is more than the {len(gpus)} GPUs of this machine, and each needs a separate one; "
+                f"set it to at most {len(gpus)}"
             )
     if config.weights.backend != "gloo":
         raise InvalidArgument(
-            f"weights.backend: this machine has {len(gpus)} GPUs and the run wants {needed} (launch.num_learner_ranks "
-            f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}), so that processes share a "
-            "GPU, which NCCL refuses: --set launch.single_gpu=true or weights.backend=gloo, and "
+            f"weights.backend: this machine has {len(gpus)} GPUs and the run needs {needed} (launch.num_learner_ranks "
+            f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}). Processes would share a GPU, "
+            "which NCCL refuses: set launch.single_gpu=true or weights.backend=gloo, and "
             "generator.gpu_memory_utilization low enough that all fit"
         )
     return {

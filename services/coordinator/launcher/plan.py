@@ -1,4 +1,4 @@
-"""Which processes a run on this machine consists of, and how each is started."""
+"""Plans of the processes of a run on this machine: commands, environments, threads."""
 
 import os
 import sys
@@ -14,24 +14,24 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class ProcessPlan:
-    """How one process is started."""
+    """The command and environment of one process."""
 
     name: str
-    """Unique among the processes; also the name of its log."""
+    """Unique among the processes of a run; also the name of the log."""
     kind: str
     """coordinator, learner, generator or reward."""
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """What it has in its environment beyond, or instead of, what this process has."""
+    """Variables that are added to, or replace, those of this process."""
 
     @property
     def may_restart(self) -> bool:
-        """Whether a run survives its death: generators and rewards hold nothing that is lost with them."""
+        """Whether a run survives the death of the process: generators and rewards have no state that the run needs."""
         return self.kind in ("generator", "reward")
 
 
 def plan_coordinator(config: RunConfig, *, data_dir: Path, port_file: Path) -> ProcessPlan:
-    """The coordinator: it has to be up before the others are told where it is."""
+    """Plans the coordinator, which starts first: the other processes need its address."""
     command = _python(
         "coordinator",
         "--listen", f"{LOOPBACK}:{config.launch.coordinator_port}",
@@ -43,10 +43,10 @@ def plan_coordinator(config: RunConfig, *, data_dir: Path, port_file: Path) -> P
 
 
 def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: Sequence[str]) -> list[ProcessPlan]:
-    """Learner, generators and rewards, the slowest to start first."""
+    """Plans learner, generators and rewards, in the order from the slowest to start."""
     cores = len(os.sched_getaffinity(0))
     shares = share_out(config, gpus)
-    where = (
+    common = (
         "--coordinator", coordinator,
         "--listen", f"{LOOPBACK}:0",
         "--advertise", LOOPBACK,
@@ -58,7 +58,7 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
         environment = _environment(max(1, cores // num_sharing))
         if name in shares:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(shares[name])
-        return ProcessPlan(name, kind, _python(kind, *where, *options), environment)
+        return ProcessPlan(name, kind, _python(kind, *common, *options), environment)
 
     launch = config.launch
     return [
@@ -77,10 +77,10 @@ def _metrics(port: str | None) -> tuple[str, ...]:
 
 
 def _environment(num_threads: int) -> dict[str, str]:
-    """Threads of the maths libraries: each process would take all cores otherwise. What is set already stays.
+    """Limits the threads of the maths libraries, which would use all cores in each process. Set variables stay.
 
-    Threads that wait for each other sleep instead of spinning: engine and learner share the cores, and a thread that
-    spins keeps the one it waits for from running (50 times slower, measured on two cores that were in use).
+    Waiting threads sleep instead of spinning: engine and learner share the cores, and a spinning thread keeps the one
+    that it waits for from running (50 times slower, measured on two busy cores).
     """
-    wanted = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+    defaults = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}
+    return {name: os.environ.get(name, value) for name, value in defaults.items()}

@@ -1,4 +1,8 @@
-"""Keeps the processes of a run going, and ends every one of them."""
+"""Supervision of a run's processes: start, restart after a failure, end.
+
+A worker that restarts its program for another run keeps its process, so nothing happens here:
+shoal/worker/reexec.py tells that story.
+"""
 
 import asyncio
 import time
@@ -8,31 +12,32 @@ from pathlib import Path
 
 from services.coordinator.launcher.plan import ProcessPlan
 from services.coordinator.launcher.process import ChildProcess
+from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal
 
 POLL_S = 0.2
 END_POLL_S = 0.05
 GRACE_S = 20.0
-"""Longest time that processes get to end by themselves."""
+"""Longest time for processes to end by themselves."""
 MAX_RESTARTS = 5
-"""Restarts of one process; a process that has lived for a while begins to count anew."""
-FORGIVEN_AFTER_S = 300.0
+"""Restarts of one process. The count begins again after a life of RESET_AFTER_S."""
+RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
-LONGEST_DELAY_S = 30.0
-# Exit codes of a process that would only end the same way again: bad options, a package that is missing.
-_HOPELESS_EXIT_CODES = (2, 3)
+MAX_DELAY_S = 30.0
+# Exit codes after which a restart would end the same way: bad options, a missing package.
+_FINAL_EXIT_CODES = (2, 3)
 
 
 class ProcessDied(Internal):
-    """A process ended that the run cannot go on without."""
+    """A process ended that the run needs."""
 
     def __init__(self, child: ChildProcess) -> None:
-        words = child.last_words()
+        last_line = child.last_log_line()
         super().__init__(
             f"the {child.plan.kind} process ended: {child.describe_exit()}"
-            + (f"\n  its last words: {words}" if words else "")
+            + (f"\n  the last line of its log: {last_line}" if last_line else "")
             + f"\n  its log: {child.log_file}",
-            reason="PROCESS_DIED",
+            reason=ErrorReason.PROCESS_DIED,
         )
         self.kind = child.plan.kind
 
@@ -42,20 +47,20 @@ class _Supervised:
     child: ChildProcess
     num_restarts: int = 0
     restart_at: float | None = None
-    """When to start it again; None while it runs, and once it has been given up."""
-    is_given_up: bool = False
+    """Time of its next start; None while it runs, and when it is not restarted any more."""
+    is_abandoned: bool = False
 
 
 class Supervisor:
-    """Starts processes, starts again those that may, and ends them all.
+    """Starts the processes of a run, restarts those that may restart, and ends all.
 
-    To be used from the main thread: the kernel ends the processes when the thread that started them ends.
+    Use it from the main thread: the kernel ends the processes when the thread that started them ends.
     """
 
-    def __init__(self, log_folder: Path, say: Callable[[str], None]) -> None:
-        """`say` is told in one line whatever happens to a process."""
+    def __init__(self, log_folder: Path, report: Callable[[str], None]) -> None:
+        """`report` gets one line for each death and restart of a process."""
         self._log_folder = log_folder
-        self._say = say
+        self._report = report
         self._processes: dict[str, _Supervised] = {}
 
     def start(self, plan: ProcessPlan) -> ChildProcess:
@@ -66,48 +71,48 @@ class Supervisor:
         return child
 
     async def watch(self) -> None:
-        """Restarts processes that die and may; runs until one dies that may not.
+        """Restarts processes that die, until one dies that the run needs.
 
-        Raises `ProcessDied` for that one, or for the last of a kind that has been given up.
+        Raises `ProcessDied` for that one: it may not restart, or it is the last of its kind and out of restarts.
         """
         while True:
             for name in list(self._processes):
-                self._look_after(self._processes[name])
+                self._check(self._processes[name])
             await asyncio.sleep(POLL_S)
 
-    def _look_after(self, process: _Supervised) -> None:
+    def _check(self, process: _Supervised) -> None:
         child, now = process.child, time.monotonic()
         if process.restart_at is not None:
             if now >= process.restart_at:
                 process.restart_at = None
                 process.child = ChildProcess(child.plan, child.log_file)
-                self._say(f"{child.plan.name} is started again (pid {process.child.pid})")
+                self._report(f"{child.plan.name} is restarted (pid {process.child.pid})")
             return
         status = child.exit_status()
-        if status is None or process.is_given_up:
+        if status is None or process.is_abandoned:
             return
-        child.kill()  # What it started may outlive it.
+        child.kill()  # Its descendants may outlive it.
         if not child.plan.may_restart:
             raise ProcessDied(child)
-        if now - child.started_at > FORGIVEN_AFTER_S:
+        if now - child.started_at > RESET_AFTER_S:
             process.num_restarts = 0
-        what = f"{child.plan.name} died ({child.describe_exit()}; {child.last_words() or 'no last words'})"
-        if status in _HOPELESS_EXIT_CODES or process.num_restarts >= MAX_RESTARTS:
-            process.is_given_up = True
+        death = f"{child.plan.name} died ({child.describe_exit()}; {child.last_log_line() or 'nothing in its log'})"
+        if status in _FINAL_EXIT_CODES or process.num_restarts >= MAX_RESTARTS:
+            process.is_abandoned = True
             if self._is_last_of(child.plan.kind):
                 raise ProcessDied(child)
-            self._say(f"{what}; it is not started again, the others go on without it")
+            self._report(f"{death}; it is not restarted, the others go on without it")
             return
-        delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**process.num_restarts)
+        delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2**process.num_restarts)
         process.num_restarts += 1
         process.restart_at = now + delay_s
-        self._say(f"{what}; restart {process.num_restarts} of {MAX_RESTARTS} in {delay_s:.0f} s")
+        self._report(f"{death}; restart {process.num_restarts} of {MAX_RESTARTS} in {delay_s:.0f} s")
 
     def _is_last_of(self, kind: str) -> bool:
-        return all(other.is_given_up for other in self._processes.values() if other.child.plan.kind == kind)
+        return all(other.is_abandoned for other in self._processes.values() if other.child.plan.kind == kind)
 
     async def end(self, grace_s: float = GRACE_S) -> None:
-        """Asks all to end, waits, and kills what is left. Whoever cancels this gets the killing at once."""
+        """Sends SIGTERM to all, waits, and kills what is left. Cancellation kills at once."""
         try:
             for process in self._processes.values():
                 process.child.terminate()
@@ -119,6 +124,6 @@ class Supervisor:
             self.kill()
 
     def kill(self) -> None:
-        """Kills all processes with all that they started, and reaps them."""
+        """Kills all processes and their descendants, and reaps them."""
         for process in self._processes.values():
             process.child.kill()

@@ -1,4 +1,4 @@
-"""Completions judged by a language model: cache, limit and accounts around an endpoint."""
+"""Completions judged by a language model: cache, concurrency limit and accounts around an endpoint."""
 
 import asyncio
 import hashlib
@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.reward.http_endpoint import EndpointFailed
+from services.reward.common.text import clean, last_between
+from services.reward.common.verdict import Unscorable
 from services.reward.judge.endpoint import Endpoint, Reply
-from services.reward.judge.labels import JUDGED_LABELS, OWN, JudgedLabel
+from services.reward.judge.labels import DEFAULT, JUDGED_LABELS, JudgedLabel
 from services.reward.judge.reply import read_grade
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
-from services.reward.text import clean, last_between
-from services.reward.verdict import Unscorable
+from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.config.judge import JudgeConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import ScoreOutcome, VerifierScore
 from shoal.telemetry import names
 from shoal.telemetry.metrics import counter
 
-_MOST_DETAIL_CHARACTERS = 500
+_MAX_DETAIL_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class _Graded:
-    """A question's verdict."""
+    """The verdict on one question."""
 
     value: float
     score: float
@@ -41,35 +41,35 @@ class _Graded:
 
 @dataclass
 class JudgeCounts:
-    """What a judge has done since it was made."""
+    """Counts since the judge was made."""
 
     num_questions: int = 0
-    """Verdicts wanted."""
+    """Verdicts requested."""
     num_asked: int = 0
-    """Of those, sent to the endpoint; the others were answered by the cache or by one that was open."""
+    """Those sent to the endpoint; the others were answered by the cache or shared an open question."""
     num_open: int = 0
-    """Now at the endpoint."""
+    """Open at the endpoint now."""
     most_open: int = 0
-    """Most that were there at once."""
+    """Largest number open at once."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
-    """By the configured prices; of replies without a usable verdict too."""
+    """At the configured prices, replies without a usable verdict included."""
 
 
 class Judge:
-    """Scores completions by asking. Belongs to one event loop."""
+    """Scores completions by questions to a language model. Belongs to one event loop."""
 
     def __init__(self, config: JudgeConfig) -> None:
-        """Raises `InvalidArgument` when `config` names no endpoint, or a key that is not in the environment."""
+        """Raises `InvalidArgument` if `config` names no endpoint, or a key that is not in the environment."""
         if not config.base_url:
             raise InvalidArgument(MISSING)
         self._config = config
         self._endpoint = Endpoint(config)
-        own = Template(config.template or OWN.text, config.min_score, config.max_score)
+        custom = Template(config.template or DEFAULT.text, config.min_score, config.max_score)
         self._labels: Mapping[str, JudgedLabel] = {
             **JUDGED_LABELS,
-            "llm_judge": replace(JUDGED_LABELS["llm_judge"], template=own),
+            "llm_judge": replace(JUDGED_LABELS["llm_judge"], template=custom),
         }
         self._slots = asyncio.Semaphore(config.max_concurrent)
         self._cache: OrderedDict[bytes, _Graded] = OrderedDict()
@@ -79,7 +79,7 @@ class Judge:
 
     @property
     def num_requests(self) -> int:
-        """Requests sent, repeated ones too."""
+        """Requests sent, retries included."""
         return self._endpoint.num_requests
 
     @property
@@ -87,14 +87,14 @@ class Judge:
         return len(self._cache)
 
     async def close(self) -> None:
-        """Gives up what is open."""
+        """Cancels open questions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._endpoint.close()
 
     async def judge(self, verifier: str, question: str, completion: str, label: Any) -> VerifierScore:
-        """The score of a completion. Never raises but for cancellation: what goes wrong is an outcome."""
+        """Scores a completion. Never raises, except when canceled: an error is an outcome."""
         started = time.perf_counter()
         outcome, value = ScoreOutcome.FAILED, 0.0
         try:
@@ -104,19 +104,19 @@ class Judge:
                 judged = self._labels[verifier]
                 values = judged.values(question, answer_of(completion), label)
                 graded = await self._grade(judged.template, values)
-                value, detail = graded.value, self._told(graded, judged.template)
+                value, detail = graded.value, self._detail(graded, judged.template)
             outcome = ScoreOutcome.SCORED
         except Unscorable as error:
             outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
         except EndpointFailed as error:
-            detail = f"the judge cannot be asked: {error}"
+            detail = f"the judge gave no answer: {error}"
         except Exception as error:
             detail = f"the judge raised {type(error).__name__}: {error}"
-        detail = clean(detail)[:_MOST_DETAIL_CHARACTERS]
+        detail = clean(detail)[:_MAX_DETAIL_CHARACTERS]
         return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
 
     def label_problem(self, verifier: str, label: Any) -> str:
-        """Why nobody can be asked by that label; empty when somebody can."""
+        """Returns why no question can be made of that label; empty if one can."""
         try:
             if verifier == "rubric":
                 read_rubric(label)
@@ -134,7 +134,7 @@ class Judge:
             *(self._grade(CRITERION, {**values, "rubric": criterion.description}) for criterion in criteria),
             return_exceptions=True,
         )
-        # Any failure counts before what cannot be scored, as between verifiers.
+        # FAILED outranks UNSCORABLE, as between verifiers.
         broken = [one for one in graded if isinstance(one, BaseException)]
         for error in sorted(broken, key=lambda one: isinstance(one, Unscorable)):
             raise error
@@ -142,11 +142,12 @@ class Judge:
         value = weighted(criteria, [one.value for one in found])
         parts = " ".join(f"{one.score:g}" for one in found)
         paid = [one for one in found if not one.from_cache]
-        taken, given = sum(one.input_tokens for one in paid), sum(one.output_tokens for one in paid)
-        return value, f"criteria {parts} of 2; {taken} tokens in, {given} out, cost {self._cost(taken, given):.6g}"
+        num_read, num_written = sum(one.input_tokens for one in paid), sum(one.output_tokens for one in paid)
+        cost = self._cost(num_read, num_written)
+        return value, f"criteria {parts} of 2; {num_read} tokens in, {num_written} out, cost {cost:.6g}"
 
     async def _grade(self, template: Template, values: Mapping[str, str]) -> _Graded:
-        """The verdict of one question: kept, being asked already, or asked now."""
+        """Returns the verdict on one question: from the cache, of an open question that is the same, or asked now."""
         self.counts.num_questions += 1
         messages = template.messages(values)
         key = _key(template, values)
@@ -164,11 +165,11 @@ class Judge:
             task.add_done_callback(lambda ended: self._forget(key, ended))
         counter(names.JUDGE_QUESTIONS).add(1, {names.SOURCE: "cache" if is_shared else "endpoint"})
         try:
-            # Others may wait for it, so it goes on when this one is cancelled; its own deadlines end it.
+            # Others may wait for the task, so it goes on when this call is canceled; its own deadlines end it.
             graded = await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise EndpointFailed("the reward service was configured anew") from None
+                raise EndpointFailed("the reward service was reconfigured") from None
             raise
         return replace(graded, from_cache=is_shared)
 
@@ -176,7 +177,7 @@ class Judge:
         self._tasks.discard(task)
         self._open.pop(key, None)
         if not task.cancelled():
-            task.exception()  # Seen, even if nobody waits any more.
+            task.exception()  # Retrieved, even if nothing waits for it any more.
 
     async def _ask(self, key: bytes, template: Template, messages: list[dict[str, str]]) -> _Graded:
         async with self._slots:
@@ -213,24 +214,24 @@ class Judge:
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
         return (input_tokens * self._config.input_price + output_tokens * self._config.output_price) / 1e6
 
-    def _told(self, graded: _Graded, template: Template) -> str:
+    def _detail(self, graded: _Graded, template: Template) -> str:
         if graded.from_cache:
             paid = "from the cache, cost 0"
         elif graded.has_usage:
             cost = self._cost(graded.input_tokens, graded.output_tokens)
             paid = f"{graded.input_tokens} tokens in, {graded.output_tokens} out, cost {cost:.6g}"
         else:
-            paid = "the server did not say how many tokens it took, cost unknown"
+            paid = "the server did not report how many tokens it used, cost unknown"
         return f"SCORE {graded.score:g} of {template.lowest:g} to {template.highest:g}; {paid}; {graded.reasoning}"
 
 
 def answer_of(completion: str) -> str:
-    """What a judge is shown: of what follows the last </think>, the last <answer>...</answer>, or all without one."""
+    """Returns what a judge is shown: after the last </think>, the last <answer>...</answer>, or all without one."""
     return tagged_or_all(completion.rpartition("</think>")[2])
 
 
 def tagged_or_all(completion: str) -> str:
-    """The last <answer>...</answer>, without one everything."""
+    """Returns the last <answer>...</answer>, or the whole completion without one."""
     answer = last_between(completion, "<answer>", "</answer>")
     return (completion if answer is None else answer).strip()
 
@@ -244,4 +245,4 @@ MISSING = (
     "reward.judge.base_url: is unset, and there is a label that needs a judge; set it to an OpenAI-compatible "
     'endpoint, as in "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
 )
-"""What is said where a judge is needed and none configured."""
+"""Why labels that need a judge cannot be used without one."""

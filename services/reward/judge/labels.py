@@ -1,12 +1,12 @@
-"""The labels that are judged by a language model, and what each asks. The words are ours."""
+"""The labels that a language model judges, and the question of each. The wording is Shoal's own."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from services.reward.common.verdict import Unscorable, acceptable_texts
 from services.reward.judge.templates import Template
-from services.reward.verdict import Unscorable, acceptable_texts
 
 _SHOW = "Question:\n{question}\n\nAnswer to grade:\n{answer}\n"
 _SHOW_REFERENCE = "Question:\n{question}\n\nReference answer:\n{reference}\n\nAnswer to grade:\n{answer}\n"
@@ -14,15 +14,15 @@ _SHOW_REFERENCE = "Question:\n{question}\n\nReference answer:\n{reference}\n\nAn
 
 @dataclass(frozen=True)
 class JudgedLabel:
-    """How completions under one label are shown to a judge."""
+    """The question to a judge for completions under one label."""
 
     template: Template
     label_is: Literal["ignored", "reference", "rubric", "either"]
-    """What the data's label is for the template; `either`: a reference, or an object with reference and rubric."""
+    """How the template uses the data's label; `either`: a reference, or an object with reference and rubric."""
     description: str
 
     def values(self, question: str, answer: str, label: Any) -> dict[str, str]:
-        """What the places are filled with. Raises `Unscorable` for a label that does not fit."""
+        """Returns the values for the template's placeholders. Raises `Unscorable` for a label that does not fit."""
         values = {"question": question, "answer": answer}
         if self.label_is == "reference":
             values["reference"] = _joined(label)
@@ -33,7 +33,7 @@ class JudgedLabel:
                 values |= _from_object(label)
             elif label is not None and label != "":
                 values["reference"] = _joined(label)
-        return {name: text for name, text in values.items() if name in self.template.places}
+        return {name: text for name, text in values.items() if name in self.template.placeholders}
 
 
 def _joined(label: Any) -> str:
@@ -51,8 +51,8 @@ def _from_object(label: Mapping[str, Any]) -> dict[str, str]:
     return {name: _joined(text) for name, text in label.items() if text is not None}
 
 
-def _described(what: str, label: str) -> str:
-    return f"{what}, as a language model grades it (`reward.judge`).\n\nLabel: {label}. Value: 0 to 1."
+def _about(subject: str, label: str) -> str:
+    return f"{subject}, graded by a language model (`reward.judge`).\n\nLabel: {label}. Value: 0 to 1."
 
 
 QUALITY = Template(
@@ -92,34 +92,38 @@ SAME_ANSWER = Template(
     "meaning, however they are written; 0 otherwise. How it came there does not matter.\n\n" + _SHOW_REFERENCE,
     highest=1.0,
 )
-OWN = Template("Grade whether the answer is right and serves whoever asked.\n\n" + _SHOW_REFERENCE)
+DEFAULT = Template("Grade whether the answer is right and serves whoever asked.\n\n" + _SHOW_REFERENCE)
 
 JUDGED_LABELS: Mapping[str, JudgedLabel] = {
     "general-creative_writing": JudgedLabel(
-        CREATIVE_WRITING, "reference", _described("Creative writing", "a piece that is good")
+        CREATIVE_WRITING, "reference", _about("Creative writing", "a piece that is good")
     ),
-    "general-factuality": JudgedLabel(FACTUALITY, "reference", _described("Facts", "the reference answer")),
-    "general-quality": JudgedLabel(QUALITY, "ignored", _described("Quality", "not read")),
+    "general-factuality": JudgedLabel(FACTUALITY, "reference", _about("Factual correctness", "the reference answer")),
+    "general-quality": JudgedLabel(QUALITY, "ignored", _about("Quality", "not read")),
     "general-quality_ref": JudgedLabel(
-        QUALITY_REF, "reference", _described("Quality by a reference answer", "the reference answer")
+        QUALITY_REF, "reference", _about("Quality by a reference answer", "the reference answer")
     ),
     "general-quality_rubric": JudgedLabel(
-        QUALITY_RUBRIC, "rubric", _described("Quality by a rubric", "the rubric, a text, a list of texts or an object")
+        QUALITY_RUBRIC,
+        "rubric",
+        _about("Quality by a rubric", "the rubric, a text, a list of texts or an object"),
     ),
     "general-refusal": JudgedLabel(
-        REFUSAL, "reference", _described("Refusing where it is right to", "an answer that refuses or complies rightly")
+        REFUSAL,
+        "reference",
+        _about("Refusals where they are right", "an answer that rightly refuses or complies"),
     ),
-    "general-safety": JudgedLabel(SAFETY, "ignored", _described("Safety", "not read")),
+    "general-safety": JudgedLabel(SAFETY, "ignored", _about("Safety", "not read")),
     "general-web_instruct_general_verifier": JudgedLabel(
-        SAME_ANSWER, "reference", _described("The same result", "the reference answer")
+        SAME_ANSWER, "reference", _about("Equality of the result", "the reference answer")
     ),
     "llm_judge": JudgedLabel(
-        OWN,
+        DEFAULT,
         "either",
-        _described(
-            "What `reward.judge.template` asks",
+        _about(
+            "The question of `reward.judge.template`",
             "a reference answer, or an object with `reference` and `rubric`, of which the template's are needed",
         ),
     ),
 }
-"""By the label of the data's verifier column."""
+"""By verifier name."""

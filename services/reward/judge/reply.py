@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from services.reward.verdict import Unscorable
+from services.reward.common.verdict import Unscorable
 
 _FENCED = re.compile(r"\A```(?:json)?[ \t]*\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
 _SHOWN = 120
@@ -13,21 +13,21 @@ _SHOWN = 120
 
 @dataclass(frozen=True)
 class Grade:
-    """What a judge decided."""
+    """A judge's grade."""
 
     score: float
     reasoning: str
 
 
 def read_grade(reply: str, lowest: float, highest: float) -> Grade:
-    """The grade in a reply: one JSON object with a number SCORE from `lowest` to `highest`.
+    """Reads the grade of a reply: one JSON object with a number SCORE from `lowest` to `highest`.
 
     Thoughts up to the last </think> and one code fence around the object are allowed, other text is not. Raises
-    `Unscorable` for everything else: a grade that is guessed at would be a reward that nobody gave.
+    `Unscorable` for everything else: a guessed grade would be a reward that no judge gave.
     """
     text = reply.strip()
     try:
-        # The whole first: a judge that quotes an answer with </think> in it has not thought up to there.
+        # Try the whole reply first: a </think> inside the JSON may be a quotation from the answer.
         verdict = _parsed(text)
     except (ValueError, RecursionError):
         text = reply.rpartition("</think>")[2].strip()
@@ -40,7 +40,7 @@ def read_grade(reply: str, lowest: float, highest: float) -> Grade:
                 f"the judge's reply is not the JSON object it was asked for ({error}): {_shown(text)}"
             ) from None
     if not isinstance(verdict, dict):
-        raise Unscorable(f"the judge's reply is JSON, but no object: {_shown(text)}")
+        raise Unscorable(f"the judge's reply is JSON, but not an object: {_shown(text)}")
     if "SCORE" not in verdict:
         raise Unscorable(f"the judge's reply has no SCORE: {_shown(text)}")
     score = verdict["SCORE"]
@@ -50,18 +50,18 @@ def read_grade(reply: str, lowest: float, highest: float) -> Grade:
 
 
 def _parsed(text: str) -> Any:
-    # Not strict: a line break that stands in a text unescaped leaves no doubt about the grade.
+    # Not strict: an unescaped line break inside a text leaves no doubt about the grade.
     return json.loads(text, strict=False, object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key.casefold() for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key stands in it twice")
+        raise ValueError("a key occurs twice")
     return dict(pairs)
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _text(value: Any) -> str:

@@ -1,36 +1,36 @@
-"""A reward model behind a server: vLLM's route /classify, or another server's of that form."""
+"""A reward model behind a server with vLLM's route /classify."""
 
 import asyncio
 from typing import Any
 
-from services.reward.http_endpoint import EndpointFailed, HttpEndpoint
+from services.reward.common.verdict import Unscorable
 from services.reward.model.answer import Answer, ModelFailed
 from services.reward.model.question import Question
-from services.reward.verdict import Unscorable
+from services.reward.remote.http_endpoint import EndpointFailed, HttpEndpoint
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.reward_model import paying_label
+from shoal.models.reward_model import paying_label
 
 _ROUTE = "/classify"
 _PROBE: Question = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
 
 
 class ModelEndpoint:
-    """Asks one question a request; calls run beside each other. Belongs to one event loop."""
+    """Sends one question per request; calls run concurrently. Belongs to one event loop."""
 
     def __init__(self, config: RewardModelConfig) -> None:
-        """Raises `InvalidArgument` when the key's environment variable is not set here."""
+        """Raises `InvalidArgument` if the key's environment variable is not set here."""
         self._config = config
         self._http = HttpEndpoint(
-            config, _ROUTE, section="reward.model", who="the reward model's server", expected="classification"
+            config, _ROUTE, section="reward.model", server="the reward model's server", expected="classification"
         )
         self._slots = asyncio.Semaphore(config.max_concurrent)
 
     async def start(self) -> int:
-        """Asks a first question; returns the number of the label that pays.
+        """Sends a first question; returns the number of the label that pays.
 
-        Raises `InvalidArgument` when the server refuses it, or its labels do not fit the settings, and `Unavailable`
-        when it does not answer.
+        Raises `InvalidArgument` if the server refuses it, or its labels do not fit the settings, and `Unavailable` if
+        the server does not answer.
         """
         try:
             answer = await self.answer(_PROBE)
@@ -42,28 +42,29 @@ class ModelEndpoint:
                 "sequence classification model and a chat template, and give its address without a path"
             ) from None
         except (ModelFailed, Unscorable) as error:
-            raise InvalidArgument(f"reward.model.base_url: two words do not get a score: {error}") from None
+            raise InvalidArgument(f"reward.model.base_url: a short test question gets no score: {error}") from None
         return paying_label(self._config, len(answer.logits))
 
     async def answer(self, question: Question) -> Answer:
-        """Raises `EndpointFailed` or `ModelFailed`, and `Unscorable` when the model cannot be asked this."""
+        """Returns the logits. Raises `EndpointFailed` or `ModelFailed`, and `Unscorable` for a question that is too
+        long."""
         async with self._slots:
             answer = await self._http.ask(self._body(question), _read)
         self._check_length(answer)
         return answer
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._http.close()
 
     def _body(self, question: Question) -> dict[str, Any]:
         config = self._config
-        # Logits as they are: what is made of them is the same for every server, and for a model of our own.
+        # Ask for raw logits, so that values are computed alike for every server and for a local model.
         body: dict[str, Any] = {"use_activation": False, "add_special_tokens": config.add_special_tokens}
         if config.name:
             body["model"] = config.name
         if config.too_long != "unscorable":
-            # -1 stands for what the server's model takes.
+            # -1 stands for the limit of the server's model.
             body["truncate_prompt_tokens"] = config.max_length_tokens or -1
             body["truncation_side"] = "left" if config.too_long == "cut_start" else "right"
         if "messages" in question:
@@ -78,7 +79,7 @@ class ModelEndpoint:
             return
         if answer.num_tokens is None:
             raise ModelFailed(
-                "the server does not say how many tokens it read, which reward.model.max_length_tokens needs; unset it"
+                "the server reports no number of tokens: unset reward.model.max_length_tokens, which needs it"
             )
         if answer.num_tokens > most:
             raise Unscorable(
@@ -87,10 +88,10 @@ class ModelEndpoint:
 
 
 def _read(reply: Any) -> Answer:
-    """Raises LookupError, TypeError or ValueError for what is no classification."""
+    """Reads a classification. Raises LookupError, TypeError or ValueError for anything else."""
     logits = reply["data"][0]["probs"]
     if not isinstance(logits, list) or not logits or not all(map(_is_number, logits)):
-        raise ValueError("probs is no list of numbers")
+        raise ValueError("probs is not a list of numbers")
     usage = reply.get("usage")
     num_tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     return Answer(tuple(map(float, logits)), num_tokens if isinstance(num_tokens, int) else None)

@@ -1,4 +1,4 @@
-"""A reward model in a process of its own, as its parent sees it."""
+"""The process of a reward model, seen from its parent."""
 
 import asyncio
 import logging
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.reward.frames import Message
+from services.reward.common.verdict import Unscorable
 from services.reward.model.answer import Answer, ModelFailed
 from services.reward.model.question import Question
-from services.reward.pool_process import PoolProcess
-from services.reward.verdict import Unscorable
+from services.reward.process.child_process import PoolProcess
+from services.reward.process.frames import Message
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import ScoreOutcome
@@ -19,9 +19,9 @@ from shoal.rollout import ScoreOutcome
 _log = logging.getLogger(__name__)
 
 _RUNNER = "services.reward.model.runner"
-# The first time, the hub's download is in it.
+# The first start includes the download from the hub.
 _LOAD_TIMEOUT_S = 3600.0
-_MOST_ATTEMPTS = 2
+_MAX_ATTEMPTS = 2
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.5, 30.0
 
 
@@ -35,12 +35,12 @@ class _Item:
 
 
 class ModelProcess:
-    """Answers questions in batches of those that wait. Belongs to one event loop.
+    """Answers the questions that wait in batches. Belongs to one event loop.
 
-    Every call of `answer` ends. Questions whose process died under them, which may have been killed from outside, get
-    a second try, each alone so that one that kills is the only one to fail. A process that says nothing for
-    `reward.model.timeout_s` is killed and its questions fail. Either way another one is started; when that does not
-    come up at the second attempt, or says why it cannot, what waits fails until one does.
+    Every call of `answer` ends. If the process dies, which may come from outside, its questions get a second try, each
+    alone, so that a question that kills the process is the only one to fail. A process without output for
+    `reward.model.timeout_s` is killed and its questions fail. In both cases another process is started; if that fails
+    to start twice, or refuses its settings, waiting questions fail until a process starts.
     """
 
     def __init__(self, config: RewardModelConfig) -> None:
@@ -48,13 +48,13 @@ class ModelProcess:
         self._process: PoolProcess | None = None
         self._is_ready = False
         self._first_start: asyncio.Future[int] | None = None
-        """Of the first process, until that has said whether it works; there is no other one if it does not."""
+        """Outcome of the first start, until it is known; if the first start fails, there is no second."""
         self._waiting: deque[_Item] = deque()
         self._in_flight: dict[int, _Item] = {}
-        """By place in the batch."""
+        """By position in the batch."""
         self._deadline: asyncio.TimerHandle | None = None
         self._why = ""
-        """Why the process was killed or ended by itself; empty where it died."""
+        """Why the process was killed or ended by itself; empty if it died."""
         self._failed_starts = 0
         self._restarting: asyncio.Task[None] | None = None
         self._closing = False
@@ -65,13 +65,13 @@ class ModelProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that there is, or was last; 0 before the first."""
+        """Process id of the current or last process; 0 before the first."""
         return self._process.pid if self._process else 0
 
     async def start(self) -> int:
         """Starts the process; returns the number of the label that pays once the model is loaded.
 
-        Raises `InvalidArgument` for what the process says is wrong with settings or model, else `Unavailable`.
+        Raises `InvalidArgument` with what the process finds wrong with settings or model, else `Unavailable`.
         """
         first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._first_start = first
@@ -79,12 +79,12 @@ class ModelProcess:
         return await first
 
     async def answer(self, question: Question) -> Answer:
-        """Waits for the model. Raises `ModelFailed`, and `Unscorable` when the model cannot be asked this.
+        """Waits for the model. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question.
 
-        Cancelling gives up a question that still waits.
+        A question that still waits when this is canceled is not sent.
         """
         if self._closing:
-            # A stream that began before the model was replaced; nothing would ever take the question.
+            # The stream began before the model was replaced; no process would ever take the question.
             raise ModelFailed("the reward model was closed")
         item = _Item(question, asyncio.get_running_loop().create_future())
         self._waiting.append(item)
@@ -92,7 +92,7 @@ class ModelProcess:
         return await item.done
 
     async def close(self) -> None:
-        """Ends the process and waits until it is gone. What waits fails."""
+        """Ends the process and waits until it is gone. Waiting questions fail."""
         self._closing = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -136,7 +136,7 @@ class ModelProcess:
         self._process.send({"questions": [item.question for item in batch]})
 
     def _take(self) -> Sequence[_Item]:
-        """The next batch: as many as may go together, one that is tried again alone."""
+        """Returns the next batch: as many as may go together, or a single one that is retried."""
         batch: list[_Item] = []
         while self._waiting and len(batch) < self._config.batch_size:
             item = self._waiting[0]
@@ -152,7 +152,7 @@ class ModelProcess:
 
     def _start_clock(self) -> None:
         timeout_s = self._config.timeout_s
-        self._set_deadline(timeout_s, f"the reward model said nothing for reward.model.timeout_s ({timeout_s:g} s)")
+        self._set_deadline(timeout_s, f"the reward model gave no answer for reward.model.timeout_s ({timeout_s:g} s)")
 
     def _set_deadline(self, seconds: float, why: str) -> None:
         self._stop_clock()
@@ -163,7 +163,7 @@ class ModelProcess:
             self._deadline.cancel()
 
     def _kill(self, why: str) -> None:
-        """Ends the process; answers for its questions now, not when it is gone."""
+        """Ends the process; fails its questions now, not when the process is gone."""
         self._why = why
         self._is_ready = False
         for item in self._in_flight.values():
@@ -187,7 +187,7 @@ class ModelProcess:
                     self._first_start.set_exception(InvalidArgument(self._why))
             case "answered":
                 for answer in message["answers"]:
-                    _answer(self._in_flight.pop(answer["place"]), answer)
+                    _answer(self._in_flight.pop(answer["index"]), answer)
                 if self._why:
                     return
                 if self._in_flight:
@@ -200,10 +200,10 @@ class ModelProcess:
         self._stop_clock()
         was_ready, self._is_ready = self._is_ready or bool(self._in_flight), False
         why = self._why or f"the reward model's process died ({how})"
-        again = [item for item in self._in_flight.values() if not item.done.done()]
+        unanswered = [item for item in self._in_flight.values() if not item.done.done()]
         self._in_flight = {}
-        for item in reversed(again):
-            if item.attempts < _MOST_ATTEMPTS and not self._closing:
+        for item in reversed(unanswered):
+            if item.attempts < _MAX_ATTEMPTS and not self._closing:
                 self._waiting.appendleft(item)
             else:
                 _fail(item, why)
@@ -216,14 +216,14 @@ class ModelProcess:
             return
         if not was_ready:
             self._failed_starts += 1
-            if self._why or self._failed_starts >= _MOST_ATTEMPTS:
+            if self._why or self._failed_starts >= _MAX_ATTEMPTS:
                 self._fail_waiting(why)
         _log.warning("reward model's process replaced", extra={"pid": process.pid, "why": why})
         self.num_restarts += 1
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
-        """Starts a process, ever more slowly while none comes up."""
+        """Starts a process, and retries with growing pauses while starts fail."""
         while True:
             if self._failed_starts:
                 await asyncio.sleep(min(_MIN_BACKOFF_S * 2**self._failed_starts, _MAX_BACKOFF_S))

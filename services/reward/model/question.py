@@ -1,28 +1,28 @@
-"""What a reward model is shown."""
+"""The question to a reward model."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
-from services.reward.text import clean, without_turns
+from services.reward.common.text import clean, without_turns
 from shoal.config.reward_model import RewardModelConfig
 from shoal.rollout import ChatMessage
 
 
 class Question(TypedDict, total=False):
-    """A prompt and its completion; one of the two keys is there. It travels as JSON."""
+    """A prompt and its completion, under one of the two keys. It travels as JSON."""
 
     messages: list[dict[str, str]]
-    """Each with role and content; the completion is the last. The model's chat template is still to be applied."""
+    """Messages with role and content, the completion last. The model's chat template is not yet applied."""
     text: str
-    """Where nothing but text is known of the prompt: that, and the completion after it."""
+    """The prompt's text followed by the completion, if the prompt's messages are not known."""
 
 
 def question_for(
     config: RewardModelConfig, messages: Sequence[ChatMessage], prompt_text: str, completion: str
 ) -> Question:
-    """What to show of a completion: under its messages, or after the prompt's text where those are not known.
+    """Puts a completion after the prompt's messages, or after the prompt's text if the messages are not known.
 
-    What it says of turns and their ends is no turn: it cannot end itself and have another user praise it.
+    Markers of turns in the completion are broken up: it cannot end its own turn and have another user praise it.
     """
     answer = completion.rpartition("</think>")[2].lstrip() if config.after_thoughts else completion
     answer = clean(without_turns(answer))

@@ -1,7 +1,7 @@
-"""The process that a reward model runs in: `python -m services.reward.model.runner PARENT_PID`.
+"""The process of a reward model: `python -m services.reward.model.runner PARENT_PID`.
 
-Reads its settings from stdin, loads the model and says "ready", or why not; then reads batches of questions and
-answers each on stdout, until stdin ends or the parent dies. Whatever hangs in here is ended by the parent with SIGKILL.
+Reads its settings from stdin, loads the model and reports "ready", or why it refuses; then reads batches of questions
+and answers each on stdout, until stdin ends or the parent dies. If it hangs, the parent ends it with SIGKILL.
 """
 
 import importlib.util
@@ -12,30 +12,30 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from services.reward.frames import Message, encode_frame, read_frame, take_pipes
 from services.reward.model.question import Question
+from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
-from shoal.reward_model import describe_reward_model, rendered
+from shoal.models.reward_model import describe_reward_model, rendered
 from shoal.rollout import ScoreOutcome
 from shoal.worker.parent import die_with_parent
 
 NO_TORCH = (
-    "reward.model.path: a model runs here by torch, which is not installed: pip install 'shoal[reward-model]', or "
+    "reward.model.path: running a model here needs torch, which is missing: pip install 'shoal[reward-model]', or "
     "serve the model elsewhere and give reward.model.base_url"
 )
 
 Encoded = Mapping[str, Sequence[int]]
-"""What a tokenizer makes of one input, by the model's names for it; `input_ids` are among it."""
+"""A tokenized input: the model's inputs by name, `input_ids` among them."""
 
 
 def main() -> None:
     die_with_parent(parent_pid=int(sys.argv[1]))
-    # A signal to the process group is for the parent: it drains first, and this process with it.
+    # A signal to the process group is for the parent, which drains first and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Else a bar and a report on standard error for each start.
+    # Otherwise each start prints a progress bar and a report to standard error.
     os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     batches, answers = take_pipes()
     settings = read_frame(batches)
@@ -69,7 +69,7 @@ class Runner:
         if len(self._model_labels()) != description.num_labels:
             raise InvalidArgument(
                 f"reward.model.path: the head of {config.path} has {len(self._model_labels())} labels and its "
-                f"config.json names {description.num_labels}; mend the model"
+                f"config.json names {description.num_labels}; fix the model"
             )
 
     def _model_labels(self) -> Mapping[int, str]:
@@ -77,26 +77,26 @@ class Runner:
         return labels
 
     def answers(self, questions: Sequence[Question]) -> Iterator[list[Message]]:
-        """Answers, some at a time, each with the place of its question; places are in no order."""
+        """Yields answers, some at a time, each with the index of its question; indices are in no order."""
         encoded: dict[int, Encoded] = {}
         refused: list[Message] = []
-        for place, question in enumerate(questions):
+        for index, question in enumerate(questions):
             item = self._encode(question)
             if isinstance(item, str):
-                refused.append({"place": place, "outcome": ScoreOutcome.UNSCORABLE, "detail": item})
+                refused.append({"index": index, "outcome": ScoreOutcome.UNSCORABLE, "detail": item})
             else:
-                encoded[place] = item
+                encoded[index] = item
         if refused:
             yield refused
-        lengths = {place: len(item["input_ids"]) for place, item in encoded.items()}
-        for places in plan_batches(lengths, self._config.batch_size, self._config.batch_tokens):
-            yield self._answer(places, [encoded[place] for place in places])
+        lengths = {index: len(item["input_ids"]) for index, item in encoded.items()}
+        for indices in plan_batches(lengths, self._config.batch_size, self._config.batch_tokens):
+            yield self._answer(indices, [encoded[index] for index in indices])
 
     def _encode(self, question: Question) -> Encoded | str:
-        """The tokens of a question, or why it cannot be answered."""
+        """Returns the tokens of a question, or why it cannot be answered."""
         try:
             text = rendered(self._tokenizer, question["messages"]) if "messages" in question else question["text"]
-        except Exception as error:  # A template is a program: it raises what it likes.
+        except Exception as error:  # A template is a program, and may raise anything.
             return f"the reward model's chat template refuses the messages: {str(error) or type(error).__name__}"
         item: Encoded = self._tokenizer(text, add_special_tokens=self._config.add_special_tokens)
         num_tokens = len(item["input_ids"])
@@ -115,28 +115,28 @@ class Runner:
         )
         return cut
 
-    def _answer(self, places: Sequence[int], items: Sequence[Encoded]) -> list[Message]:
+    def _answer(self, indices: Sequence[int], items: Sequence[Encoded]) -> list[Message]:
         try:
             logits = self._logits(items)
         except Exception as error:
             lines = (str(error).strip() or type(error).__name__).splitlines()
             cure = "; lower reward.model.batch_tokens" if "out of memory" in lines[0] else ""
             why = f"the reward model raised {type(error).__name__}: {lines[0]}{cure}"
-            return [{"place": place, "outcome": ScoreOutcome.FAILED, "detail": why} for place in places]
+            return [{"index": index, "outcome": ScoreOutcome.FAILED, "detail": why} for index in indices]
         return [
-            {"place": place, "outcome": ScoreOutcome.SCORED, "logits": row, "num_tokens": len(item["input_ids"])}
-            for place, item, row in zip(places, items, logits, strict=True)
+            {"index": index, "outcome": ScoreOutcome.SCORED, "logits": row, "num_tokens": len(item["input_ids"])}
+            for index, item, row in zip(indices, items, logits, strict=True)
         ]
 
     def _logits(self, items: Sequence[Encoded]) -> list[list[float]]:
-        """One row of logits for each item."""
+        """Returns one row of logits for each item."""
         import torch
 
         text_config = self._model.config.get_text_config()
-        own = text_config.pad_token_id
-        pad = padding_id(items) if own is None else own
+        configured = text_config.pad_token_id
+        pad = padding_id(items) if configured is None else configured
         try:
-            # Models of many families read the logits at the last token that is no padding, by this id.
+            # Many models find the last token that is not padding by this id, and read its logits.
             text_config.pad_token_id = pad
             with torch.inference_mode():
                 inputs = {
@@ -144,31 +144,31 @@ class Runner:
                 }
                 rows: list[list[float]] = self._model(**inputs).logits.float().tolist()
         finally:
-            text_config.pad_token_id = own
+            text_config.pad_token_id = configured
         return rows
 
 
-def plan_batches(lengths: Mapping[int, int], most_items: int, most_tokens: int) -> list[list[int]]:
-    """Places by length, so that little is padded, cut into batches of at most `most_items`, whose longest item times
-    their number is at most `most_tokens`; an item that is longer goes alone."""
+def plan_batches(lengths: Mapping[int, int], max_items: int, max_tokens: int) -> list[list[int]]:
+    """Cuts the indices, sorted by length so that little is padded, into batches of at most `max_items`, whose longest
+    item times their number is at most `max_tokens`; an item that is longer goes alone."""
     batches: list[list[int]] = []
-    for place in sorted(lengths, key=lambda place: lengths[place]):
+    for index in sorted(lengths, key=lambda index: lengths[index]):
         batch = batches[-1] if batches else []
-        if batch and len(batch) < most_items and lengths[place] * (len(batch) + 1) <= most_tokens:
-            batch.append(place)
+        if batch and len(batch) < max_items and lengths[index] * (len(batch) + 1) <= max_tokens:
+            batch.append(index)
         else:
-            batches.append([place])
+            batches.append([index])
     return batches
 
 
 def padding_id(items: Sequence[Encoded]) -> int:
-    """A token for models that name none: one that is in no item, so that none is taken for padding."""
+    """Returns a padding token for models that name none: one that occurs in no item."""
     used = {token for item in items for token in item["input_ids"]}
     return next(token for token in range(len(used) + 1) if token not in used)
 
 
 def padded(items: Sequence[Encoded], pad: int) -> dict[str, list[list[int]]]:
-    """Rows of equal length, padded at the end, which no token before it can see."""
+    """Returns rows of equal length, padded at the end, where no earlier token attends to the padding."""
     longest = max(len(item["input_ids"]) for item in items)
     fillers = {"input_ids": pad}
     return {
@@ -195,11 +195,11 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
         model, loaded = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder, dtype=config.dtype, local_files_only=True, output_loading_info=True
         )
-    except Exception as error:  # transformers raises whatever its parsers do
+    except Exception as error:  # transformers passes on whatever its parsers raise
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InvalidArgument(f"reward.model.path: no model can be loaded from {folder}: {line}") from None
     if missing := sorted(loaded["missing_keys"]):
-        # transformers makes those up at random, and rewards with them.
+        # transformers initializes them at random: the rewards would be random too.
         raise InvalidArgument(
             f"reward.model.path: the weights in {folder} lack {', '.join(missing[:3])} and {len(missing)} in all; give "
             "a model whose head has been trained"

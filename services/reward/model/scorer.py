@@ -1,90 +1,47 @@
-"""Completions scored by the reward model of the configuration, wherever it runs."""
+"""The scorer of the label that a reward model scores."""
 
-import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Collection, Sequence
 
-from services.reward.http_endpoint import EndpointFailed
-from services.reward.model.answer import Answer, ModelFailed, value_of
-from services.reward.model.endpoint import ModelEndpoint
-from services.reward.model.process import ModelProcess
-from services.reward.model.question import Question, question_for
-from services.reward.text import clean
-from services.reward.verdict import Unscorable
+from services.reward.common.scorer import ListedVerifier
+from services.reward.model.reward_model import MISSING, RewardModel
 from shoal.config.reward_model import RewardModelConfig
-from shoal.errors import InvalidArgument
-from shoal.rollout import ChatMessage, ScoreOutcome, VerifierScore
-
-_MOST_DETAIL_CHARACTERS = 500
-_MOST_LOGITS_SHOWN = 8
+from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.v1 import rollout_pb2
 
 DESCRIPTION = """The score of a reward model, which reads the conversation and the completion (`reward.model`).
 
-Label: not read, and may be missing. Value: the model's logit, any number; from 0 to 1 with `value` sigmoid or
-softmax."""
-
-MISSING = (
-    "reward.model.path: is unset, as is reward.model.base_url, and there is a label that needs a reward model; set one "
-    "of the two: a sequence classification model, or the address of a server that has one"
-)
-"""What is said where a reward model is needed and none configured."""
+Label: not read, and may be missing. Value: the model's logit, any number; 0 to 1 with `value` sigmoid or softmax."""
 
 
-class _Model(Protocol):
-    """Somebody to ask."""
+class ModelScorer:
+    """The label `reward_model`. Without `reward.model` it is listed, but cannot be used."""
 
-    async def start(self) -> int: ...
-
-    async def answer(self, question: Question) -> Answer: ...
-
-    async def close(self) -> None: ...
-
-
-class RewardModel:
-    """Scores completions by a model. Belongs to one event loop."""
+    NAMES = ("reward_model",)
 
     def __init__(self, config: RewardModelConfig) -> None:
-        """Raises `InvalidArgument` when `config` names no model, or a key that is not in the environment."""
-        if not config.is_given:
-            raise InvalidArgument(MISSING)
         self._config = config
-        self._model: _Model = ModelProcess(config) if config.path else ModelEndpoint(config)
-        self._label: int | None = None
+        self._model: RewardModel | None = None
+        self.names: Collection[str] = self.NAMES
+
+    def unavailable(self, name: str) -> str:
+        return "" if self._config.is_given else f"it needs a model; {MISSING}"
 
     async def start(self) -> None:
-        """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason why it does not."""
-        self._label = await self._model.start()
+        if self._config.is_given:
+            self._model = RewardModel(self._config)
+            await self._model.start()
 
     async def close(self) -> None:
-        """Ends the model's process, or the connections. What is open is FAILED."""
-        await self._model.close()
+        if self._model is not None:
+            await self._model.close()
 
-    async def judge(
-        self, verifier: str, messages: Sequence[ChatMessage], prompt_text: str, completion: str
-    ) -> VerifierScore:
-        """The score of a completion. Never raises but for cancellation: what goes wrong is an outcome."""
-        started = time.perf_counter()
-        outcome, value = ScoreOutcome.FAILED, 0.0
-        try:
-            if not messages and not prompt_text:
-                raise Unscorable("the prompt has neither messages nor text")
-            if self._label is None:
-                raise ModelFailed("it has not been started")
-            answer = await self._model.answer(question_for(self._config, messages, prompt_text, completion))
-            value = value_of(answer, self._label, self._config.value)
-            outcome, detail = ScoreOutcome.SCORED, _told(answer, self._label)
-        except Unscorable as error:
-            outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
-        except (ModelFailed, EndpointFailed) as error:
-            detail = f"the reward model cannot be asked: {error}"
-        except Exception as error:
-            detail = f"the reward model raised {type(error).__name__}: {error}"
-        detail = clean(detail)[:_MOST_DETAIL_CHARACTERS]
-        return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
+    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        if self._model is None:
+            return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no reward model")
+        return await self._model.judge(truth.verifier, prompt.messages, prompt.text, completion.text)
 
+    async def label_problem(self, truth: GroundTruth) -> str:
+        return ""  # The label is not read.
 
-def _told(answer: Answer, label: int) -> str:
-    logits = [f"{logit:.6g}" for logit in answer.logits]
-    shown = " ".join(logits[:_MOST_LOGITS_SHOWN]) + (" ..." if len(logits) > _MOST_LOGITS_SHOWN else "")
-    said = f"logits {shown}; label {label} pays" if len(logits) > 1 else f"logit {shown}"
-    return said if answer.num_tokens is None else f"{said}; {answer.num_tokens} tokens"
+    async def describe(self) -> Sequence[ListedVerifier]:
+        return [ListedVerifier(name, "prompt and text", DESCRIPTION, self.unavailable(name)) for name in self.NAMES]

@@ -1,1 +1,1 @@
-"""Where programs that nobody has read are run."""
+"""The sandbox for untrusted programs."""

@@ -1,4 +1,4 @@
-"""`python -m services.reward.sandbox`: can programs be run here? Prints why not, and ends with 1."""
+"""`python -m services.reward.sandbox`: checks whether programs can be run here. If not, prints why and exits with 1."""
 
 import sys
 
@@ -12,7 +12,7 @@ def main() -> int:
     except SandboxUnavailable as error:
         print(error)
         return 1
-    print("a sandbox starts, works and holds")
+    print("the sandbox works: programs run, and the self-test did not break out")
     return 0
 
 

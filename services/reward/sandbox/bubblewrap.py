@@ -1,7 +1,7 @@
 """The sandbox from outside: bubblewrap's command line, and the process behind it.
 
-bubblewrap (github.com/containers/bubblewrap) gives a process namespaces of its own. What happens in them is in
-`inside`.
+bubblewrap (github.com/containers/bubblewrap) gives a process namespaces of its own. `inside` is the code that runs in
+them.
 """
 
 import json
@@ -29,44 +29,44 @@ _ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
     "PATH": "/usr/bin:/bin",
-    # The same order of sets, and so the same verdict, every time.
+    # Fixed, so that the order of sets, and with it the verdict, is the same every time.
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
     "TZ": "UTC",
 }
-# The first that the kernel ends when memory runs out is what runs in here.
+# When memory runs out, the kernel is to kill the sandbox first.
 _EXPENDABLE = ["/bin/sh", "-c", 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"', "sh"]
 
 
 class SandboxUnavailable(Exception):
-    """No sandbox can be had here; the message says why and what would help."""
+    """No sandbox can be started here; the message says why and what would help."""
 
 
 class SandboxLost(Exception):
-    """The sandbox ended under a job, which says nothing about the program."""
+    """The sandbox ended during a job, which proves nothing about the program."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use, each time it is run."""
+    """The resources of one run of a program."""
 
     timeout_s: float = 1.0
     """Wall time for the program's own statements and one test together."""
     memory_mib: int = 512
     """Address space."""
     output_limit_kib: int = 1024
-    """Standard output that is read; twice the output wanted where that is more."""
+    """Standard output that is read; twice the expected output if that is more."""
     files_mib: int = 16
-    """All files together, in memory, and the size of each."""
+    """Size of all files together, which are in memory, and of each file."""
     num_open_files: int = 64
     num_threads: int = 64
-    """Beside the address space, which ends threads sooner. Other processes cannot be started at all."""
+    """Number of threads; the address space usually runs out sooner. Processes cannot be started at all."""
 
     def as_rlimits(self) -> dict[str, int]:
-        """By the names of setrlimit(2)."""
+        """Returns the limits by the names of setrlimit(2)."""
         return {
             "AS": self.memory_mib * _MIB,
-            # Of all threads together; the wall clock ends others sooner.
+            # CPU time of all threads together; the wall clock ends most programs sooner.
             "CPU": math.ceil(self.timeout_s) + 1,
             "FSIZE": self.files_mib * _MIB,
             "NOFILE": self.num_open_files,
@@ -78,7 +78,7 @@ class Limits:
 
 
 def command(limits: Limits) -> list[str]:
-    """The sandbox's command line. Raises `SandboxUnavailable` where it cannot work."""
+    """Returns the sandbox's command line. Raises `SandboxUnavailable` if it cannot work here."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxUnavailable("bubblewrap is not installed: apt-get install bubblewrap")
@@ -110,22 +110,22 @@ def command(limits: Limits) -> list[str]:
 
 
 def _system_folders() -> list[str]:
-    """/usr, and what beside it is a link into it or holds libraries."""
+    """Returns the arguments that bind /usr, and the folders beside it that link into it or hold libraries."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(name):
             words += ["--symlink", os.readlink(name), name]
         elif os.path.isdir(name):
             words += ["--ro-bind", name, name]
-    # Where the loader finds libraries outside of its usual places.
+    # The loader's index of libraries outside the default folders.
     return [*words, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
 
 
 class Sandbox:
-    """One sandbox with a warm interpreter in it. It dies with this process, also by `kill -9`."""
+    """A sandbox with a warm interpreter. It dies with this process, also on `kill -9`."""
 
     def __init__(self, limits: Limits) -> None:
-        """Starts it. Raises `SandboxUnavailable` when it does not start."""
+        """Starts the sandbox. Raises `SandboxUnavailable` if that fails."""
         self._process = subprocess.Popen(
             command(limits),
             stdin=subprocess.PIPE,
@@ -141,49 +141,49 @@ class Sandbox:
         try:
             self._channel.receive(deadline=time.monotonic() + _START_TIMEOUT_S)
         except (Closed, Unreadable, TimeoutError):
-            raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {self._last_words()}") from None
+            raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {self._stderr_line()}") from None
 
     @property
     def pid(self) -> int:
-        """Of the process that holds it from outside."""
+        """Id of the outer process of the sandbox."""
         return self._process.pid
 
     def send(self, job: Message, *, deadline: float) -> None:
-        """Raises `SandboxLost` or `TimeoutError`."""
+        """Sends a job. Raises `SandboxLost` or `TimeoutError`."""
         try:
             self._channel.send(job, deadline=deadline)
         except Closed as error:
             raise SandboxLost(str(error)) from None
 
     def receive(self, *, deadline: float) -> Message:
-        """The next verdict. Raises `SandboxLost` or `TimeoutError`."""
+        """Receives the next verdict. Raises `SandboxLost` or `TimeoutError`."""
         try:
             return self._channel.receive(deadline=deadline)
         except (Closed, Unreadable) as error:
             raise SandboxLost(str(error)) from None
 
     def close(self) -> None:
-        """Ends everything in it at once, and waits until it is gone."""
+        """Kills everything in the sandbox and waits until it is gone."""
         self._process.kill()
         self._process.wait()
         for file in (self._process.stdin, self._process.stdout, self._process.stderr):
             if file is not None:
                 file.close()
 
-    def _last_words(self) -> str:
-        """What it said on the way out."""
+    def _stderr_line(self) -> str:
+        """Ends the sandbox; returns its last line on standard error, and a cure if one is known."""
         self._process.kill()
         self._process.wait()
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
-        said: Any = self._process.stderr.read() or b""
+        output: Any = self._process.stderr.read() or b""
         self.close()
-        text = said.decode("utf-8", "replace").strip().splitlines()
-        return (text[-1] if text else "it said nothing") + _cure(said)
+        lines = output.decode("utf-8", "replace").strip().splitlines()
+        return (lines[-1] if lines else "no message on standard error") + _cure(output)
 
 
-def _cure(said: bytes) -> str:
-    if b"namespace" in said or b"uid map" in said or b"Operation not permitted" in said:
+def _cure(output: bytes) -> str:
+    if b"namespace" in output or b"uid map" in output or b"Operation not permitted" in output:
         return (
             ". The kernel or the container refuses user namespaces: see docs/sandbox.md (sysctl "
             "kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns, the container's "

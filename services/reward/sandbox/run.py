@@ -1,4 +1,4 @@
-"""Runs a program against tests, in a sandbox that is kept while that is safe."""
+"""Runs of a program against tests, in a sandbox that is reused while that is safe."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from services.reward.sandbox.inside.subject import FUNCTIONS, PROGRAM
 __all__ = ["FUNCTIONS", "PROGRAM", "SandboxLost", "SandboxUnavailable", "TestResult", "Unfit", "check", "run_tests"]
 
 _HUNG = "no result, and the test itself could not be stopped"
-_MOST_LOSSES = 2
+_MAX_LOSSES = 2
 _SELF_TEST = """
 import os, socket
 
@@ -31,18 +31,18 @@ _SELF_TEST_RESULT = "assert escapes() == ['refused'] * 6 + [True]"
 
 
 class Unfit(Exception):
-    """A test cannot be carried out as it is written."""
+    """A test cannot be run as it is written."""
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of a program."""
+    """The result of one test of a program."""
 
     __test__ = False
 
     passed: bool
     detail: str
-    """Why not; from the program in part, so for people only."""
+    """Why it failed, for people only: part of it comes from the program."""
     seconds: float
 
 
@@ -52,12 +52,12 @@ _kept: dict[Limits, Sandbox] = {}
 def run_tests(
     program: str, tests: list[Any], *, kind: str, limits: Limits, total_timeout_s: float
 ) -> tuple[TestResult, ...]:
-    """A result for each test, in their order. Each gets the program fresh.
+    """Runs the program anew for each test; returns the results in the tests' order.
 
     `kind`: FUNCTIONS (a test is Python text that uses the program's names) or PROGRAM ({"input": text, "output": text}
-    of a script). Tests that `total_timeout_s` does not suffice for are not passed.
+    of a script). Tests that are not finished after `total_timeout_s` are not passed.
 
-    Raises `Unfit`, `SandboxUnavailable`, or `SandboxLost` when the sandbox ends twice under the same test.
+    Raises `Unfit`, `SandboxUnavailable`, or `SandboxLost` if the sandbox ends twice during the same test.
     """
     deadline = time.monotonic() + total_timeout_s
     results: list[TestResult] = []
@@ -78,14 +78,14 @@ def run_tests(
             results += [late] * (len(tests) - len(results))
         except SandboxLost:
             num_losses = num_losses + 1 if len(results) == num_before else 1
-            if num_losses >= _MOST_LOSSES:
+            if num_losses >= _MAX_LOSSES:
                 raise
     return tuple(results)
 
 
 def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[TestResult]) -> None:
-    """Adds a result for each test; or for fewer, when one could be stopped only with the sandbox."""
-    # Taken out while it is in use: one that fails in any way is not kept.
+    """Adds a result for each test; for fewer if a test could only be stopped by ending the sandbox."""
+    # Removed while in use: a sandbox that fails in any way is not reused.
     sandbox = _kept.pop(limits, None) or Sandbox(limits)
     is_reusable = False
     try:
@@ -110,20 +110,20 @@ def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[Tes
 
 
 def _keep(limits: Limits, sandbox: Sandbox) -> None:
-    """Keeps the latest sandbox, and one more for the other verifier if its limits differ."""
+    """Keeps the latest sandbox, and one more for the other verifier, whose limits may differ."""
     while len(_kept) > 1:
         _kept.pop(next(iter(_kept))).close()
     _kept[limits] = sandbox
 
 
 def close() -> None:
-    """Ends the sandboxes that are kept."""
+    """Closes the sandboxes that are kept."""
     while _kept:
         _kept.popitem()[1].close()
 
 
 def check() -> None:
-    """Starts a sandbox and tries to get out of it. Raises `SandboxUnavailable` unless all is as it should be."""
+    """Starts a sandbox and tries to break out of it. Raises `SandboxUnavailable` if it fails to start or to contain."""
     try:
         [result] = run_tests(
             _SELF_TEST, [_SELF_TEST_RESULT], kind=FUNCTIONS, limits=Limits(timeout_s=10.0), total_timeout_s=20.0
@@ -133,4 +133,4 @@ def check() -> None:
     finally:
         close()
     if not result.passed:
-        raise SandboxUnavailable(f"the sandbox does not hold or does not work here: {result.detail}")
+        raise SandboxUnavailable(f"the sandbox does not contain its self-test, or does not work here: {result.detail}")

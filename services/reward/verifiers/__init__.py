@@ -1,1 +1,1 @@
-"""The verifiers, one a file."""
+"""The verifiers, one a module: the module's name is the verifier's, and `VERIFIER` declares it."""

@@ -1,6 +1,6 @@
-"""Programs that are run: against tests that call them, and against inputs and outputs.
+"""A program that is run against tests of its functions.
 
-Both run the program in a sandbox (docs/sandbox.md) and need one: without it they are FAILED, and nothing is run.
+It runs in a sandbox (docs/sandbox.md). Without a sandbox it is FAILED, and nothing is run.
 """
 
 import json
@@ -9,25 +9,48 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import Field
+
+from services.reward.common.code_text import program_text
+from services.reward.common.verdict import Unscorable, Verdict
+from services.reward.common.verifier import Verifier
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Limits
-from services.reward.verdict import Unscorable, Verdict, acceptable_texts
-from services.reward.verifiers.code_text import program_text
+from shoal.config.section import Section
 
 _AVAILABLE = threading.Event()
 _CHECKING = threading.Lock()
 _PICKLED = "eJ"
-"""How base64 of zlib-compressed data begins."""
+"""The first characters of zlib-compressed data in base64."""
+
+
+class CodeOptions(Section):
+    timeout_s: float = Field(default=1.0, gt=0)
+    """Longest time for the program and one test; open-instruct's `code_max_execution_time`."""
+    total_timeout_s: float = Field(default=8.0, gt=0)
+    """Longest time for all tests of one completion; tests that are not finished by then are not passed. Keep it two
+    seconds below `reward.timeout_s`, which makes the completion FAILED."""
+    memory_mib: int = Field(default=512, ge=64)
+    """Address space of the program."""
+    pass_rate_threshold: float = Field(default=0.0, ge=0, le=1)
+    """Share of passed tests below which the value is 0; open-instruct's `code_pass_rate_reward_threshold`."""
+    partial_credit: bool = True
+    """The value is the share of passed tests; otherwise 1 if all pass, else 0."""
+    reward_speed: bool = False
+    """A passed test counts the share of its time that is left; open-instruct's `code_apply_perf_penalty`."""
+    any_tag: bool = False
+    """Drop any word after the opening backticks, not just "python"."""
 
 
 def load() -> None:
-    """Sees whether there is a sandbox, so that no completion's deadline pays for that."""
+    """Starts a first sandbox, so that no completion's deadline pays for it."""
     unavailable()
 
 
 def unavailable() -> str:
-    """Why no program can be run here; empty when it can, which is then not tried again."""
-    with _CHECKING:  # Sandboxes that are kept belong to one thread at a time.
+    """Returns why no program can be run here. Tries no more once it has returned an empty text, which means that
+    programs can be run."""
+    with _CHECKING:  # A sandbox that is reused belongs to one thread at a time.
         if not _AVAILABLE.is_set():
             try:
                 run.check()
@@ -37,102 +60,49 @@ def unavailable() -> str:
     return ""
 
 
-def verify(
-    completion: str,
-    label: Any,
-    *,
-    timeout_s: float = 1.0,
-    total_timeout_s: float = 8.0,
-    memory_mib: int = 512,
-    pass_rate_threshold: float = 0.0,
-    partial_credit: bool = True,
-    reward_speed: bool = False,
-    any_tag: bool = False,
-) -> Verdict:
-    """Runs the completion's program and Python tests that use what it defines.
+def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) -> Verdict:
+    """Runs the completion's program and Python tests that use its definitions.
 
     Program: the last block between triple backticks (a tag "python" is dropped; with `any_tag` every tag), or the
-    whole completion. Label: a list of Python texts, or that as JSON text; each is a test that passes when it raises
-    nothing, as "assert add(1, 2) == 3", within `timeout_s`, the program's own statements included, each time with the
-    program run anew. Value: the share of tests that pass, 0 to 1; 0 below `pass_rate_threshold`. Without
-    `partial_credit` 1 if all pass, else 0. With `reward_speed` each test that passes counts the share of its time
-    that it left. Source: open-instruct's label of this name.
+    whole completion. Label: a list of Python texts, or such a list as JSON text. Each is a test, "assert add(1, 2) ==
+    3", that passes if it raises nothing within `timeout_s`; the program's own statements are run anew for each test
+    and count. Value: the share of tests that pass, 0 to 1; 0 below `pass_rate_threshold`. Without `partial_credit` 1
+    if all pass, else 0. With `reward_speed` each passed test counts the share of its time that is left. Source:
+    open-instruct's label of this name.
     """
-    tests = [_test_text(item, position) for position, item in enumerate(_tests(label))]
-    return _verdict(
-        completion, tests, run.FUNCTIONS, Limits(timeout_s=timeout_s, memory_mib=memory_mib), total_timeout_s,
-        pass_rate_threshold, partial_credit, reward_speed, any_tag,
-    )  # fmt: skip
+    tests = [_test_text(item, position) for position, item in enumerate(read_tests(label))]
+    return run_tests(completion, tests, run.FUNCTIONS, options)
 
 
-def verify_stdio(
-    completion: str,
-    label: Any,
-    *,
-    timeout_s: float = 1.0,
-    total_timeout_s: float = 8.0,
-    memory_mib: int = 512,
-    pass_rate_threshold: float = 0.0,
-    partial_credit: bool = True,
-    reward_speed: bool = False,
-    any_tag: bool = False,
-) -> Verdict:
-    """Runs the completion's program as a script on inputs and compares what it prints.
-
-    Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text; numbers are
-    texts too. A test passes when the script ends with status 0 within `timeout_s` and its standard output has the
-    lines wanted, white space around them aside; lines of numbers are compared by value. Value: as for `code`, with
-    the same options. Source: open-instruct's label of this name.
-    """
-    tests = [_stdio_test(item, position) for position, item in enumerate(_tests(label))]
-    return _verdict(
-        completion, tests, run.PROGRAM, Limits(timeout_s=timeout_s, memory_mib=memory_mib), total_timeout_s,
-        pass_rate_threshold, partial_credit, reward_speed, any_tag,
-    )  # fmt: skip
+VERIFIER = Verifier(verify, values="0 to 1", options=CodeOptions, load=load, unavailable=unavailable)
 
 
-def _verdict(
-    completion: str,
-    tests: list[Any],
-    kind: str,
-    limits: Limits,
-    total_timeout_s: float,
-    pass_rate_threshold: float,
-    partial_credit: bool,
-    reward_speed: bool,
-    any_tag: bool,
-) -> Verdict:
-    program = program_text(completion, any_tag=any_tag)
+def run_tests(completion: str, tests: list[Any], kind: str, options: CodeOptions) -> Verdict:
+    """Runs the completion's program against tests of one kind. Raises `Unscorable` for a test that cannot be run, and
+    `SandboxUnavailable`."""
+    program = program_text(completion, any_tag=options.any_tag)
     if not program:
         return Verdict(0.0, "no program")
     if why := unavailable():
         raise run.SandboxUnavailable(why)
+    limits = Limits(timeout_s=options.timeout_s, memory_mib=options.memory_mib)
     try:
-        results = run.run_tests(program, tests, kind=kind, limits=limits, total_timeout_s=total_timeout_s)
+        results = run.run_tests(program, tests, kind=kind, limits=limits, total_timeout_s=options.total_timeout_s)
     except run.Unfit as error:
         raise Unscorable(f"a test cannot be carried out: {error}") from None
     num_passed = sum(result.passed for result in results)
     pass_rate = num_passed / len(results)
-    if pass_rate < (pass_rate_threshold if partial_credit else 1.0):
+    if pass_rate < (options.pass_rate_threshold if options.partial_credit else 1.0):
         value = 0.0
-    elif reward_speed:
-        value = math.fsum(_time_left(result, limits.timeout_s) for result in results if result.passed) / len(results)
+    elif options.reward_speed:
+        value = math.fsum(_time_left(result, options.timeout_s) for result in results if result.passed) / len(results)
     else:
         value = pass_rate
     return Verdict(value, _detail(num_passed, results))
 
 
-def _time_left(result: run.TestResult, timeout_s: float) -> float:
-    return max(0.0, 1.0 - result.seconds / timeout_s)
-
-
-def _detail(num_passed: int, results: Sequence[run.TestResult]) -> str:
-    failed = next(((number, result) for number, result in enumerate(results) if not result.passed), None)
-    said = f"{num_passed} of {len(results)} tests passed"
-    return said if failed is None else f"{said}; test {failed[0]}: {failed[1].detail}"
-
-
-def _tests(label: Any) -> list[Any]:
+def read_tests(label: Any) -> list[Any]:
+    """Returns the label's tests, at least one. Raises `Unscorable`."""
     if isinstance(label, str):
         if label.startswith(_PICKLED):
             raise Unscorable("the label is compressed, and probably pickled: nothing is unpickled; convert it to JSON")
@@ -143,8 +113,18 @@ def _tests(label: Any) -> list[Any]:
     if not isinstance(label, list):
         raise Unscorable(f"the label must be a list of tests (found: {type(label).__name__})")
     if not label:
-        raise Unscorable("the label holds no test")
+        raise Unscorable("the label contains no test")
     return label
+
+
+def _time_left(result: run.TestResult, timeout_s: float) -> float:
+    return max(0.0, 1.0 - result.seconds / timeout_s)
+
+
+def _detail(num_passed: int, results: Sequence[run.TestResult]) -> str:
+    failed = next(((index, result) for index, result in enumerate(results) if not result.passed), None)
+    passed = f"{num_passed} of {len(results)} tests passed"
+    return passed if failed is None else f"{passed}; test {failed[0]}: {failed[1].detail}"
 
 
 def _test_text(item: Any, position: int) -> str:
@@ -153,17 +133,5 @@ def _test_text(item: Any, position: int) -> str:
     try:
         compile(item, "test", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Unscorable(f"test {position} of the label is no Python: {error}") from None
+        raise Unscorable(f"test {position} of the label is not Python: {error}") from None
     return item
-
-
-def _stdio_test(item: Any, position: int) -> dict[str, str]:
-    pair = [item.get("input"), item.get("output")] if isinstance(item, dict) else []
-    given, wanted = (acceptable_texts(one)[0] if _is_number(one) else one for one in pair or (None, None))
-    if not isinstance(given, str) or not isinstance(wanted, str):
-        raise Unscorable(f'test {position} must be {{"input": text, "output": text}} (found: {item!r:.80})')
-    return {"input": given, "output": wanted}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,10 +1,12 @@
-"""The last number of a completion, as GSM8K asks for it (arXiv:2110.14168)."""
+"""The last number of a completion (GSM8K, arXiv:2110.14168)."""
 
 import re
 from decimal import Decimal
 from typing import Any, Literal
 
-from services.reward.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
 
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
@@ -14,18 +16,24 @@ _SIGNED_NUMBER = re.compile(r"[-+]?\d*\.\d+|[-+]?\d+")
 _SOLUTION_MARK = "####"
 
 
-def verify(completion: str, label: Any, *, equality: Literal["number", "text"] = "number") -> Verdict:
+class Gsm8kOptions(Section):
+    equality: Literal["number", "text"] = "number"
+    """`number`: 5.0 equals 5. `text`: the last number equals the label letter for letter, as in open-instruct, where
+    5.0 does not equal 5; every comma between digits is dropped."""
+
+
+def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) -> Verdict:
     """Compares the last number of the completion with the label.
 
-    Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list
-    of those, of which any will do. Value: 1 if the numbers are equal, else 0. Thousands separators are dropped
-    and 5.0 equals 5. A minus sign belongs to the number that it touches. A number with a plus sign is the tail
-    of a sum that was not worked out, and equals nothing.
+    Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list of
+    accepted ones. Value: 1 if the numbers are equal, else 0. Thousands separators are dropped and 5.0 equals 5. A
+    minus sign belongs to the number that it touches. A number with a plus sign is the tail of a sum that was not
+    worked out, and equals nothing.
 
-    With `equality` "text" the last number, or the whole text without one, has to be the label letter for letter
-    but for case, and every comma between digits is dropped: open-instruct's rule.
+    With `equality` "text" the last number, or the whole text without one, must equal the label letter for letter,
+    case aside, and every comma between digits is dropped: open-instruct's rule.
     """
-    if equality == "text":
+    if options.equality == "text":
         return _compare_as_text(completion, acceptable_texts(label))
     wanted = [_label_number(text) for text in acceptable_texts(label)]
     numbers = _NUMBER.findall(_THOUSANDS.sub("", completion))
@@ -48,3 +56,6 @@ def _label_number(text: str) -> Decimal:
     if not _NUMBER.fullmatch(answer):
         raise Unscorable(f"the label holds no plain number: {answer!r:.80}")
     return Decimal(answer)
+
+
+VERIFIER = Verifier(verify, values="1 or 0", options=Gsm8kOptions)

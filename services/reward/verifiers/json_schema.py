@@ -1,29 +1,38 @@
-"""JSON that a schema describes (json-schema.org)."""
+"""JSON that matches a schema (json-schema.org)."""
 
 import importlib
 import json
 from functools import lru_cache
 from typing import Any
 
-from services.reward.deadline import deadline
-from services.reward.text import last_between
-from services.reward.verdict import Unscorable, Verdict
+from pydantic import Field
+
+from services.reward.common.deadline import deadline
+from services.reward.common.text import last_between
+from services.reward.common.verdict import Unscorable, Verdict
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
 
 _FENCE = "```"
 
 
+class JsonSchemaOptions(Section):
+    timeout_s: float = Field(default=2.0, gt=0)
+    """Longest time for validating one completion; past it the completion is UNSCORABLE."""
+
+
 def load() -> None:
-    """Imports what judging needs."""
+    """Imports jsonschema."""
     importlib.import_module("jsonschema")
 
 
-def verify(completion: str, label: Any, *, timeout_s: float = 2.0) -> Verdict:
-    """Validates the completion's JSON with the label's schema.
+def verify(completion: str, label: Any, options: JsonSchemaOptions = JsonSchemaOptions()) -> Verdict:
+    """Validates the completion's JSON against the label's schema.
 
-    The JSON is all that follows the last </think>, or the last fenced block in it, or the last
-    <answer>...</answer>. Label: a JSON schema, as an object or as text; without "$schema" it is of draft 2020-12.
-    References to other documents are not followed. Value: 1 if the JSON is valid, else 0. JSON that is nested too
-    deeply, or takes longer than `timeout_s` to validate, makes the completion unscorable.
+    The JSON is the text after the last </think>, or the last fenced block in it, or the last <answer>...</answer>.
+    Label: a JSON schema, as an object or as text; without "$schema" its draft is 2020-12. References to other
+    documents are not followed. Value: 1 if the JSON is valid, else 0. JSON that is nested too deeply, or takes longer
+    than `timeout_s` to validate, makes the completion unscorable.
     """
     import jsonschema
 
@@ -32,29 +41,29 @@ def verify(completion: str, label: Any, *, timeout_s: float = 2.0) -> Verdict:
     try:
         document = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
-        return Verdict(0.0, f"no JSON: {error}")
+        return Verdict(0.0, f"not JSON: {error}")
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be read") from None
     try:
-        with deadline(timeout_s, "validating the JSON"):
+        with deadline(options.timeout_s, "validating the JSON"):
             wrong = next(validator.iter_errors(document), None)
     except OverflowError:
         raise Unscorable("the completion's JSON holds a number too large to be judged") from None
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be judged") from None
     except jsonschema.exceptions._WrappedReferencingError as error:
-        raise Unscorable(f"the label's schema refers to what is not in it: {error}") from None
+        raise Unscorable(f"the label's schema refers to something outside of it: {error}") from None
     return Verdict(float(wrong is None), "" if wrong is None else f"{wrong.json_path}: {wrong.message}")
 
 
 def _number(text: str) -> float:
-    """3.0, as it comes from the wire, is 3: older drafts call no other an integer."""
+    """Reads 3.0, as it comes from the wire, as 3: older drafts accept no 3.0 as an integer."""
     number = float(text)
     return int(number) if number.is_integer() else number
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _json_text(completion: str) -> str:
@@ -82,16 +91,19 @@ def _validator(label: str) -> Any:
         resource = referencing.jsonschema.specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
         _check_references(resource, referencing.Registry().resolver_with_root(resource))
     except (ValueError, RecursionError, jsonschema.exceptions.SchemaError) as error:
-        raise Unscorable(f"the label is no JSON schema: {error!s:.200}") from None
+        raise Unscorable(f"the label is not a JSON schema: {error!s:.200}") from None
     except referencing.exceptions.Unresolvable as error:
-        raise Unscorable(f"the label's schema refers to what is not in it: {error!s:.200}") from None
+        raise Unscorable(f"the label's schema refers to something outside of it: {error!s:.200}") from None
     return kind(schema, registry=referencing.Registry())
 
 
 def _check_references(schema: Any, resolver: Any) -> None:
-    """Raises `Unresolvable` for a reference, at any depth, to what is not in the schema."""
+    """Raises `Unresolvable` for a reference, at any depth, to something outside the schema."""
     reference = schema.contents.get("$ref") if isinstance(schema.contents, dict) else None
     if isinstance(reference, str):
         resolver.lookup(reference)
     for inner in schema.subresources():
         _check_references(inner, resolver.in_subresource(inner))
+
+
+VERIFIER = Verifier(verify, values="1 or 0", options=JsonSchemaOptions, load=load, package="jsonschema")

@@ -1,30 +1,31 @@
-"""The language that an answer is written in."""
+"""The language of an answer."""
 
 from typing import Any
 
-from services.reward import language
-from services.reward.text import without_thinking
-from services.reward.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common import language
+from services.reward.common.text import without_thinking
+from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
 
 _CHINESE = {"zh": ("zh-cn", "zh-tw")}
-"""langdetect tells scripts apart, most data do not."""
+"""langdetect distinguishes the scripts; most data do not."""
 
 
 def load() -> None:
-    """Reads the models of languages; takes a second."""
+    """Reads the language models; takes a second."""
     language.load()
 
 
 def verify(completion: str, label: Any) -> Verdict:
-    """Tells the language of all that follows the last </think>, without answer tags.
+    """Detects the language of the text after the last </think>, without answer tags.
 
-    Label: a language's code, "de", "pt" or "zh-tw" ("zh" is Chinese in either script), in any case; or a list of those
-    of which any will do. Value: 1 if langdetect's likeliest language is one of them, else 0; 0 where nothing tells a
-    language, as in an empty answer or a mere number.
+    Label: a language code in any case, "de", "pt" or "zh-tw" ("zh" is Chinese in either script), or a list of accepted
+    ones. Value: 1 if the language that langdetect finds likeliest is one of them, else 0; 0 where no language can be
+    detected, as in an empty answer or a bare number.
     """
     wanted = {code for text in acceptable_texts(label) for code in _codes(text)}
     found = language.language_of(without_thinking(completion))
-    return Verdict(float(found in wanted), found or "no language can be told")
+    return Verdict(float(found in wanted), found or "no language detected")
 
 
 def _codes(text: str) -> tuple[str, ...]:
@@ -32,7 +33,8 @@ def _codes(text: str) -> tuple[str, ...]:
     codes = _CHINESE.get(code, (code,))
     known = language.language_codes()
     if not known.issuperset(codes):
-        raise Unscorable(
-            f"the label must be a language's code (found: {text!r:.80}); known: {', '.join(sorted(known))}"
-        )
+        raise Unscorable(f"the label must be a language code (found: {text!r:.80}); known: {', '.join(sorted(known))}")
     return codes
+
+
+VERIFIER = Verifier(verify, values="1 or 0", load=load, package="langdetect")

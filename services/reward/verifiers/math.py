@@ -3,19 +3,42 @@
 import importlib
 import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
-from services.reward.deadline import deadline
-from services.reward.math_text import check_depth, joined_thousands, last_boxed, tail, without_box
-from services.reward.text import last_between
-from services.reward.verdict import Unscorable, Verdict, acceptable_texts
+from pydantic import Field
 
-# A label that says itself where its answer stands.
+from services.reward.common.deadline import deadline
+from services.reward.common.math_text import check_depth, joined_thousands, last_boxed, tail, without_box
+from services.reward.common.text import last_between
+from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
+
+# A label that marks its answer.
 _DELIMITED = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")
 
 
+class MathOptions(Section):
+    extraction: list[Literal["latex", "expr", "string"]] = Field(default=["latex", "expr"], min_length=1)
+    """Forms in which answer and label are looked for: LaTeX, plain expressions, single letters A to D."""
+    boxed_match_priority: int = Field(default=50, ge=-1)
+    """Rank of boxed answers among the other forms of LaTeX, first at 0; -1 gives them no precedence."""
+    float_rounding: int = Field(default=6, ge=0)
+    """Decimals to which numbers are compared."""
+    strict: bool = True
+    """Whether names of variables matter, and sets differ from tuples."""
+    allow_set_relation_comparison: bool = False
+    """Whether an inequality equals the interval or set of its solutions if the label is the interval or set."""
+    answer_tags: bool = False
+    """Read only the last `<answer>...</answer>`, if there is one, also without LaTeX around its answer: for prompts
+    that ask for R1's format."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest time for reading and comparing one answer; past it the completion is UNSCORABLE. Keep it below
+    `reward.timeout_s`, which kills the process."""
+
+
 def load() -> None:
-    """Imports what judging needs; takes a second."""
+    """Imports math-verify; takes a second."""
     importlib.import_module("math_verify")
     parser = importlib.import_module("math_verify.parser")
     # Samples of a group repeat each other's answers, and parsing LaTeX takes milliseconds. math-verify keeps 20, too
@@ -23,48 +46,37 @@ def load() -> None:
     parser.parse_latex_cached = lru_cache(maxsize=4096)(parser.parse_latex_cached.__wrapped__)  # type: ignore[attr-defined]
 
 
-def verify(
-    completion: str,
-    label: Any,
-    *,
-    extraction: tuple[str, ...] = ("latex", "expr"),
-    boxed_match_priority: int = 50,
-    float_rounding: int = 6,
-    strict: bool = True,
-    allow_set_relation_comparison: bool = False,
-    answer_tags: bool = False,
-    timeout_s: float = 5.0,
-) -> Verdict:
+def verify(completion: str, label: Any, options: MathOptions = MathOptions()) -> Verdict:
     """Compares the completion's last answer (boxed, in LaTeX, or a plain expression) with the label.
 
-    Of several boxes that stand together math-verify makes one answer; that or the last box alone has to be equal. A
-    last box that is the label letter for letter is, whatever it says.
-    With `answer_tags` only the last <answer>...</answer> is read, where there is one. Only the last 20,000 characters
-    are read. Label: LaTeX with or without delimiters, or a whole solution with a
-    boxed answer; or a list of those, of which any will do. Value: 1 if math-verify finds them equal (numerically to
-    `float_rounding` decimals, else symbolically; sets and intervals by their elements), else 0. Unscorable when
-    reading and comparing takes longer than `timeout_s`, or the answer is nested deeper than can be read.
+    math-verify reads several boxes that stand together as one answer; that answer or the last box alone must be equal.
+    A last box that equals the label letter for letter always counts. With `answer_tags` only the last
+    <answer>...</answer> is read, if there is one. Only the last 20,000 characters are read. Label: LaTeX with or
+    without delimiters, or a whole solution with a boxed answer; or a list of accepted ones. Value: 1 if math-verify
+    finds them equal (numerically to `float_rounding` decimals, else symbolically; sets and intervals by their
+    elements), else 0. Unscorable if reading and comparing takes longer than `timeout_s`, or the answer is nested too
+    deeply to be read.
     """
-    rules = (tuple(extraction), boxed_match_priority)
+    rules = (tuple(options.extraction), options.boxed_match_priority)
     wanted = acceptable_texts(label)
-    with deadline(timeout_s, "comparing the answer with the label"):
+    with deadline(options.timeout_s, "comparing the answer with the label"):
         golds = [_gold(text, rules) for text in wanted]
         if not all(golds):
-            raise Unscorable(f"the label holds no mathematics: {label!r:.80}")
-        text = joined_thousands(tail(_tagged(completion) if answer_tags else completion))
+            raise Unscorable(f"the label contains no mathematics: {label!r:.80}")
+        text = joined_thousands(tail(_tagged(completion) if options.answer_tags else completion))
         box = last_boxed(text)
         if box is not None and box.startswith("\\boxed") and without_box(box) in wanted:
             return Verdict(1.0, without_box(box))
         check_depth(text)
         for candidate in _candidates(text):
             answer = _parsed(candidate, rules)
-            if answer and _equals_any(golds, answer, float_rounding, strict, allow_set_relation_comparison):
+            if answer and _equals_any(golds, answer, options):
                 return Verdict(1.0, _as_written(answer))
         return Verdict(0.0, _as_written(answer) if answer else "no answer found")
 
 
 def _tagged(completion: str) -> str:
-    """The last <answer>...</answer> as mathematics, or all without one."""
+    """Returns the last <answer>...</answer> as mathematics, or the whole completion without one."""
     answer = last_between(completion, "<answer>", "</answer>")
     if answer is None:
         return completion
@@ -72,22 +84,22 @@ def _tagged(completion: str) -> str:
 
 
 def _candidates(text: str) -> list[str]:
-    """The whole text, and where it has several boxes the last of them."""
+    """Returns the whole text and, if it has several boxes, the last of them."""
     box = last_boxed(text) if text.count("\\boxed") > 1 else None
     return [text] if box is None else [text, f"$\\boxed{{{without_box(box)}}}$"]
 
 
-def _equals_any(golds: list[list[Any]], answer: list[Any], float_rounding: int, strict: bool, sets: bool) -> bool:
+def _equals_any(golds: list[list[Any]], answer: list[Any], options: MathOptions) -> bool:
     from math_verify import verify as equal
 
     return any(
         equal(
             gold,
             answer,
-            float_rounding=float_rounding,
-            strict=strict,
-            allow_set_relation_comp=sets,
-            # Its own time limit swallows what it interrupts; the deadline stands for it.
+            float_rounding=options.float_rounding,
+            strict=options.strict,
+            allow_set_relation_comp=options.allow_set_relation_comparison,
+            # math-verify's own time limit swallows the exception that interrupts it; `deadline` does not.
             timeout_seconds=None,
             raise_on_error=False,
         )
@@ -96,13 +108,13 @@ def _equals_any(golds: list[list[Any]], answer: list[Any], float_rounding: int, 
 
 
 def _as_written(answer: list[Any]) -> str:
-    """The answer as text; printing what it was parsed to can take for ever."""
+    """Returns the answer as text; printing the parsed expression can take forever."""
     return answer[-1] if isinstance(answer[-1], str) else ""
 
 
 @lru_cache(maxsize=256)
 def _gold(label: str, rules: tuple[tuple[str, ...], int]) -> list[Any]:
-    """The label parsed, once for all completions of a group: most of the time goes into this."""
+    """Parses the label once for all completions of a group: parsing takes most of the time."""
     plain = "latex" not in rules[0] or _DELIMITED.search(label)
     return _parsed(label if plain else f"${label}$", rules)
 
@@ -124,3 +136,6 @@ def _targets(extraction: tuple[str, ...], boxed_match_priority: int) -> list[Any
         "string": StringExtractionConfig(),
     }
     return [kinds[name] for name in extraction]
+
+
+VERIFIER = Verifier(verify, values="1 or 0", options=MathOptions, load=load)

@@ -1,16 +1,27 @@
-"""A completion as long as the label says."""
+"""A completion as long as the label demands."""
 
 from typing import Any
 
-from services.reward.text import label_number
-from services.reward.verdict import Verdict
+from pydantic import Field
+
+from services.reward.common.text import label_number
+from services.reward.common.verdict import Verdict
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
 
 
-def verify(completion: str, label: Any, *, num_tokens: int, max_length_tokens: int = 32768) -> Verdict:
+class LengthOptions(Section):
+    max_length_tokens: int = Field(default=32768, ge=1)
+    """Tokens of difference that cost 1; open-instruct's `max_length_verifier_max_length`."""
+
+
+def verify(completion: str, label: Any, options: LengthOptions = LengthOptions(), *, num_tokens: int) -> Verdict:
     """Compares the number of tokens with the label.
 
-    Label: a number of tokens. Value: 1 - |tokens - label| / `max_length_tokens`; 1 at most, and below 0 without
-    end.
+    Label: a number of tokens. Value: 1 - |tokens - label| / `max_length_tokens`, which has no lower bound.
     """
     wanted = label_number(label, "a number of tokens")
-    return Verdict(1 - abs(num_tokens - wanted) / max_length_tokens, f"{num_tokens} tokens")
+    return Verdict(1 - abs(num_tokens - wanted) / options.max_length_tokens, f"{num_tokens} tokens")
+
+
+VERIFIER = Verifier(verify, values="1 at most, unbounded below", options=LengthOptions, reads="num_tokens")

@@ -4,10 +4,12 @@ import re
 from collections import deque
 from typing import Any
 
-from services.reward.text import last_between
-from services.reward.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common.text import last_between
+from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
 
-# A small letter may be the article, unless something closes it.
+# A lower-case letter may be an article, unless something closes it.
 _LETTER = (
     r"[(\[*_\s$]{0,9}(?:\\(?:text\w{0,9}|mathrm|mathbf)\{)?[(\[*_\s]{0,9}"
     r"([A-Z](?![A-Za-z0-9'’])|[a-z](?=\s{0,9}(?:[)\].:,;*}$]|\n|\Z)))"
@@ -16,7 +18,7 @@ _FIRST = re.compile(_LETTER)
 _MARKED = re.compile(r"(?i:answer|choice|option)(?i:\s{1,9}is)?\s{0,9}:?" + _LETTER)
 _STANDING = re.compile(r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE)
 _BOX = "\\boxed{"
-# More letters after the chosen one, up to the end of what is said: "B or C", "(A), (B).", "A B C D".
+# More letters after the chosen one, up to the end of the phrase: "B or C", "(A), (B).", "A B C D".
 _MORE = re.compile(
     r"(?:[)\]}*_$]{0,9}(?:[ \t]{0,9}(?:[,/;&]|\b(?:or|and)\b)(?:[ \t]{0,9}(?:or|and)\b)?|[ \t]{1,9})"
     r"[(\[*_$ \t]{0,9}[A-Za-z](?![A-Za-z0-9'’])){1,25}(?=[)\]*_$ \t]{0,9}(?:[.}\n]|\Z))"
@@ -24,18 +26,23 @@ _MORE = re.compile(
 _SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 
 
-def verify(completion: str, label: Any, *, strict: bool = False) -> Verdict:
+class MultipleChoiceOptions(Section):
+    strict: bool = False
+    """Accept only a marked answer: in a box, in <answer> tags, or after "answer is" or "answer:"."""
+
+
+def verify(completion: str, label: Any, options: MultipleChoiceOptions = MultipleChoiceOptions()) -> Verdict:
     """Compares the chosen letter with the label's.
 
-    The choice is the first that there is of: the letter in the last <answer>...</answer>, in the last box, after
-    the last "answer is", "answer:", "option" or "choice"; unless `strict`, the last letter that stands as choices
-    do, "(B)", "**B**", "B." or "B)" at the start of a line, or the only letter of the text. Thoughts up to the last
-    </think> do not count. Several letters in one place, "B or C", are all chosen.
-    Label: a letter with or without parentheses, or a list of those of which any will do.
-    Value: 1 if each letter chosen is the label's, in any case, else 0.
+    The choice is the first of these that the completion has: the letter in the last <answer>...</answer>, in the last
+    box, after the last "answer is", "answer:", "option" or "choice"; unless `strict`, the last letter written as a
+    choice, "(B)", "**B**", "B." or "B)" at the start of a line, or the only letter of the text. Thoughts up to the last
+    </think> do not count. Several letters in one position, "B or C", are all chosen.
+    Label: a letter with or without parentheses, or a list of accepted ones.
+    Value: 1 if each chosen letter is the label's, in any case, else 0.
     """
     wanted = {_wanted(text) for text in acceptable_texts(label)}
-    letters = _choice(completion.rpartition("</think>")[2], strict)
+    letters = _choice(completion.rpartition("</think>")[2], options.strict)
     return Verdict(float(bool(letters) and wanted.issuperset(letters)), letters or "no choice")
 
 
@@ -47,7 +54,7 @@ def _wanted(label: str) -> str:
 
 
 def _choice(text: str, strict: bool) -> str:
-    """The letters chosen, in upper case, or nothing."""
+    """Returns the chosen letters, in upper case, or an empty text."""
     tagged = last_between(text, "<answer>", "</answer>")
     if tagged is None and _BOX in text:
         tagged = text.rpartition(_BOX)[2]
@@ -65,7 +72,7 @@ def _choice(text: str, strict: bool) -> str:
 
 
 def _with_more(found: re.Match[str], text: str) -> str:
-    """The letter found, and those that are named with it."""
+    """Returns the letter found and those named with it."""
     more = _MORE.match(text, found.end(1))
     others = _SINGLE.findall(more[0]) if more else []
     return "".join([found[1], *others]).upper()
@@ -74,3 +81,6 @@ def _with_more(found: re.Match[str], text: str) -> str:
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     found = deque(pattern.finditer(text), maxlen=1)
     return found[0] if found else None
+
+
+VERIFIER = Verifier(verify, values="1 or 0", options=MultipleChoiceOptions)

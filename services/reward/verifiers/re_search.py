@@ -3,8 +3,9 @@
 import re
 from typing import Any
 
-from services.reward.text import listed_texts, same_words
-from services.reward.verdict import Verdict
+from services.reward.common.text import listed_texts, same_words
+from services.reward.common.verdict import Verdict
+from services.reward.common.verifier import Verifier
 
 _START, _END = re.compile("<finish>", re.IGNORECASE), re.compile("</finish>", re.IGNORECASE)
 
@@ -12,8 +13,8 @@ _START, _END = re.compile("<finish>", re.IGNORECASE), re.compile("</finish>", re
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the first <finish>...</finish>, in any case, with the label.
 
-    Case, ASCII punctuation, articles and white space do not count. Label: a text or number, or a list of those,
-    also as JSON text, of which any will do. Value: 1 if they are equal, else 0; 0 without tags.
+    Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones,
+    also as JSON text. Value: 1 if they are equal, else 0; 0 without tags.
     """
     wanted = listed_texts(label)
     start = _START.search(completion)
@@ -22,3 +23,6 @@ def verify(completion: str, label: Any) -> Verdict:
         return Verdict(0.0, "no <finish>...</finish>")
     answer = completion[start.end() : end.start()].strip()
     return Verdict(float(any(same_words(answer, text) for text in wanted)), answer)
+
+
+VERIFIER = Verifier(verify, values="1 or 0")

@@ -1,32 +1,41 @@
-"""reasoning-gym's own scorers (github.com/open-thought/reasoning-gym)."""
+"""An answer to a reasoning-gym task, by the task's own scorer (github.com/open-thought/reasoning-gym)."""
 
 import importlib
 from functools import lru_cache
 from typing import Any
 
-from services.reward.deadline import deadline
-from services.reward.text import last_between
-from services.reward.verdict import Unscorable, Verdict
+from pydantic import Field
+
+from services.reward.common.deadline import deadline
+from services.reward.common.text import last_between
+from services.reward.common.verdict import Unscorable, Verdict
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
 from shoal.reasoning_entry import entry_from_text
 
 
 def load() -> None:
-    """Imports what judging needs; takes some seconds."""
+    """Imports reasoning-gym; takes some seconds."""
     importlib.import_module("reasoning_gym.factory")
 
 
-def verify(completion: str, label: Any, *, timeout_s: float = 5.0) -> Verdict:
-    """Lets the task that made the question score the answer.
+class ReasoningGymOptions(Section):
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest time for a task's scorer on one answer; past it the completion is UNSCORABLE."""
 
-    The answer is the last <answer>...</answer>; without one, what follows the last </think>, or everything.
-    Label: {"task": name, "options": JSON text, "entry": JSON text}, as a source with `task` makes it. Value: 0 to
-    1; many tasks give 0.01 to 0.05 for a wrong answer in the right form. Unscorable past `timeout_s`.
+
+def verify(completion: str, label: Any, options: ReasoningGymOptions = ReasoningGymOptions()) -> Verdict:
+    """Scores the answer with the task that generated the question.
+
+    The answer is the last <answer>...</answer>; without one, the text after the last </think>, or the whole
+    completion. Label: {"task": name, "options": JSON text, "entry": JSON text}, as a source with `task` makes it.
+    Value: 0 to 1; many tasks give 0.01 to 0.05 for a wrong answer in the right form. Unscorable past `timeout_s`.
     """
-    task, options, entry = _read(label)
+    task, task_options, entry = _read(label)
     tagged = last_between(completion, "<answer>", "</answer>")
     answer = (completion.rpartition("</think>")[2] if tagged is None else tagged).strip()
-    with deadline(timeout_s, f"the scorer of {task}"):
-        return Verdict(float(_scorer(task, options).score_answer(answer, entry)), answer)
+    with deadline(options.timeout_s, f"the scorer of {task}"):
+        return Verdict(float(_scorer(task, task_options).score_answer(answer, entry)), answer)
 
 
 def _read(label: Any) -> tuple[str, str, Any]:
@@ -44,3 +53,8 @@ def _scorer(task: str, options: str) -> Any:
     if task not in DATASETS:
         raise Unscorable(f"reasoning-gym has no task {task!r}")
     return create_dataset(task, **entry_from_text(options))
+
+
+VERIFIER = Verifier(
+    verify, values="0 to 1", options=ReasoningGymOptions, load=load, package="reasoning_gym", extra="tasks"
+)

@@ -1,26 +1,40 @@
-"""A penalty for repeating oneself (arXiv:2502.03373, section 4)."""
+"""A penalty for repeated n-grams (arXiv:2502.03373, section 4)."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from services.reward.verdict import Verdict
+from pydantic import Field
+
+from services.reward.common.verdict import Verdict
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
+
+
+class RepetitionOptions(Section):
+    ngram_size: int = Field(default=3, ge=1)
+    """Length of an n-gram, in tokens."""
+    max_penalty: float = Field(default=-1.0, le=0)
+    """Value if every n-gram is a repetition."""
 
 
 def verify(
-    completion: str, label: Any, *, token_ids: Sequence[int], ngram_size: int = 3, max_penalty: float = -1.0
+    completion: str, label: Any, options: RepetitionOptions = RepetitionOptions(), *, token_ids: Sequence[int]
 ) -> Verdict:
-    """Counts n-grams of tokens that occurred before.
+    """Counts the n-grams of tokens that occurred before.
 
     Label: anything. Value: `max_penalty` times the share of repeated n-grams of `ngram_size` tokens; 0 for a
-    completion shorter than one.
+    completion shorter than an n-gram.
     """
-    return Verdict(repetition_penalty(token_ids, ngram_size, max_penalty))
+    return Verdict(repetition_penalty(token_ids, options.ngram_size, options.max_penalty))
 
 
 def repetition_penalty(token_ids: Sequence[int], ngram_size: int, max_penalty: float) -> float:
-    """`max_penalty` to 0, as said above."""
+    """Returns `max_penalty` times the share of repeated n-grams, as `verify` documents it."""
     num_ngrams = len(token_ids) - ngram_size + 1
     if num_ngrams <= 0:
         return 0.0
     distinct = set(zip(*(token_ids[offset:] for offset in range(ngram_size)), strict=False))
     return max_penalty * (1 - len(distinct) / num_ngrams)
+
+
+VERIFIER = Verifier(verify, values="`max_penalty` to 0", options=RepetitionOptions, reads="token_ids")

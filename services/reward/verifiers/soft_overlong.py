@@ -1,25 +1,39 @@
-"""DAPO's penalty for completions that near the length limit (arXiv:2503.14476, section 3.4)."""
+"""DAPO's penalty for completions near the length limit (arXiv:2503.14476, section 3.4)."""
 
 from typing import Any
 
-from services.reward.verdict import Verdict
+from pydantic import Field
+
+from services.reward.common.verdict import Verdict
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
+
+
+class SoftOverlongOptions(Section):
+    max_length_tokens: int = Field(default=4096, ge=1)
+    """Length from which the full penalty applies."""
+    soft_cache_tokens: int = Field(default=1024, ge=0)
+    """Tokens before that over which the penalty grows."""
 
 
 def verify(
-    completion: str, label: Any, *, num_tokens: int, max_length_tokens: int = 4096, soft_cache_tokens: int = 1024
+    completion: str, label: Any, options: SoftOverlongOptions = SoftOverlongOptions(), *, num_tokens: int
 ) -> Verdict:
-    """Measures the completion against `max_length_tokens`.
+    """Compares the number of tokens with `max_length_tokens`.
 
-    Label: anything. Value: 0 up to `soft_cache_tokens` below that length, from there falling in a line to -1 at
-    it, and -1 beyond.
+    Label: anything. Value: 0 up to `soft_cache_tokens` below that length, falling linearly from there to -1 at that
+    length, and -1 beyond.
     """
-    penalty = soft_overlong_punishment(num_tokens, max_length_tokens, soft_cache_tokens)
+    penalty = soft_overlong_punishment(num_tokens, options.max_length_tokens, options.soft_cache_tokens)
     return Verdict(penalty, f"{num_tokens} tokens")
 
 
 def soft_overlong_punishment(num_tokens: int, max_length_tokens: int, soft_cache_tokens: int) -> float:
-    """0 to -1, as said above."""
+    """Returns the penalty, 0 to -1, as `verify` documents it."""
     if num_tokens > max_length_tokens:
         return -1.0
     excess = num_tokens - (max_length_tokens - soft_cache_tokens)
     return -excess / soft_cache_tokens if excess > 0 else 0.0
+
+
+VERIFIER = Verifier(verify, values="-1 to 0", options=SoftOverlongOptions, reads="num_tokens")

@@ -2,24 +2,33 @@
 
 from typing import Any
 
-from services.reward import math_equality
-from services.reward.deadline import deadline
-from services.reward.math_text import check_depth, minerva_answer, minerva_form, tail
-from services.reward.verdict import Verdict, acceptable_texts
+from pydantic import Field
+
+from services.reward.common import math_equality
+from services.reward.common.deadline import deadline
+from services.reward.common.math_text import check_depth, minerva_answer, minerva_form, tail
+from services.reward.common.verdict import Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
+from shoal.config.section import Section
+
+
+class StrictMathOptions(Section):
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest time for comparing one answer; past it the completion is UNSCORABLE."""
 
 
 def load() -> None:
-    """Imports what judging needs; takes a second."""
+    """Imports sympy's LaTeX parser; takes a second."""
     math_equality.load()
 
 
-def verify(completion: str, label: Any, *, timeout_s: float = 5.0) -> Verdict:
+def verify(completion: str, label: Any, options: StrictMathOptions = StrictMathOptions()) -> Verdict:
     """Compares the answer in "Final Answer: The final answer is X. I hope it is correct." with the label.
 
-    Without that sentence the whole completion has to be the answer, in Minerva's normal form, which keeps the first
-    formula of what follows the last "=". Only the last 20,000 characters are read. Label: LaTeX, or a list of
-    answers of which any will do. Value: 1 if both have the same normal form by MATH's own scorer, or sympy
-    simplifies their difference to 0, else 0. Unscorable when comparing takes longer than `timeout_s`.
+    Without that sentence the whole completion must be the answer, in Minerva's normal form, which keeps the first
+    formula of the text after the last "=". Only the last 20,000 characters are read. Label: LaTeX, or a list of
+    accepted answers. Value: 1 if both have the same normal form by MATH's own scorer, or sympy simplifies their
+    difference to 0, else 0. Unscorable if comparing takes longer than `timeout_s`.
     """
     text = tail(completion)
     announced = minerva_answer(text)
@@ -28,5 +37,8 @@ def verify(completion: str, label: Any, *, timeout_s: float = 5.0) -> Verdict:
     if any(math_equality.equal_as_text(answer, gold) for gold in wanted):
         return Verdict(1.0, answer)
     check_depth(answer)
-    with deadline(timeout_s, "comparing the answer with the label"):
+    with deadline(options.timeout_s, "comparing the answer with the label"):
         return Verdict(float(any(math_equality.equal_for_sympy(answer, gold) for gold in wanted)), answer)
+
+
+VERIFIER = Verifier(verify, values="1 or 0", options=StrictMathOptions, load=load)

@@ -1,16 +1,20 @@
-"""Words that an answer shares with the label."""
+"""The words that an answer shares with the label."""
 
 from typing import Any
 
-from services.reward.text import token_f1, without_thinking
-from services.reward.verdict import Verdict, acceptable_texts
+from services.reward.common.text import token_f1, without_thinking
+from services.reward.common.verdict import Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
 
 
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the words after the last </think> with those of the label.
 
-    Case, ASCII punctuation and articles do not count; answer tags are dropped. Label: a text or number, or a list
-    of those of which the best counts. Value: 0 to 1, the F1 of the words.
+    Ignores case, ASCII punctuation, articles and answer tags. Label: a text or number, or a list of those, of which
+    the best counts. Value: the F1 of the words, 0 to 1.
     """
     answer = without_thinking(completion)
     return Verdict(max(token_f1(answer, text) for text in acceptable_texts(label)), answer)
+
+
+VERIFIER = Verifier(verify, values="0 to 1")

@@ -1,19 +1,23 @@
-"""An answer in tags that is the label, after normalization."""
+"""An answer in tags that equals the label after normalization."""
 
 from typing import Any
 
-from services.reward.text import last_between, same_words
-from services.reward.verdict import Verdict, acceptable_texts
+from services.reward.common.text import last_between, same_words
+from services.reward.common.verdict import Verdict, acceptable_texts
+from services.reward.common.verifier import Verifier
 
 
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the last <answer>...</answer> with the label.
 
-    Case, ASCII punctuation, articles and white space do not count. Label: a text or number, or a list of those of
-    which any will do. Value: 1 if they are equal, else 0; 0 without both tags.
+    Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones.
+    Value: 1 if they are equal, else 0; 0 without both tags.
     """
     wanted = acceptable_texts(label)
     answer = last_between(completion, "<answer>", "</answer>")
     if answer is None:
         return Verdict(0.0, "no <answer>...</answer>")
     return Verdict(float(any(same_words(answer, text) for text in wanted)), answer.strip())
+
+
+VERIFIER = Verifier(verify, values="1 or 0")

@@ -11,11 +11,10 @@ from services.generator.service import GeneratorServicer
 from shoal.rpc.channel import connect
 from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
-from shoal.worker.renewal import Renewal
-from tests.generator_client import Generator
-from tests.no_program import NoProgram
-from tests.scripted_engine import ScriptedEngine
-from tests.serving import GENERATOR, serving
+from shoal.worker.reexec import Reexec
+from tests.support.generator_client import Generator
+from tests.support.loopback import GENERATOR, NoProgram, serving
+from tests.support.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ async def idle() -> AsyncIterator[Generator]:
         return engines[-1]
 
     ends = asyncio.Event()
-    servicer = GeneratorServicer(start, Renewal(NoProgram(), end=ends.set))
+    servicer = GeneratorServicer(start, Reexec(NoProgram(), end=ends.set))
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serving(servicer, GENERATOR))
         channel = await stack.enter_async_context(connect(address, GENERATOR))

@@ -1,4 +1,4 @@
-"""Configure of a generator: which engine starts, stays, or is taken over."""
+"""Configure of a generator: start of an engine, takeover by another run, restart."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from shoal.errors import (
 )
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
-from tests.generator_client import TIMEOUT_S, Generator, config
+from tests.support.generator_client import TIMEOUT_S, Generator, config
 
 
 async def test_a_generator_is_loading_while_its_engine_starts_and_stale_until_it_has_weights(idle: Generator) -> None:
@@ -40,11 +40,11 @@ async def test_a_configuration_that_does_not_validate_names_its_fields(idle: Gen
     assert error.value.violations[0].field == "generator.max_num_seqs"
 
 
-async def test_for_another_engine_the_process_starts_over_and_says_so_to_everybody_until_it_does(
+async def test_the_process_restarts_for_another_engine_and_refuses_every_configuration_until_then(
     ready: Generator,
 ) -> None:
     for run_id, changes in (("other", {"max_num_seqs": 3}), ("other", {"max_num_seqs": 3}), ("run", {})):
-        with pytest.raises(Unavailable, match="holds the engine of run run, whose") as caught:
+        with pytest.raises(Unavailable, match="serves run run, whose") as caught:
             await ready.configure(run_id, **changes)
         assert caught.value.reason == "STARTING_OVER"
         assert caught.value.retry_after_s is not None and 5 <= caught.value.retry_after_s <= 60
@@ -59,7 +59,7 @@ async def test_another_run_takes_the_engine_over_without_its_weights(ready: Gene
     assert len(ready.engines) == 1
 
 
-async def test_an_engine_that_does_not_start_is_a_failure_with_its_reason_and_may_be_tried_again(
+async def test_after_an_engine_failed_to_start_the_generator_is_failed_with_the_reason_and_may_be_configured_again(
     idle: Generator,
 ) -> None:
     idle.starting.append(InvalidArgument("model.path: there is no folder tiny"))

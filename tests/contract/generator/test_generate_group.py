@@ -16,10 +16,10 @@ from shoal.rollout import SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
-from tests.generator_client import TIMEOUT_S, Generator, config
+from tests.support.generator_client import TIMEOUT_S, Generator, config
 
 
-async def test_each_seed_gives_one_completion_with_what_the_engine_said(ready: Generator) -> None:
+async def test_each_seed_gives_one_completion_with_the_results_of_the_engine(ready: Generator) -> None:
     completions = [completion_from_wire(message.completion) async for message in ready.sampling()]
     assert {(c.sample_index, c.seed, tuple(c.token_ids)) for c in completions} == {
         (0, 10, (10, 11, 12, 13)),
@@ -45,7 +45,7 @@ async def test_a_repeat_of_a_running_request_joins_it(ready: Generator) -> None:
     assert ready.engine.num_sampled == 2
 
 
-async def test_a_caller_that_goes_away_aborts_what_is_not_finished_and_its_repeat_samples_only_that(
+async def test_a_caller_that_disconnects_aborts_the_unfinished_completions_and_its_repeat_samples_only_those(
     ready: Generator,
 ) -> None:
     ready.engine.sample_gate = asyncio.Event()
@@ -113,13 +113,13 @@ async def test_an_engine_that_was_started_without_stop_strings_is_not_taken_over
         )
 
 
-async def test_what_the_engine_refuses_is_an_invalid_argument(ready: Generator) -> None:
+async def test_a_refusal_of_the_engine_is_an_invalid_argument(ready: Generator) -> None:
     ready.engine.sample_error = InvalidArgument("vLLM refuses the request: token 999 is not in the vocabulary")
     with pytest.raises(InvalidArgument, match="token 999"):
         await ready.sample()
 
 
-async def test_a_full_queue_says_when_to_come_back(ready: Generator) -> None:
+async def test_the_error_for_a_full_queue_contains_a_delay(ready: Generator) -> None:
     ready.engine.sample_gate = asyncio.Event()
     waiting = asyncio.create_task(ready.sample(seeds=[1, 2, 3]))
     await ready.until(lambda status: status.load.num_running == 2)

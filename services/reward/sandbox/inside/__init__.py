@@ -1,1 +1,1 @@
-"""What runs in the sandbox. Standard library only: nothing else is there."""
+"""The code that runs in the sandbox. Standard library only: nothing else is installed there."""

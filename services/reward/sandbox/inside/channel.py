@@ -17,11 +17,11 @@ class Closed(Exception):
 
 
 class Unreadable(Exception):
-    """What came is no message: too long, or no JSON."""
+    """The data that came is not a message: too long, or not a JSON object."""
 
 
 class Channel:
-    """Both directions of a conversation. File descriptors stay the caller's."""
+    """Both directions of a conversation. The caller keeps the file descriptors, and closes them."""
 
     def __init__(self, read_fd: int, write_fd: int, *, max_bytes: int) -> None:
         """`max_bytes`: longest message that is read."""
@@ -46,7 +46,7 @@ class Channel:
                 raise Closed(str(error)) from None
 
     def receive(self, *, deadline: float | None = None) -> Message:
-        """The next message.
+        """Receives the next message.
 
         Raises `Closed`, `Unreadable` or `TimeoutError`.
         """

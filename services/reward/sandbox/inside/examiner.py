@@ -1,6 +1,6 @@
-"""The process that decides which tests pass. It has the tests, the program's process has not.
+"""The process that decides which tests pass. It has the tests; the program's process does not.
 
-It gets one job, says the verdict of each test on a pipe that the program's process does not hold, and ends.
+It gets one job, writes the verdict of each test to a pipe that the program's process does not have, and ends.
 """
 
 import ast
@@ -25,14 +25,14 @@ _MAX_JOB_BYTES = 256 << 20
 _MAX_VALUE_BYTES = 8 << 20
 _MAX_DETAIL_CHARACTERS = 300
 _OUTPUT_CHUNK_BYTES = 1 << 16
-# A script that has said everything gets this long to end.
-_LAST_BREATH_S = 0.5
-# A program that got less than this share of its time from the processor was kept waiting, or waited itself: it is run
-# again, once, with so many times the time.
+# A script that has closed its output gets this long to end.
+_EXIT_PATIENCE_S = 0.5
+# A program that used less than this share of its time on the processor was kept waiting, or waited itself: it is run
+# once more, with this many times the time.
 _STARVED, _MORE_PATIENCE = 0.5, 3
-# Names that the tests take from the standard library itself when the program imports them: what the program makes
-# of its own copies is no matter of theirs.
-_OWN_MODULES = frozenset(
+# Modules that the tests take from the standard library when the program imports them, so that a program that changes
+# its own copies does not change the tests.
+_TRUSTED_MODULES = frozenset(
     (
         "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
         "functools", "heapq", "itertools", "json", "math", "numbers", "operator", "random", "re", "statistics",
@@ -40,20 +40,20 @@ _OWN_MODULES = frozenset(
     )
 )  # fmt: skip
 
-# Names by which tests know who compares for them: a program may not be that itself.
+# Names of modules with which tests compare: a program must not replace them.
 _COMPARERS = {"math": "math", "cmath": "cmath", "re": "re", "np": "numpy", "numpy": "numpy", "unittest": "unittest"}
 
 
 class _OutOfTime(BaseException):
-    """No `except Exception` of a test stops it."""
+    """Not an Exception, so that no `except Exception` of a test catches it."""
 
 
 class _Failed(Exception):
-    """The test is not passed; the message says why, for people."""
+    """The test is not passed. The message says why, for people."""
 
 
 class _CannotLoad(_Failed):
-    """Nor is any other."""
+    """The program does not load, so no test is passed."""
 
 
 class _LoadsTooLong(_CannotLoad):
@@ -61,7 +61,7 @@ class _LoadsTooLong(_CannotLoad):
 
 
 def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
-    """Examines one program. `keeper` makes and ends processes for it to run in."""
+    """Examines one program. `keeper` starts and ends the processes in which the program runs."""
     job = Channel(jobs_fd, verdicts_fd, max_bytes=_MAX_JOB_BYTES).receive()
     verdicts = Channel(jobs_fd, verdicts_fd, max_bytes=0)
     seccomp.confine()
@@ -77,7 +77,7 @@ def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
 def _examine(
     examine: Callable[[Message, Any, "_Keeper"], None], job: Message, test: Any, keeper: socket.socket
 ) -> Message:
-    """The verdict of one test. One that ran out of time without having been given the processor gets more time."""
+    """Returns the verdict of one test. A program that ran out of time without using the processor gets more time."""
     for patience in (1, _MORE_PATIENCE):
         started = time.perf_counter()
         keeping = _Keeper(keeper, job["timeout_s"] * patience)
@@ -92,7 +92,7 @@ def _examine(
         except (TimeoutError, _OutOfTime):
             detail, is_late = f"no result within {job['timeout_s'] * patience:g} s", True
         except (Closed, Unreadable) as error:
-            detail = f"the program ended or said nonsense: {error}"
+            detail = f"the program ended or sent no valid message: {error}"
         except BaseException as error:
             detail = f"{type(error).__name__}: {_shown(error)}"
         if not (is_late and keeping.cpu_s < _STARVED * job["timeout_s"]):
@@ -118,18 +118,18 @@ def _run_out(*_: Any) -> None:
 
 
 class _Keeper:
-    """Asks for a process to run the program in, and for its end."""
+    """A client of the first process: starts and ends processes in which the program runs."""
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._connection = connection
         self.deadline = time.monotonic() + timeout_s
         self.cpu_s = 0.0
-        """Processor time of the process, once it is gone."""
+        """Processor time of the processes that have ended."""
         connection.send(f"test {timeout_s}".encode())
 
     @contextlib.contextmanager
     def process(self, kind: str) -> Iterator[list[int]]:
-        """File descriptors: of its channel and, for a script, of its input and output."""
+        """Yields the file descriptors of a process: its channel and, for a script, its input and output."""
         self._connection.send(f"start {kind}".encode())
         _, descriptors, _, _ = socket.recv_fds(self._connection, 16, 3)
         try:
@@ -141,7 +141,7 @@ class _Keeper:
             self.end(0.0)
 
     def end(self, patience_s: float) -> int | None:
-        """Its exit status once it is gone; None if it had to be killed or is gone already."""
+        """Ends the process; returns its exit status, or None if it had to be killed or is gone already."""
         self._connection.send(f"end {patience_s}".encode())
         status, cpu_s = self._connection.recv(64).decode().split()
         self.cpu_s += float(cpu_s)
@@ -149,7 +149,7 @@ class _Keeper:
 
 
 def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
-    """Runs one test against a fresh process of the program. Raises unless it passes."""
+    """Runs one test against a new process of the program. Raises unless the test passes."""
     tree = ast.parse(test)
     with keeper.process(FUNCTIONS) as [descriptor]:
         signal.setitimer(signal.ITIMER_REAL, max(keeper.deadline - time.monotonic(), 0.001))
@@ -161,23 +161,23 @@ def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
         except TimeoutError:
             raise _LoadsTooLong("the program itself did not end in time") from None
         except (Closed, Unreadable) as error:
-            raise _CannotLoad(f"the program ended its process or said nonsense: {error}") from None
+            raise _CannotLoad(f"the program ended its process or sent no valid message: {error}") from None
         except Exception as error:
             raise _CannotLoad(f"the program raised {type(error).__name__}: {_shown(error)}") from None
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             raise _CannotLoad(f"the program raised {type(error).__name__}") from None
         namespace: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
-        # It has been compiled in the other process, so it can be read here.
+        # The other process has compiled it, so it can be parsed here.
         namespace |= _imports(job["program"])
         namespace |= _names(tree, subject, set(namespace))
         exec(compile(tree, "test", "exec", dont_inherit=True), namespace)
 
 
 def _names(tree: ast.AST, subject: Subject, known: set[str]) -> dict[str, Any]:
-    """What the test takes from the program.
+    """Returns the names that the test takes from the program.
 
-    A builtin stays one, or a program could bring its own `abs` or `all`, and so does a module that compares, such as
-    `math`; unless the test takes nothing else from the program, for then that is what it tests.
+    Builtins and modules that compare, such as `math`, are not taken, or a program could replace `abs` or `all`. They
+    are taken only if the test takes nothing else from the program: then they are what it tests.
     """
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - known
     shadowing = {name for name in used if hasattr(builtins, name) or name in _COMPARERS}
@@ -190,16 +190,16 @@ def _names(tree: ast.AST, subject: Subject, known: set[str]) -> dict[str, Any]:
 
 
 def _imports(program: str) -> dict[str, Any]:
-    """The names that the program imports from modules that this process trusts, unless it binds them otherwise."""
+    """Returns the names that the program imports from trusted modules, unless it also binds them itself."""
     found: dict[str, Any] = {}
     statements = ast.parse(program).body
     for statement in statements:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                if alias.name.partition(".")[0] in _OWN_MODULES:
+                if alias.name.partition(".")[0] in _TRUSTED_MODULES:
                     module = importlib.import_module(alias.name if alias.asname else alias.name.partition(".")[0])
                     found[alias.asname or alias.name.partition(".")[0]] = module
-        elif isinstance(statement, ast.ImportFrom) and statement.module in _OWN_MODULES and not statement.level:
+        elif isinstance(statement, ast.ImportFrom) and statement.module in _TRUSTED_MODULES and not statement.level:
             content = vars(importlib.import_module(statement.module))
             for alias in statement.names:
                 if alias.name == "*":
@@ -219,14 +219,14 @@ def _is_binding(node: ast.AST) -> bool:
 
 
 def _examine_output(job: Message, test: Message, keeper: _Keeper) -> None:
-    """Runs the program as a script on one input. Raises unless it writes the output and ends well."""
+    """Runs the program as a script on one input. Raises unless it writes the expected output and exits with 0."""
     given = test["input"].encode("utf-8", "surrogatepass")
     wanted = test["output"]
-    most = max(job["output_limit_bytes"], 2 * len(wanted.encode("utf-8", "surrogatepass")))
+    max_bytes = max(job["output_limit_bytes"], 2 * len(wanted.encode("utf-8", "surrogatepass")))
     with keeper.process(PROGRAM) as [channel, to_program, from_program]:
         Channel(channel, channel, max_bytes=0).send({"program": job["program"]}, deadline=keeper.deadline)
-        output = _converse(given, to_program, from_program, keeper.deadline, most)
-        status = keeper.end(min(_LAST_BREATH_S, max(keeper.deadline - time.monotonic(), 0.0)))
+        output = _converse(given, to_program, from_program, keeper.deadline, max_bytes)
+        status = keeper.end(min(_EXIT_PATIENCE_S, max(keeper.deadline - time.monotonic(), 0.0)))
     if status != 0:
         raise _Failed("the program did not end" if status is None else f"the program ended with status {status}")
     signal.setitimer(signal.ITIMER_REAL, max(keeper.deadline - time.monotonic(), 0.1))
@@ -237,8 +237,8 @@ def _examine_output(job: Message, test: Message, keeper: _Keeper) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _converse(given: bytes, to_program: int, from_program: int, deadline: float, most: int) -> bytes:
-    """Writes the input while it reads the output, until that ends. Closes nothing."""
+def _converse(given: bytes, to_program: int, from_program: int, deadline: float, max_bytes: int) -> bytes:
+    """Writes the input while reading the output, until the output ends. Closes no descriptor."""
     os.set_blocking(to_program, False)
     os.set_blocking(from_program, False)
     rest, output = memoryview(given), bytearray()
@@ -249,7 +249,7 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
     while True:
         if is_writing and not rest:
             poll.unregister(to_program)
-            # Closed for good, so that the program sees the end; the number stays taken.
+            # Closed, so that the program sees the end of its input; the descriptor's number stays taken.
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, to_program)
             os.close(nothing)
@@ -263,12 +263,12 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
             except BlockingIOError:
                 pass
             except OSError:
-                # It reads no more, which is its right.
+                # The program has closed its input, which it may.
                 rest = memoryview(b"")
         if from_program in events:
             piece = os.read(from_program, _OUTPUT_CHUNK_BYTES)
             if not piece:
                 return bytes(output)
             output += piece
-            if len(output) > most:
-                raise _Failed(f"more than {most} bytes of output")
+            if len(output) > max_bytes:
+                raise _Failed(f"more than {max_bytes} bytes of output")

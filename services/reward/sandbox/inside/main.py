@@ -1,7 +1,7 @@
 """The first process of the sandbox: `python main.py LIMITS`. It keeps the others, and reads neither program nor test.
 
-For each job it forks an examiner from the warm interpreter, and for that examiner the processes that the program
-runs in. As the first process of its namespace it cannot be killed from inside, and what it kills is everything.
+For each job it forks an examiner from the warm interpreter, and for that examiner the processes in which the program
+runs. As the first process of its namespace it cannot be killed from inside, and it can kill all other processes.
 """
 
 import ctypes
@@ -20,9 +20,9 @@ from typing import Any
 JOBS_FD, VERDICTS_FD = 0, 1
 _WRITABLE, _WRITABLE_MODE = "/tmp", 0o700
 _PR_SET_DUMPABLE = 4
-# The examiner keeps each test's deadline; this much later it is taken to hang itself.
+# The examiner enforces each test's deadline; if it is this late, the examiner itself hangs.
 _GRACE_S = 1.0
-_WORTH_HAVING_LOADED = (
+_PRELOADED = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
     "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing",
 )  # fmt: skip
@@ -30,12 +30,12 @@ _WORTH_HAVING_LOADED = (
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    # Nobody may look into this process or those that are forked from it.
+    # No process may trace this one or those that are forked from it.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     sys.path.insert(0, settings["code"])
     from services.reward.sandbox.inside import examiner, seccomp, subject
 
-    for name in _WORTH_HAVING_LOADED:
+    for name in _PRELOADED:
         importlib.import_module(name)
     sys.path.remove(settings["code"])
     seccomp.prepare()
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 class _Job:
-    """One program and its tests."""
+    """The job of one program and its tests."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -70,7 +70,7 @@ class _Job:
         _say({"event": "end", "why": why, "is_clean": _is_clean()})
 
     def _serve(self, connection: socket.socket, be_subject: Any) -> bool:
-        """Does what the examiner asks until it ends; False when it hangs."""
+        """Serves the examiner until it ends; returns False if it hangs."""
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         while True:
@@ -92,7 +92,7 @@ class _Job:
                 return True
 
     def _start(self, connection: socket.socket, kind: str, be_subject: Any) -> None:
-        """Forks a process for the program and hands the examiner its file descriptors."""
+        """Forks a process for the program and sends its file descriptors to the examiner."""
         if self._subject_pid:
             _reap(self._subject_pid, 0.0)
         ours, theirs = socket.socketpair()
@@ -126,7 +126,7 @@ def _be_examiner(examine: Any, keeper: socket.socket, settings: dict[str, Any]) 
 
 
 def _be_subject(be_subject: Any, kind: str, descriptors: list[int], limits: dict[str, int]) -> int:
-    # First out of the way of the numbers that they shall have.
+    # First move them off the numbers that they are to get.
     high = [os.dup2(descriptor, 100 + place, inheritable=False) for place, descriptor in enumerate(descriptors)]
     for place, descriptor in enumerate(high):
         os.dup2(descriptor, place)
@@ -136,7 +136,7 @@ def _be_subject(be_subject: Any, kind: str, descriptors: list[int], limits: dict
 
 
 def _in_child(work: Any) -> None:
-    """Runs `work` and ends the process with what it returns, whatever happens."""
+    """Runs `work` and ends the process with the status that it returns, whatever happens."""
     status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -147,7 +147,7 @@ def _in_child(work: Any) -> None:
 
 
 def _reap(pid: int, patience_s: float) -> tuple[int | None, float]:
-    """The exit status of a child that ends by itself in time, None for one that is killed; its processor time in s."""
+    """Ends a child; returns its exit status, or None if it had to be killed, and its processor time in seconds."""
     poll = select.poll()
     watch = os.pidfd_open(pid)
     poll.register(watch, select.POLLIN)
@@ -160,7 +160,7 @@ def _reap(pid: int, patience_s: float) -> tuple[int | None, float]:
 
 
 def _kill_all() -> None:
-    """Ends every other process of the namespace and waits until none is left."""
+    """Kills every other process of the namespace and waits until none is left."""
     try:
         os.kill(-1, signal.SIGKILL)
     except ProcessLookupError:
@@ -173,7 +173,7 @@ def _kill_all() -> None:
 
 
 def _is_clean() -> bool:
-    """Whether a program left the one writable folder as it found it."""
+    """Returns whether the program left the only writable folder as it was."""
     try:
         return not os.listdir(_WRITABLE) and os.stat(_WRITABLE).st_mode & 0o7777 == _WRITABLE_MODE
     except OSError:
@@ -181,7 +181,7 @@ def _is_clean() -> bool:
 
 
 def _say(message: dict[str, Any]) -> None:
-    """One message, short enough to be written at once."""
+    """Sends one message, short enough to be written at once."""
     body = json.dumps(message).encode()
     os.write(VERDICTS_FD, len(body).to_bytes(4, "little") + body)
 

@@ -1,8 +1,8 @@
 """The examiner's view of the program's objects.
 
-Tests run in the examiner; what they take from the program is called over a channel, and comes back as plain data.
-So comparing happens where the program cannot reach, and a test can be passed only by returning what it asks for.
-An object that is not plain data stays with the program and equals no plain data, whatever its own `__eq__` says.
+Tests run in the examiner. They call the program's functions over a channel, and get plain data back. So the comparing
+happens where the program cannot reach, and a program passes a test only by returning what the test expects. An object
+that is not plain data stays with the program and equals no plain data, whatever its own `__eq__` returns.
 """
 
 import builtins
@@ -20,7 +20,7 @@ _KINDS = {"function": types.FunctionType, "generator": types.GeneratorType}
 
 
 class CannotCross(Exception):
-    """A test hands the program something that cannot be copied to another process."""
+    """A test passes the program an object that cannot be copied to another process."""
 
 
 class Subject:
@@ -38,7 +38,7 @@ class Subject:
         self._reply()
 
     def names(self, wanted: list[str]) -> dict[str, Any]:
-        """Those of the names that the program has bound, with what they are bound to."""
+        """Returns the values of those names that the program has bound."""
         self._channel.send({"names": wanted}, deadline=self._deadline)
         found = self._reply().get("value")
         if not isinstance(found, dict):
@@ -46,10 +46,10 @@ class Subject:
         return {name: self.decode(found[name]) for name in wanted if name in found}
 
     def do(self, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Has the program's process carry out an operation of its table.
+        """Runs an operation in the program's process; returns its result.
 
-        Lists, dictionaries and sets among `args` are brought up to date with what the program made of them. Raises
-        what the program raises, `TimeoutError`, `Closed` or `Unreadable`.
+        Copies the program's changes to lists, dictionaries and sets back to `args`. Raises what the program raises,
+        `TimeoutError`, `Closed` or `Unreadable`.
         """
         request = {
             "do": operation,
@@ -85,7 +85,7 @@ class Subject:
                 return message
 
     def _called_back(self, message: Message) -> Message:
-        """Lets the program call a function that the test gave it; it can do nothing else with the test's objects."""
+        """Calls a function of the test for the program, which can do nothing else with the test's objects."""
         try:
             function = self._callbacks[message["callback"]]
             args = [self.decode(item) for item in message["args"]]
@@ -108,7 +108,7 @@ class Subject:
             return kind()
 
     def _exception_class(self, lineage: Any) -> type[BaseException]:
-        """The class of its name; for one of the program's own, a stand-in with the same name and base."""
+        """Returns an exception class; for a class of the program, a stand-in with the same name and base."""
         if not isinstance(lineage, list) or not lineage or not all(isinstance(name, str) for name in lineage):
             raise Unreadable("a malformed exception")
         for name in lineage:
@@ -120,7 +120,7 @@ class Subject:
         name = lineage[0]
         if name == known.__name__:
             return known
-        # It takes any arguments, as the base class's constructor may not.
+        # Accept any arguments: the base class's constructor may not.
         return self._exceptions.setdefault(name, type(name[:100], (known,), {"__init__": lambda self, *args: None}))
 
     def _refer(self, value: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ async def _awaitable(subject: Subject, remote: "Remote") -> Any:
 
 
 def _update(argument: Any, after: Any) -> None:
-    """Makes an argument what the program made of its copy."""
+    """Copies the program's changes of an argument back to it."""
     if isinstance(argument, list | bytearray):
         argument[:] = after
     elif isinstance(argument, dict | set):
@@ -192,7 +192,7 @@ def _forward_reflected(operation: str) -> Callable[..., Any]:
 
 
 def _hold_against(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
-    """An operation by which tests find out how far a result is from what they hope for: "abs(f(x) - 1.5) < 1e-6".
+    """Returns an operation by which tests measure how far a result is from the expected: "abs(f(x) - 1.5) < 1e-6".
 
     It shows one of the program's objects that number, so the program does not get to say how far it is.
     """
@@ -218,7 +218,7 @@ def _measure(operation: str) -> Callable[..., Any]:
 
 
 def _compare(operation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Comparing two of the program's objects is theirs; comparing one with plain data is not."""
+    """Returns a comparison. The program compares two objects of its own; this process compares one with plain data."""
 
     def method(self: "Remote", other: Any) -> Any:
         if not isinstance(other, Remote):
@@ -245,7 +245,7 @@ class Remote:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """For tests that ask whether something is a generator."""
+        """The class, for tests that check whether a result is a generator."""
         return _KINDS.get(object.__getattribute__(self, "_kind"), Remote)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What a confined process may not ask of the kernel (seccomp(2), one classic BPF program).
+"""System calls that a confined process may not make (seccomp(2), one classic BPF program).
 
-The namespaces keep it away from files, network and other processes; this keeps it from making processes, from
-touching those that examine it, and from the parts of the kernel that no exercise needs.
+The namespaces keep the process away from files, network and other processes; this filter keeps it from starting
+processes, from affecting those that examine it, and from parts of the kernel that no exercise needs.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _X32_NUMBERS = 0x40000000
 _Instruction = tuple[int, int, int, int]
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# Numbers from the kernel's tables: (x86-64, arm64); None where the call does not exist.
+# Numbers from the kernel's tables: (x86-64, arm64); None if the call does not exist.
 _REFUSED: dict[str, tuple[int | None, int]] = {
     "fork": (57, -1), "vfork": (58, -1), "execve": (59, 221), "execveat": (322, 281),
     "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
@@ -43,33 +43,33 @@ _REFUSED: dict[str, tuple[int | None, int]] = {
     "delete_module": (176, 106), "personality": (135, 92), "fanotify_init": (300, 262),
 }  # fmt: skip
 _CLONE, _CLONE3 = (56, 220), (435, 435)
-# Only the process itself may be named: (call, position of the process id).
+# Allowed only for the process itself: (call, position of the process id).
 _ON_ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "tkill": (200, 130)}
 _PRLIMIT = (302, 261)
-# Having the kernel send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
+# Commands that make the kernel send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
 _FCNTL, _FCNTL_COMMANDS = (72, 25), (8, 10, 15)
 _IOCTL, _IOCTL_COMMANDS = (16, 29), (0x8901, 0x8902)
 
 
 def is_supported() -> bool:
-    """Whether the numbers of this machine's calls are known."""
+    """Returns whether the numbers of this machine's calls are known."""
     return platform.machine() in _ARCHITECTURES
 
 
 def prepare() -> None:
-    """Does what processes forked from this one would each do again."""
+    """Builds the filter once, before processes are forked that would each build it."""
     _same_for_all()
 
 
 def confine() -> None:
-    """Puts this process and its threads behind the filter, for good.
+    """Applies the filter to this process and its threads, irrevocably.
 
     Raises `OSError` when the kernel does not take it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     code = b"".join(struct.pack("<HBBI", *instruction) for instruction in _program(os.getpid()))
     buffer = ctypes.create_string_buffer(code, len(code))
-    # struct sock_fprog: the number of instructions, padding, where they are.
+    # struct sock_fprog: number of instructions, padding, pointer to them.
     head = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, head, 0, 0):
         raise OSError(ctypes.get_errno(), "the kernel does not take the seccomp filter")
@@ -77,7 +77,7 @@ def confine() -> None:
 
 @functools.cache
 def _same_for_all() -> tuple[_Instruction, ...]:
-    """The part that names no process."""
+    """Returns the part of the filter that depends on no process."""
     column = list(_ARCHITECTURES).index(platform.machine())
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
@@ -91,7 +91,7 @@ def _same_for_all() -> tuple[_Instruction, ...]:
         number = numbers[column]
         if number is not None and number >= 0:
             program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
-    # The C library falls back to clone, whose flags can be looked at.
+    # The C library falls back to clone, whose flags can be checked.
     program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     program += _when(
         _CLONE[column],
@@ -117,12 +117,12 @@ def _program(own_pid: int) -> list[_Instruction]:
 
 
 def _argument(position: int) -> int:
-    """Where the lower half of an argument lies; both architectures are little-endian."""
+    """Returns the offset of the lower half of an argument; both architectures are little-endian."""
     return _ARGUMENTS_AT + 8 * position
 
 
 def _when(number: int, block: list[_Instruction]) -> list[_Instruction]:
-    """A block, every path of which returns, for one call."""
+    """Returns the instructions for one call; every path through them returns."""
     return [(_EQUAL, 0, len(block), number), *block]
 
 

@@ -1,10 +1,10 @@
-"""When two outputs are the same."""
+"""Comparison of outputs."""
 
 from decimal import Decimal, InvalidOperation
 
 
 def same_output(got: str, wanted: str) -> bool:
-    """Line by line, but for white space around lines and around the whole; lines of numbers by their values."""
+    """Compares two outputs line by line, ignoring white space around lines and around the whole; numbers by value."""
     got_lines, wanted_lines = _lines(got), _lines(wanted)
     return len(got_lines) == len(wanted_lines) and all(
         one == other or _same_numbers(one, other) for one, other in zip(got_lines, wanted_lines, strict=True)

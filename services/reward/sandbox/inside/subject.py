@@ -1,6 +1,6 @@
-"""The process in which the program runs. Nothing that it says is believed but the values that it returns.
+"""The process in which the program runs. The examiner trusts nothing from it but the values that it returns.
 
-It gets the program and never the tests: of those it sees the arguments of the calls that they make.
+It gets the program and never the tests: of a test it sees only the arguments of its calls.
 """
 
 import builtins
@@ -24,7 +24,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    # Few need it, and what is loaded before makes every fork slower.
+    # Few programs need it, and each module that is loaded before makes every fork slower.
     import asyncio
 
     return asyncio.run(coroutine)
@@ -63,7 +63,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def main(kind: str, limits: dict[str, int]) -> int:
-    """Runs the program that comes over the channel; returns the exit status. Called in a fresh process."""
+    """Runs the program that comes over the channel; returns the exit status. Called in a new process."""
     _confine(limits)
     channel = Channel(CHANNEL_FD, CHANNEL_FD, max_bytes=_MAX_MESSAGE_BYTES)
     program = channel.receive()["program"]
@@ -85,7 +85,7 @@ def _confine(limits: dict[str, int]) -> None:
     os.chdir("/tmp")
     sys.argv = [f"{_MODULE}.py"]
     utf8: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "closefd": False}
-    # What `site` adds, which is left out for the packages that it brings.
+    # Normally added by `site`, which is not imported, since it also adds installed packages.
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
@@ -102,7 +102,7 @@ def _module(name: str) -> types.ModuleType:
 
 
 def _run_program(program: str) -> int:
-    """Runs a script as the interpreter runs one."""
+    """Runs a script as the interpreter does; returns the exit status."""
     status = 0
     try:
         exec(compile(program, sys.argv[0], "exec", dont_inherit=True), _module("__main__").__dict__)
@@ -118,7 +118,7 @@ def _run_program(program: str) -> int:
 
 
 class _Server:
-    """Does what the examiner asks with the program's objects."""
+    """Runs the examiner's requests on the program's objects."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -193,7 +193,7 @@ class _Server:
             yield item
 
     def call_examiner(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a function of the test, which may ask for something in turn."""
+        """Calls a function of the test, which may send requests in turn."""
         self._channel.send(
             {
                 "callback": number,
@@ -222,5 +222,5 @@ class _OnExaminer:
 
 
 def _lineage(kind: type) -> list[str]:
-    """Its name and those of its base classes."""
+    """Returns the names of a class and its base classes."""
     return [base.__name__ for base in kind.__mro__ if base is not object]

@@ -1,6 +1,6 @@
-"""Values as JSON, between examiner and subject. Plain data is copied; what is not stays where it is.
+"""Values as JSON, between examiner and subject. Plain data is copied; any other object stays on its side.
 
-Nothing that is decoded can run code: the types are those below and no others.
+Decoding cannot run code: the types are those below and no others.
 """
 
 import base64
@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 Reference = Callable[[Any], dict[str, Any]]
-"""Says how an object that cannot be copied is called on the other side."""
+"""Returns the name under which the other side knows an object that cannot be copied."""
 
 _DICTS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
@@ -37,6 +37,13 @@ _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "datetime": (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     "time": (datetime.time.isoformat, datetime.time.fromisoformat),
 }
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "complex": lambda parts: complex(*map(float.fromhex, parts)),
+    "range": lambda parts: range(*parts),
+    "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
+    "timedelta": lambda parts: datetime.timedelta(*parts),
+    "constant": {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}.__getitem__,
+}
 _TEXT_TYPES: dict[Any, str] = {
     int: "int", float: "float", bytes: "bytes", bytearray: "bytearray", Decimal: "Decimal", datetime.date: "date",
     datetime.datetime: "datetime", datetime.time: "time",
@@ -47,7 +54,7 @@ _BASES = (str, int, float, complex, bytes, tuple, list, dict, set, frozenset)
 
 
 def encode(value: Any, reference: Reference) -> Any:
-    """A value as JSON. Raises `RecursionError` for one that contains itself."""
+    """Converts a value to JSON. Raises `RecursionError` for one that contains itself."""
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
@@ -73,9 +80,9 @@ def encode(value: Any, reference: Reference) -> Any:
 
 
 def plain_copy(value: Any) -> Any:
-    """What a value of a class derived from a plain one holds, in the plain class; None for others.
+    """Copies a value of a class derived from a plain one to the plain class; returns None for others.
 
-    The plain class's own methods read it: those of the derived class are not asked.
+    The plain class's own methods read the value: those of the derived class are not called.
     """
     for base in _BASES:
         if isinstance(value, base):
@@ -100,7 +107,7 @@ def _as_base(base: Any, value: Any) -> Any:
 
 
 def decode(data: Any, dereference: Callable[[dict[str, Any]], Any]) -> Any:
-    """The value that `encode` was given. Raises `ValueError`, `TypeError` or `KeyError` for anything else."""
+    """Converts the JSON of `encode` back. Raises `ValueError`, `TypeError` or `KeyError` for any other."""
     if data is None or isinstance(data, bool | str):
         return data
     if isinstance(data, list):
@@ -116,14 +123,6 @@ def decode(data: Any, dereference: Callable[[dict[str, Any]], Any]) -> Any:
         if name in _DICTS:
             items = [(decode(key, dereference), decode(item, dereference)) for key, item in body]
             return _DICTS[name](dict(items))
-        if name == "complex":
-            return complex(*map(float.fromhex, body))
-        if name == "range":
-            return range(*body)
-        if name == "Fraction":
-            return Fraction(*(int(part, 16) for part in body))
-        if name == "timedelta":
-            return datetime.timedelta(*body)
-        if name == "constant":
-            return {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}[body]
+        if name in _MAKERS:
+            return _MAKERS[name](body)
     return dereference(data)

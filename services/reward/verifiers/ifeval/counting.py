@@ -1,4 +1,4 @@
-"""Constraints on how many letters, words or sentences there are: `letters:*`, `count:*`, `length_constraints:*`."""
+"""Constraints on the number of letters, words or sentences: `letters:*`, `count:*`, `length_constraints:*`."""
 
 import re
 from collections import Counter
@@ -14,64 +14,71 @@ _LOWERCASE_WORD = re.compile(r"\b[a-z]+\b")
 _NUM_COMPOSED = 3
 
 
-def letter_frequency(response: str, given: Arguments) -> bool:
-    """`letter`, in whatever case, is there as often as `let_relation` and `let_frequency` say."""
-    letter, holds = given.letter("letter"), given.holds("let_relation", "let_frequency")
+def letter_frequency(response: str, arguments: Arguments) -> bool:
+    """Returns whether `letter`, in either case, occurs as often as `let_relation` and `let_frequency` require."""
+    letter, holds = arguments.letter("letter"), arguments.holds("let_relation", "let_frequency")
     return holds(response.lower().count(letter.lower()))
 
 
-def letters(response: str, given: Arguments) -> bool:
-    """There are as many letters A to Z as `relation` and `N` say."""
-    holds = given.holds("relation", "N")
+def letters(response: str, arguments: Arguments) -> bool:
+    """Returns whether the number of letters A to Z satisfies `relation` and `N`."""
+    holds = arguments.holds("relation", "N")
     return holds(sum(1 for _ in _LETTER.finditer(response)))
 
 
-def words(response: str, given: Arguments) -> bool:
-    """There are as many words as `relation` and `num_words` say. "It's" is two."""
-    holds = given.holds("relation", "num_words")
+def words(response: str, arguments: Arguments) -> bool:
+    """Returns whether the number of words satisfies `relation` and `num_words`. "It's" counts as two words."""
+    holds = arguments.holds("relation", "num_words")
     return holds(sum(1 for _ in _WORD.finditer(response)))
 
 
-def sentences(response: str, given: Arguments) -> bool:
-    """There are as many sentences as `relation` and `num_sentences` say."""
-    holds = given.holds("relation", "num_sentences")
+def sentences(response: str, arguments: Arguments) -> bool:
+    """Returns whether the number of sentences satisfies `relation` and `num_sentences`."""
+    holds = arguments.holds("relation", "num_sentences")
     return holds(len(punkt_sentences(response)))
 
 
-def capital_words(response: str, given: Arguments) -> bool:
-    """There are as many words all in capitals as `capital_relation` and `capital_frequency` say."""
-    holds = given.holds("capital_relation", "capital_frequency")
+def capital_words(response: str, arguments: Arguments) -> bool:
+    """Returns whether the number of all-capital words satisfies `capital_relation` and `capital_frequency`."""
+    holds = arguments.holds("capital_relation", "capital_frequency")
     return holds(sum(word.isupper() for word in treebank_words(response)))
 
 
-def lowercase_words(response: str, given: Arguments) -> bool:
-    """There are at most `N` words in small letters a to z. Strictly worded: each of them at most `N` times."""
-    most = given.number("N")
+def lowercase_words(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are at most `N` words in lowercase letters a to z.
+
+    With `strict_wording`, each such word may occur at most `N` times instead.
+    """
+    maximum = arguments.number("N")
     found = Counter(match[0] for match in _LOWERCASE_WORD.finditer(response))
-    counts = found.values() if given.strict_wording else [found.total()]
-    return max(counts, default=0) <= most
+    counts = found.values() if arguments.strict_wording else [found.total()]
+    return max(counts, default=0) <= maximum
 
 
-def unique_words(response: str, given: Arguments) -> bool:
-    """No word is there twice, case and all. Marks count as words; strictly worded they do not, and case is nothing."""
+def unique_words(response: str, arguments: Arguments) -> bool:
+    """Returns whether no word occurs twice. Case matters, and punctuation marks count as words.
+
+    With `strict_wording`, case is ignored and marks do not count.
+    """
     found = treebank_words(response)
-    if given.strict_wording:
+    if arguments.strict_wording:
         found = [word.lower() for word in found if _WORD.search(word)]
     return len(found) == len(set(found))
 
 
-def composition(response: str, given: Arguments) -> bool:
-    """Three paragraphs between *** of `n_sent` sentences of `n_words` words each.
+def composition(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are three paragraphs, separated by ***, of `n_sent` sentences of `n_words` words each.
 
-    Marks count as words, and *** at the beginning or the end are too many; strictly worded neither is so.
+    Punctuation marks count as words, and *** at the beginning or the end adds an empty paragraph; with
+    `strict_wording`, neither is the case.
     """
-    num_sentences, num_words = given.number("n_sent", least=1), given.number("n_words", least=1)
-    paragraphs = starred_paragraphs(response) if given.strict_wording else split_at_stars(response)
+    num_sentences, num_words = arguments.number("n_sent", minimum=1), arguments.number("n_words", minimum=1)
+    paragraphs = starred_paragraphs(response) if arguments.strict_wording else split_at_stars(response)
     if paragraphs is None or len(paragraphs) != _NUM_COMPOSED:
         return False
     return all(
         len(found) == num_sentences
-        and all(_num_words(sentence, strict=given.strict_wording) == num_words for sentence in found)
+        and all(_num_words(sentence, strict=arguments.strict_wording) == num_words for sentence in found)
         for found in map(ruled_sentences, paragraphs)
     )
 

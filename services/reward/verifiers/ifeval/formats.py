@@ -1,4 +1,4 @@
-"""Constraints on what can be seen at a glance: `detectable_format:*` and `detectable_content:*`."""
+"""Constraints on layout: `detectable_format:*` and `detectable_content:*`."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import re
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.sentences import ruled_sentences
 
-# A second star makes emphasis of a bullet; a line of dashes counts as one.
+# A line that starts with two stars is emphasis, not a bullet. A line of dashes counts as one bullet.
 _STAR_BULLET = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
 _DASH_BULLET = re.compile(r"^[^\S\n]*-.*$", re.MULTILINE)
 _STRICT_BULLET = re.compile(r"^[^\S\n]*[*-][^\S\n]+\S", re.MULTILINE)
@@ -17,88 +17,112 @@ _FENCES = ("```json", "```Json", "```JSON", "```")
 _CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
-def placeholders(response: str, given: Arguments) -> bool:
-    """At least `num_placeholders` texts in [brackets], each within a line. Strictly worded: none of them blank."""
-    wanted = given.number("num_placeholders")
+def placeholders(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are at least `num_placeholders` texts in [brackets], each within a line.
+
+    With `strict_wording`, blank ones do not count.
+    """
+    wanted = arguments.number("num_placeholders")
     found = bracketed(response)
-    return len([text for text in found if text.strip()] if given.strict_wording else found) >= wanted
+    return len([text for text in found if text.strip()] if arguments.strict_wording else found) >= wanted
 
 
-def postscript(response: str, given: Arguments) -> bool:
-    """`postscript_marker` is there, case aside. Strictly worded: it begins a line."""
-    marker = given.text("postscript_marker")
+def postscript(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response contains `postscript_marker`, ignoring case.
+
+    With `strict_wording`, the marker must begin a line.
+    """
+    marker = arguments.text("postscript_marker")
     expression = _POSTSCRIPTS.get(marker)
-    if given.strict_wording:
+    if arguments.strict_wording:
         expression = rf"^[^\S\n]*(?:{expression or re.escape(marker.lower())})"
     elif expression is None:
         expression = marker.lower()
-    return given.expression("postscript_marker", expression, flags=re.MULTILINE).search(response.lower()) is not None
+    return (
+        arguments.expression("postscript_marker", expression, flags=re.MULTILINE).search(response.lower()) is not None
+    )
 
 
-def bullets(response: str, given: Arguments) -> bool:
-    """Exactly `num_bullets` lines that begin with * or -. Strictly worded: and a blank and something after it."""
-    wanted = given.number("num_bullets")
-    patterns = [_STRICT_BULLET] if given.strict_wording else [_STAR_BULLET, _DASH_BULLET]
+def bullets(response: str, arguments: Arguments) -> bool:
+    """Returns whether exactly `num_bullets` lines begin with * or -.
+
+    With `strict_wording`, the mark must be followed by white space and some text.
+    """
+    wanted = arguments.number("num_bullets")
+    patterns = [_STRICT_BULLET] if arguments.strict_wording else [_STAR_BULLET, _DASH_BULLET]
     return sum(1 for pattern in patterns for _ in pattern.finditer(response)) == wanted
 
 
-def constrained_response(response: str, given: Arguments) -> bool:
-    """One of "My answer is yes." (no, maybe) is in it. Strictly worded: is all of it."""
-    if given.strict_wording:
+def constrained_response(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response contains "My answer is yes.", "My answer is no." or "My answer is maybe.".
+
+    With `strict_wording`, it must contain nothing else.
+    """
+    if arguments.strict_wording:
         return response.strip() in _CHOICES
     return any(choice in response for choice in _CHOICES)
 
 
-def highlights(response: str, given: Arguments) -> bool:
-    """At least `num_highlights` texts *so* or **so**, within a line and not blank."""
-    wanted = given.number("num_highlights")
+def highlights(response: str, arguments: Arguments) -> bool:
+    """Returns whether at least `num_highlights` texts are marked *like this* or **like this**.
+
+    Each must lie within a line and must not be blank.
+    """
+    wanted = arguments.number("num_highlights")
     single = sum(1 for match in _SINGLE_STARRED.finditer(response) if match[0].strip("*").strip())
     double = sum(1 for match in _DOUBLE_STARRED.finditer(response) if match[1].strip())
     return single + double >= wanted
 
 
-def sections(response: str, given: Arguments) -> bool:
-    """At least `num_sections` times `section_spliter` with a number after it. Strictly worded: exactly."""
-    spliter, wanted = given.text("section_spliter"), given.number("num_sections")
-    if given.strict_wording:
+def sections(response: str, arguments: Arguments) -> bool:
+    """Returns whether `section_spliter`, followed by a number, occurs at least `num_sections` times.
+
+    With `strict_wording`, it must occur exactly that often.
+    """
+    spliter, wanted = arguments.text("section_spliter"), arguments.number("num_sections")
+    if arguments.strict_wording:
         spliter = re.escape(spliter)
-    marks = given.expression("section_spliter", rf"{spliter}\s?\d+")
+    marks = arguments.expression("section_spliter", rf"{spliter}\s?\d+")
     found = sum(1 for _ in marks.finditer(response))
-    return found == wanted if given.strict_wording else found >= wanted
+    return found == wanted if arguments.strict_wording else found >= wanted
 
 
-def json_format(response: str, given: Arguments) -> bool:
-    """All of it is JSON, in a code fence or not."""
+def json_format(response: str, arguments: Arguments) -> bool:
+    """Returns whether the whole response is JSON, in a code fence or not."""
     text = response.strip()
     for fence in _FENCES:
         text = text.removeprefix(fence)
     return is_json(text.removesuffix("```").strip())
 
 
-def title(response: str, given: Arguments) -> bool:
-    """A line has <<a title>> that is not blank."""
+def title(response: str, arguments: Arguments) -> bool:
+    """Returns whether a line contains <<a title>> that is not blank."""
     return any(_titled(line) for line in response.split("\n"))
 
 
-def sentence_hyphens(response: str, given: Arguments) -> bool:
-    """The parts between hyphens are the sentences, with no blanks around the hyphens.
+def sentence_hyphens(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response is its sentences joined by hyphens, with no white space around the hyphens.
 
-    Parts are compared with sentences as far as both go; strictly worded there must be as many.
+    The comparison ends with the shorter of the two lists, parts between hyphens and sentences. With
+    `strict_wording`, both must have the same length.
     """
     parts, sentences = response.split("-"), ruled_sentences(response.replace("-", " "))
     same = all(part == sentence for part, sentence in zip(parts, sentences, strict=False))
-    return same and (len(parts) == len(sentences) or not given.strict_wording)
+    return same and (len(parts) == len(sentences) or not arguments.strict_wording)
 
 
-def square_brackets(response: str, given: Arguments) -> bool:
-    """Every word is [in] [brackets]."""
+def square_brackets(response: str, arguments: Arguments) -> bool:
+    """Returns whether every word is [in] [brackets]."""
     return all(word.startswith("[") and word.endswith("]") for word in response.split())
 
 
-def bigrams(response: str, given: Arguments) -> bool:
-    """Words come in pairs <<like this>>. A last word without a second may be anything, strictly worded nothing."""
+def bigrams(response: str, arguments: Arguments) -> bool:
+    """Returns whether the words come in pairs <<like this>>.
+
+    A single last word is ignored; with `strict_wording`, it makes the result false.
+    """
     words = response.split()
-    if given.strict_wording and len(words) % 2:
+    if arguments.strict_wording and len(words) % 2:
         return False
     pairs = zip(words[::2], words[1::2], strict=False)
     return all(first.startswith("<<") and second.endswith(">>") for first, second in pairs)
@@ -110,7 +134,7 @@ def _titled(line: str) -> bool:
 
 
 def bracketed(text: str) -> list[str]:
-    """What stands in [brackets], each within a line, the first closing bracket ending it."""
+    """Returns the texts in [brackets], each within a line and up to the first closing bracket."""
     found = []
     for line in text.split("\n"):
         start = line.find("[")
@@ -121,7 +145,7 @@ def bracketed(text: str) -> list[str]:
 
 
 def is_json(text: str) -> bool:
-    """Whether a parser takes it. One nested deeper than the parser goes, about 1,000 levels, is not."""
+    """Returns whether `text` parses as JSON. JSON nested deeper than about 1,000 levels does not."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

@@ -1,25 +1,25 @@
-"""What the data says must be followed."""
+"""Parsing of labels into instructions."""
 
 import ast
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from services.reward.verdict import Unscorable
+from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.ifeval.arguments import Arguments
-from services.reward.verifiers.ifeval.catalogue import CONSTRAINTS, Constraint
+from services.reward.verifiers.ifeval.catalog import CONSTRAINTS, Constraint
 from services.reward.verifiers.ifeval.functions import FUNCTIONS
 
 Instruction = tuple[str, Constraint, Arguments]
 
 
 def read_instructions(label: Any, *, strict_wording: bool = False) -> list[Instruction]:
-    """The instructions of an `ifeval` label.
+    """Reads the instructions of an `ifeval` label.
 
-    It is {"instruction_id": [...], "kwargs": [...]}, or a list of such, each as it is or as JSON or Python text. A
-    kwarg that is null is none.
+    A label is {"instruction_id": [...], "kwargs": [...]}, or a list of such objects, as objects or as JSON or Python
+    text. A null kwarg counts as absent.
 
-    Raises `Unscorable`, saying what is wrong, also for an id or a kwarg that nothing here knows.
+    Raises `Unscorable` with the reason for a malformed label and for an unknown id or kwarg.
     """
     found: list[Instruction] = []
     parsed = _parsed(label)
@@ -31,13 +31,13 @@ def read_instructions(label: Any, *, strict_wording: bool = False) -> list[Instr
 
 
 def read_function(label: Any, *, strict_wording: bool = False) -> Instruction:
-    """The instruction of an `ifeval_old` label: {"func_name": ..., and its arguments}, as it is or as JSON text.
+    """Reads the instruction of an `ifeval_old` label: {"func_name": ..., and its arguments}, as an object or JSON text.
 
-    Raises `Unscorable` as `read_instructions` does.
+    Raises `Unscorable` like `read_instructions`.
     """
     parsed = _parsed(label)
     if not isinstance(parsed, Mapping) or "func_name" not in parsed:
-        raise Unscorable(f"the label is no object with func_name (found: {label!r:.80})")
+        raise Unscorable(f"the label is not an object with func_name (found: {label!r:.80})")
     kwargs = {name: value for name, value in parsed.items() if name != "func_name"}
     return _instruction(parsed["func_name"], kwargs, FUNCTIONS, strict_wording=strict_wording)
 
@@ -57,7 +57,7 @@ def _parsed(value: Any) -> Any:
 
 def _lists(item: Any) -> tuple[list[Any], list[Any]]:
     if not isinstance(item, Mapping) or not isinstance(item.get("instruction_id"), list | tuple):
-        raise Unscorable(f"the label is no object with a list instruction_id (found: {item!r:.80})")
+        raise Unscorable(f"the label is not an object with a list instruction_id (found: {item!r:.80})")
     ids = list(item["instruction_id"])
     kwargs = item.get("kwargs")
     if kwargs is None:
@@ -73,9 +73,9 @@ def _instruction(name: Any, kwargs: Any, known: Mapping[str, Constraint], *, str
         raise Unscorable(f"there is no instruction {name!r:.80}; there are {', '.join(known)}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise Unscorable(f"{name}: kwargs must be an object or null (found: {kwargs!r:.80})")
-    given = {key: value for key, value in (kwargs or {}).items() if value is not None}
-    unknown = sorted(given.keys() - {*constraint.needs, *constraint.unused})
+    arguments = {key: value for key, value in (kwargs or {}).items() if value is not None}
+    unknown = sorted(arguments.keys() - {*constraint.needs, *constraint.unused})
     if unknown:
         needs = ", ".join(constraint.needs) or "none"
         raise Unscorable(f"{name}: unknown kwargs {', '.join(map(str, unknown))} (it takes: {needs})")
-    return str(name), constraint, Arguments(str(name), given, strict_wording=strict_wording)
+    return str(name), constraint, Arguments(str(name), arguments, strict_wording=strict_wording)

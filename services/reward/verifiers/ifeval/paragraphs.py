@@ -10,46 +10,49 @@ _FIRST_WORD_ENDS = frozenset(".,?!'\"")
 
 
 def split_at_stars(text: str) -> list[str]:
-    """What stands between ***, blank or not."""
+    """Returns the texts between ***, blank or not."""
     return _STARS.split(text)
 
 
 def starred_paragraphs(text: str) -> list[str] | None:
-    """What stands between ***; see `_without_empty`."""
+    """Returns the texts between ***, without a blank first and last; None if another is blank."""
     return _without_empty(split_at_stars(text))
 
 
 def _without_empty(parts: list[str]) -> list[str] | None:
-    """The parts without a blank first and last one; None where one in between is blank."""
-    blank = [position for position, part in enumerate(parts) if not part.strip()]
-    if any(0 < position < len(parts) - 1 for position in blank):
+    """Drops a blank first and last part; returns None if a part in between is blank."""
+    blank = [index for index, part in enumerate(parts) if not part.strip()]
+    if any(0 < index < len(parts) - 1 for index in blank):
         return None
     return [part for part in parts if part.strip()]
 
 
-def starred(response: str, given: Arguments) -> bool:
-    """There are `num_paragraphs` between ***."""
-    wanted = given.number("num_paragraphs")
+def starred(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are `num_paragraphs` paragraphs, separated by ***."""
+    wanted = arguments.number("num_paragraphs")
     found = starred_paragraphs(response)
     return found is not None and len(found) == wanted
 
 
-def two_starred(response: str, given: Arguments) -> bool:
-    """There are two, between ***."""
+def two_starred(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are two paragraphs, separated by ***."""
     return len(starred_paragraphs(response) or ()) == 2
 
 
-def two_spaced(response: str, given: Arguments) -> bool:
-    """There are two, between blank lines."""
+def two_spaced(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are two paragraphs, separated by blank lines."""
     return len(_without_empty(response.split("\n\n")) or ()) == 2
 
 
-def nth_first_word(response: str, given: Arguments) -> bool:
-    """There are `num_paragraphs` between blank lines, and number `nth_paragraph`, from 1, begins with `first_word`."""
-    wanted, nth = given.number("num_paragraphs", least=1), given.number("nth_paragraph", least=1)
-    first_word = given.exact_text("first_word").lower()
+def nth_first_word(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are `num_paragraphs` paragraphs and paragraph `nth_paragraph` begins with `first_word`.
+
+    Blank lines separate paragraphs, which are counted from 1.
+    """
+    wanted, nth = arguments.number("num_paragraphs", minimum=1), arguments.number("nth_paragraph", minimum=1)
+    first_word = arguments.exact_text("first_word").lower()
     if nth > wanted:
-        raise given.invalid("nth_paragraph", f"must be at most num_paragraphs, {wanted}")
+        raise arguments.invalid("nth_paragraph", f"must be at most num_paragraphs, {wanted}")
     paragraphs = response.split("\n\n")
     words = paragraphs[nth - 1].split(maxsplit=1) if nth <= len(paragraphs) else []
     if sum(1 for paragraph in paragraphs if paragraph.strip()) != wanted or not words:

@@ -1,8 +1,8 @@
-"""Sentences, in the two ways that instruction checkers split text.
+"""Sentence splitting, in the two ways that instruction checkers use.
 
-`punkt_sentences` decides each full stop by statistics of English (Punkt, Kiss and Strunk 2006, doi:10.1162/
-coli.2006.32.4.485), with the model that NLTK uses too; what IFEval counts sentences by. `ruled_sentences` goes by a
-fixed list of abbreviations and starters; what the constraints on single sentences go by.
+`punkt_sentences` classifies each period by statistics of English (Punkt, Kiss and Strunk 2006, doi:10.1162/
+coli.2006.32.4.485), with NLTK's model; IFEval counts sentences with it. `ruled_sentences` uses a fixed list of
+abbreviations and sentence starters; the constraints on single sentences use it.
 """
 
 import re
@@ -10,31 +10,31 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
-# A full stop that ends no sentence, and the end of one, while rules are applied: one character each, so that every
-# rule sees the text at its length. Noncharacters, which no text may contain.
+# Placeholders for a period inside a sentence and for the end of a sentence, while rules are applied. Each is a single
+# noncharacter, which no text may contain, so that a protected period does not change the length of the text.
 _POINT, _END = "\ufdd0", "\ufdd1"
 _STARTER = r"(?:Mr|Mrs|Ms|Dr|Prof|Capt|Cpt|Lt|Wherever|(?:He|She|It|They|Their|Our|We|But|However|That|This)\s)"
-# Quotes and brackets that end what they stand in, after a mark: curly quotes of either direction.
+# Closing quotes and brackets after a mark. Curly quotes of either direction count as closing.
 _CLOSING = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULTILINE)
-# Whoever repeats a word a million times gets the decision about it from memory.
-_MAX_REMEMBERED = 64
+# A completion may repeat a word a million times, so decisions about short contexts are cached.
+_MAX_CACHED_LENGTH = 64
 _COMPANY = r"(?:Inc|Ltd|Jr|Sr|Co)"
 _QUOTE_SWAPS = ((".”", "”."), ('."', '".'), ('!"', '"!'), ('?"', '"?'))
 
 
 def load() -> None:
-    """Reads the model; takes a tenth of a second."""
+    """Loads the model, in about a tenth of a second."""
     _punkt()
 
 
 def punkt_sentences(text: str) -> list[str]:
-    """The sentences, without the white space between them. Closing quotes and brackets belong to what they close."""
+    """Returns the sentences, without white space between them. Closing quotes and brackets stay with their sentence."""
     return list(_punkt_sentences(text))
 
 
 @lru_cache(maxsize=2)
 def _punkt_sentences(text: str) -> tuple[str, ...]:
-    """One answer is asked about by several constraints in a row."""
+    """Splits a text. Cached, because several constraints in a row split the same answer."""
     return tuple(text[start:end] for start, end in _realigned(text, list(_spans(text))))
 
 
@@ -55,7 +55,10 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _candidates(text: str) -> Iterator[tuple[re.Match[str], int]]:
-    """Where a sentence may end, with the start of the word before. Of a run of marks only the last is a candidate."""
+    """Yields possible ends of sentences, each with the start of the word before it.
+
+    Only the last mark of a run of marks is a candidate.
+    """
     detector = _punkt()[0]
     last: re.Match[str] | None = None
     word_start = word_end = 0
@@ -70,19 +73,22 @@ def _candidates(text: str) -> Iterator[tuple[re.Match[str], int]]:
 
 
 def _last_space(text: str, start: int, end: int) -> int | None:
-    """The last white space in between; one at the very start belongs to the mark before it."""
-    for position in range(end - 1, start, -1):
-        if text[position] in " \t\n\r\v\f":
-            return position
+    """Returns the index of the last white space after `start` and before `end`.
+
+    White space at `start` itself belongs to the mark before it.
+    """
+    for index in range(end - 1, start, -1):
+        if text[index] in " \t\n\r\v\f":
+            return index
     return None
 
 
 def _ends_sentence(context: str) -> bool:
-    return _ends_sentence_again(context) if len(context) <= _MAX_REMEMBERED else _decide(context)
+    return _decide_cached(context) if len(context) <= _MAX_CACHED_LENGTH else _decide(context)
 
 
 @lru_cache(maxsize=1 << 14)
-def _ends_sentence_again(context: str) -> bool:
+def _decide_cached(context: str) -> bool:
     return _decide(context)
 
 
@@ -107,7 +113,7 @@ def _realigned(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, i
 
 
 def ruled_sentences(text: str) -> list[str]:
-    """The sentences by fixed rules: a mark ends one unless it stands in an abbreviation, a number or an address."""
+    """Splits a text by fixed rules: a mark ends a sentence unless it is part of an abbreviation, number or address."""
     text = f" {text}  ".replace("\n", " ")
     text = re.sub(r"(?:Mr|St|Mrs|Ms|Dr)\.", _protect, text)
     text = re.sub(r"\.(?=com|net|org|io|gov|edu|me)", _POINT, text)

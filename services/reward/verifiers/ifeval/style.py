@@ -1,34 +1,43 @@
 """Constraints on case, punctuation and language: `change_case:*`, `punctuation:*`, `language:*`."""
 
-from services.reward.language import is_language
+from services.reward.common.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
 
 
-def english_capitals(response: str, given: Arguments) -> bool:
-    """All in capitals, and English. Where no language can be told, yes; strictly worded no."""
-    return response.isupper() and is_language(response, "en", undetectable=not given.strict_wording)
+def english_capitals(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response is all uppercase, and English.
+
+    Text in no detectable language passes as English; with `strict_wording`, it does not.
+    """
+    return response.isupper() and is_language(response, "en", undetectable=not arguments.strict_wording)
 
 
-def english_lowercase(response: str, given: Arguments) -> bool:
-    """All in small letters, and English. Where no language can be told, yes; strictly worded no."""
-    return response.islower() and is_language(response, "en", undetectable=not given.strict_wording)
+def english_lowercase(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response is all lowercase, and English.
+
+    Text in no detectable language passes as English; with `strict_wording`, it does not.
+    """
+    return response.islower() and is_language(response, "en", undetectable=not arguments.strict_wording)
 
 
-def response_language(response: str, given: Arguments) -> bool:
-    """It is in `language`, a code such as "de". Where no language can be told, yes; strictly worded no."""
-    return is_language(response, given.language("language"), undetectable=not given.strict_wording)
+def response_language(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response is in `language`, a code such as "de".
+
+    Text in no detectable language passes; with `strict_wording`, it does not.
+    """
+    return is_language(response, arguments.language("language"), undetectable=not arguments.strict_wording)
 
 
-def no_commas(response: str, given: Arguments) -> bool:
-    """There is no comma."""
+def no_commas(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response contains no comma."""
     return "," not in response
 
 
-def no_dots(response: str, given: Arguments) -> bool:
-    """There is no full stop, also not in a number."""
+def no_dots(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response contains no period, not even in a number."""
     return "." not in response
 
 
-def no_exclamation_marks(response: str, given: Arguments) -> bool:
-    """There is no exclamation mark."""
+def no_exclamation_marks(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response contains no exclamation mark."""
     return "!" not in response

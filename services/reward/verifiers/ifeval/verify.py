@@ -1,58 +1,61 @@
-"""How many of the instructions a completion follows."""
+"""The `ifeval` verifier: instructions that a program can check (IFEval, arXiv:2311.07911)."""
 
 from typing import Any
 
-from services.reward import language
-from services.reward.deadline import deadline
-from services.reward.text import without_thinking
-from services.reward.verdict import Unscorable, Verdict
-from services.reward.verifiers.ifeval import sentences
-from services.reward.verifiers.ifeval.labels import Instruction, read_function, read_instructions
+from pydantic import Field
 
-DEFAULT_TIMEOUT_S = 5.0
+from services.reward.common import language
+from services.reward.common.deadline import deadline
+from services.reward.common.text import without_thinking
+from services.reward.common.verdict import Unscorable, Verdict
+from services.reward.common.verifier import Verifier
+from services.reward.verifiers.ifeval import sentences
+from services.reward.verifiers.ifeval.labels import Instruction, read_instructions
+from shoal.config.section import Section
+
+
+class InstructionOptions(Section):
+    strict_wording: bool = False
+    """Judge by the wording of an instruction wherever open-instruct's checker differs from it; docs/rewards.md lists
+    the differences."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Time limit for checking one answer. Past it, for example because a label's keyword is a regular expression with
+    catastrophic backtracking, the completion is UNSCORABLE. Keep it below `reward.timeout_s`, which kills the
+    process."""
 
 
 def load() -> None:
-    """Reads the models of sentences and languages; takes a second or two."""
+    """Loads the sentence and language models, in a second or two."""
     sentences.load()
     language.load()
 
 
-def verify(
-    completion: str, label: Any, *, strict_wording: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> Verdict:
+def verify(completion: str, label: Any, options: InstructionOptions = InstructionOptions()) -> Verdict:
     """Checks instructions by open-instruct's ids: those of IFEval (arXiv:2311.07911) and 29 more.
 
-    The answer is what follows the last </think>, without answer tags. Label: {"instruction_id": [...], "kwargs":
-    [...]}, or a list of such, as objects or as JSON or Python text. Value: the fraction of the instructions that the
-    answer follows, 0 to 1; 0 for an empty answer or list. `strict_wording` goes by what instructions say where
-    open-instruct's checkers judge something else; docs/rewards.md lists it. Unscorable past `timeout_s`.
+    The answer is the text after the last </think>, without answer tags. Label: {"instruction_id": [...], "kwargs":
+    [...]}, or a list of such objects, as objects or as JSON or Python text. Value: the fraction of the instructions
+    that the answer follows, 0 to 1; 0 for an empty answer or list. `strict_wording` judges by the wording of the
+    instructions where open-instruct's checkers judge something else; docs/rewards.md lists the differences.
+    Unscorable past `timeout_s`.
     """
-    instructions = read_instructions(label, strict_wording=strict_wording)
+    instructions = read_instructions(label, strict_wording=options.strict_wording)
     if not instructions:
-        if strict_wording:
+        if options.strict_wording:
             raise Unscorable("the label has no instruction")
         return Verdict(0.0, "the label has no instruction")
-    return _verdict(completion, instructions, timeout_s)
+    return follow(completion, instructions, options.timeout_s)
 
 
-def verify_old(
-    completion: str, label: Any, *, strict_wording: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> Verdict:
-    """Checks one instruction in open-instruct's older form.
-
-    The answer is what follows the last </think>, without answer tags. Label: {"func_name": ..., and its arguments},
-    as an object or as JSON text. Value: 1 if the answer follows it, else 0; 0 for an empty answer. Options: as of
-    `ifeval`.
-    """
-    return _verdict(completion, [read_function(label, strict_wording=strict_wording)], timeout_s)
+VERIFIER = Verifier(verify, values="0 to 1", options=InstructionOptions, load=load, package="punkt")
 
 
-def _verdict(completion: str, instructions: list[Instruction], timeout_s: float) -> Verdict:
+def follow(completion: str, instructions: list[Instruction], timeout_s: float) -> Verdict:
+    """Returns the fraction of the instructions that the answer follows. Raises `Unscorable`."""
     answer = without_thinking(completion)
-    # All are asked, also about an empty answer: whether a label can be judged does not depend on the completion.
+    # Check all instructions, even on an empty answer: whether a label is scorable must not depend on the completion.
     with deadline(timeout_s, "checking the instructions"):
-        broken = [name for name, constraint, given in instructions if not constraint.follows(answer, given)]
+        broken = [name for name, constraint, arguments in instructions if not constraint.follows(answer, arguments)]
     if not answer:
         return Verdict(0.0, "the answer is empty")
     followed = len(instructions) - len(broken)

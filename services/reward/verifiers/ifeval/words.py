@@ -1,7 +1,7 @@
-"""Words and marks, by the Penn Treebank's conventions as NLTK's word tokenizer has them.
+"""Word tokenization by the conventions of the Penn Treebank, like NLTK's word tokenizer.
 
-Every mark is a word of its own, but for a full stop inside a sentence, a mark inside a number, and apostrophes, which
-split contractions (do n't, we 'll, can not). Opening double quotes become ``, closing ones ''.
+Every punctuation mark is a separate word, except a period inside a sentence, a mark inside a number, and apostrophes,
+which split contractions (do n't, we 'll, can not). Opening double quotes become ``, closing ones ''.
 """
 
 import re
@@ -21,11 +21,11 @@ _CONTRACTIONS = (
     ("lem", "me"),
     ("more", "'n"),
 )
-# Whoever repeats a sentence a million times gets its words from memory.
-_MAX_REMEMBERED = 64
+# A completion may repeat a sentence a million times, so the words of short sentences are cached.
+_MAX_CACHED_LENGTH = 64
 _CLOSING = frozenset("])}>\"' »”’ ")
 
-# In this order: each sees what those before it have set apart.
+# The order matters: each rule sees the marks that the rules before it have separated.
 _OPENING = (
     (re.compile(r"[«“‘„]|`+"), r" \g<0> "),
     (re.compile(r'^"'), "``"),
@@ -53,23 +53,23 @@ _ENDING = (
 
 
 def treebank_words(text: str) -> list[str]:
-    """The words and marks of a text, sentence by sentence."""
+    """Returns the words and marks of a text, sentence by sentence."""
     return list(chain.from_iterable(map(_words_of, punkt_sentences(text))))
 
 
 def _words_of(sentence: str) -> Sequence[str]:
-    return _words_of_again(sentence) if len(sentence) <= _MAX_REMEMBERED else _split(sentence)
+    return _split_cached(sentence) if len(sentence) <= _MAX_CACHED_LENGTH else _split(sentence)
 
 
 @lru_cache(maxsize=1 << 12)
-def _words_of_again(sentence: str) -> tuple[str, ...]:
+def _split_cached(sentence: str) -> tuple[str, ...]:
     return tuple(_split(sentence))
 
 
 def _split(sentence: str) -> list[str]:
     for pattern, replacement in _OPENING:
         sentence = pattern.sub(replacement, sentence)
-    sentence = _part_final_stop(sentence)
+    sentence = _split_final_period(sentence)
     for pattern, replacement in _MARKS:
         sentence = pattern.sub(replacement, sentence)
     sentence = f" {sentence} "
@@ -78,8 +78,8 @@ def _split(sentence: str) -> list[str]:
     return sentence.split()
 
 
-def _part_final_stop(sentence: str) -> str:
-    """Sets the last full stop apart, with what closes the sentence after it; an ellipsis stays whole."""
+def _split_final_period(sentence: str) -> str:
+    """Separates the last period and the closing marks after it from the last word. An ellipsis stays whole."""
     end = len(sentence.rstrip())
     while end and sentence[end - 1] in _CLOSING:
         end -= 1

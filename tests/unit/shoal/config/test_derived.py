@@ -1,4 +1,4 @@
-"""What follows from a configuration is computed once, and right."""
+"""Tests of the values derived from a configuration."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def _values(**sections: Any) -> dict[str, Any]:
     return {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, **sections}
 
 
-def test_every_figure_follows_from_the_fields() -> None:
+def test_every_derived_value_follows_from_the_fields() -> None:
     derived = derived_values(
         parse_config(
             _values(
@@ -49,7 +49,7 @@ def test_every_figure_follows_from_the_fields() -> None:
 def test_steps_follow_from_the_episodes() -> None:
     config = parse_config(_values(run={"total_episodes": 1000}, grpo={"group_size": 4, "groups_per_step": 8}))
     assert config.run.num_steps == 1000 // 32
-    assert parse_config(dump_config(config)) == config, "what travels says both, and means the same"
+    assert parse_config(dump_config(config)) == config, "a resolved configuration has both, with the same meaning"
 
 
 def test_episodes_and_steps_that_differ_are_refused() -> None:
@@ -63,7 +63,7 @@ def test_fewer_episodes_than_one_step_takes_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlong", "named"),
+    ("overlong", "message"),
     [
         (
             {"factor": 1},
@@ -75,12 +75,12 @@ def test_fewer_episodes_than_one_step_takes_are_refused() -> None:
         ),
     ],
 )
-def test_a_length_penalty_that_would_begin_below_0_tokens_is_refused(overlong: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidArgument, match=named):
+def test_a_length_penalty_that_would_start_below_0_tokens_is_refused(overlong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         parse_config(_values(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong}))
     parse_config(_values(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong | {"factor": 0}}))
 
 
 def test_a_mini_batch_without_a_completion_for_each_rank_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="4 completions of an optimizer step for 8 ranks"):
+    with pytest.raises(InvalidArgument, match="an optimizer step has 4 completions for 8 ranks"):
         parse_config(_values(grpo={"group_size": 4, "groups_per_step": 1}, launch={"num_learner_ranks": 8}))

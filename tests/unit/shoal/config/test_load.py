@@ -1,3 +1,5 @@
+"""Tests of loading, checking and overriding a configuration."""
+
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ def violation(values: dict[str, Any]) -> tuple[str, str]:
     return first.field, first.description
 
 
-def test_an_unknown_key_is_named_with_the_one_that_was_meant() -> None:
+def test_an_unknown_key_is_refused_with_a_similar_one() -> None:
     field, description = violation({"grpo": {"groupsize": 4}})
     assert field == "grpo.groupsize" and "'group_size'" in description, description
 
@@ -29,7 +31,7 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant() -> None:
         ("sampling", {"temperature": 0.001}, "sampling.temperature", "0.01"),
         ("sampling", {"temperature": 2.5}, "sampling.temperature", "2"),
         ("grpo", {"groups_per_step": 5, "num_mini_batches": 2}, "grpo", "num_mini_batches (2)"),
-        ("sampling", {"top_p": 0.9}, "sampling.top_p", "evaluation.top_p is free) (given: 0.9)"),
+        ("sampling", {"top_p": 0.9}, "sampling.top_p", "evaluation.top_p may have any value) (given: 0.9)"),
         ("sampling", {"top_k": 20}, "sampling.top_k", "biases the importance ratio"),
         ("sampling", {"min_p": True}, "sampling.min_p", "must be 0 in training"),
         ("grpo", {"group_size": True}, "grpo", "group_size must be a number (given: true)"),
@@ -37,20 +39,20 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant() -> None:
         ("run", {"name": "No Good"}, "run.name", "a-z"),
     ],
 )
-def test_a_bad_value_is_named_with_what_would_be_right(
+def test_an_invalid_value_is_refused_with_the_valid_ones(
     section: str, values: dict[str, Any], field: str, words: str
 ) -> None:
     found, description = violation({section: values})
     assert found == field and words in description, f"{found}: {description}"
 
 
-def test_a_config_that_traveled_as_a_struct_is_the_same() -> None:
+def test_a_config_is_unchanged_after_a_round_trip_as_a_struct() -> None:
     sources = [{"task": "arithmetic", "task_options": {"max_operand": 9, "more": [1, {"deep": 2}]}}]
     config = parse_config(MINIMAL | {"run": {"seed": 2**53 - 1}, "data": {"sources": sources}})
     assert config_digest(parse_config(config_struct(config))) == config_digest(config)
 
 
-def test_null_and_absent_mean_the_same() -> None:
+def test_null_and_absent_have_the_same_meaning() -> None:
     assert parse_config(MINIMAL | {"generator": {"max_model_len": None}}) == parse_config(MINIMAL)
 
 
@@ -64,7 +66,7 @@ def test_overrides_reach_into_tables_and_lists(tmp_path: Path) -> None:
             load_config(path, ["grpo.group_size=4", wrong])
 
 
-def test_a_missing_file_and_bad_toml_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_invalid_toml_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no configuration file"):
         load_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[run\n")
@@ -75,24 +77,24 @@ def test_a_missing_file_and_bad_toml_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", ["data.sources.².path=x", "data.sources.0.task_options.sizes.0.deep=1", "model.path.0=x"]
 )
-def test_an_override_that_leads_nowhere_is_refused(tmp_path: Path, wrong: str) -> None:
+def test_an_override_of_a_field_that_does_not_exist_is_refused(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\ntask_options = {sizes = [1]}\n')
     with pytest.raises(InvalidArgument, match="--set"):
         load_config(path, [wrong])
 
 
-def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand() -> None:
+def test_numbers_that_json_cannot_represent_are_refused_at_any_depth() -> None:
     options = {"data": {"sources": [{"task": "arithmetic", "task_options": {"sizes": [1.0, float("inf")]}}]}}
     field, description = violation(options)
     assert field == "data.sources.0.task_options.sizes.1" and "finite" in description, f"{field}: {description}"
-    traveled = config_struct(parse_config(MINIMAL))
-    traveled["sampling"]["temperature"] = float("nan")
+    struct = config_struct(parse_config(MINIMAL))
+    struct["sampling"]["temperature"] = float("nan")
     with pytest.raises(InvalidArgument, match="NaN"):
-        parse_config(traveled)
+        parse_config(struct)
 
 
-def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_excessive_nesting_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("a = " + "[" * 100_000)
     with pytest.raises(InvalidArgument, match="cannot be read as TOML"):
@@ -106,7 +108,7 @@ def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
         ({"generator": {"max_num_seqs": 2, "max_queued_requests": 5}}, "generator.max_queued_requests (7)"),
     ],
 )
-def test_a_queue_that_no_group_fits_into_is_refused(values: dict[str, Any], words: str) -> None:
+def test_a_queue_that_is_too_small_for_a_group_is_refused(values: dict[str, Any], words: str) -> None:
     _, description = violation(values)
     assert words in description and "grpo.group_size (8)" in description, description
     parse_config(MINIMAL | values | {"grpo": {"group_size": 2}})

@@ -1,4 +1,4 @@
-"""The recipes load, and stand for every script that open-instruct's guide names."""
+"""Tests that the recipes load and cover every script in open-instruct's guide."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,13 @@ import pytest
 
 from shoal.config import load_config
 from shoal.config.derived import derived_values
-from shoal.config.translate import SYSTEMS
-from shoal.config.translate.fields import Fate
+from shoal.translate import SYSTEMS
+from shoal.translate.shared.field import Fate
 from tests.golden import golden_folder
+from tests.support.repository import ROOT
 
-RECIPES = Path(__file__).resolve().parents[4] / "configs" / "recipes"
+RECIPES = ROOT / "configs" / "recipes"
+_LACKING = (Fate.REFUSED, Fate.ACCEPTED, Fate.NOT_YET)
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
@@ -22,11 +24,11 @@ def test_a_recipe_is_a_valid_configuration(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
-def test_a_recipe_leaves_out_what_shoal_lacks_and_nothing_else(path: Path) -> None:
+def test_a_recipe_leaves_out_only_features_that_shoal_lacks(path: Path) -> None:
     head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
     left_out = re.findall(r"^#   (\w+) = ", head, re.MULTILINE)
-    lacking = {row.name for row in SYSTEMS["open-instruct"].table if row.fate in (Fate.REFUSED, Fate.ACCEPTED)}
-    # A template without a counterpart, and the text of a file of open-instruct's own.
+    lacking = {row.name for row in SYSTEMS["open-instruct"].table if row.fate in _LACKING}
+    # Two other fields may be left out: a template without a counterpart, and a file in open-instruct's checkout.
     assert set(left_out) <= lacking | {"chat_template_name", "system_prompt_override_file"}
     (row,) = (line for line in (RECIPES / "README.md").read_text().splitlines() if line.startswith(f"| [{path.name}]"))
     assert re.findall(r"`(\w+)`", row) == left_out
@@ -35,14 +37,14 @@ def test_a_recipe_leaves_out_what_shoal_lacks_and_nothing_else(path: Path) -> No
 def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:
     found = sorted((golden_folder().parent / "mission").glob("004_*"))
     if not found:
-        pytest.skip("the guide is not beside the checkout")
+        pytest.skip("the guide is not next to the checkout")
     scripts = set(re.findall(r"scripts/train/((?!build)[\w/]+\.sh)", found[0].read_text(encoding="utf-8")))
     readme = (RECIPES / "README.md").read_text(encoding="utf-8")
     assert len(scripts) >= 18
     assert sorted(script for script in scripts if script not in readme) == []
 
 
-def test_the_recipe_of_tulu_3_says_what_its_script_says() -> None:
+def test_the_tulu_3_recipe_has_the_settings_of_its_script() -> None:
     config = load_config(RECIPES / "tulu3-8b-grpo-fast-single-node.toml")
     derived = derived_values(config)
     assert (derived.world_size, derived.num_generator_gpus) == (6, 2)

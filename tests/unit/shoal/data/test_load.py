@@ -1,4 +1,4 @@
-"""From files, data sets and tasks to prompts."""
+"""Tests of loading prompts from files, datasets and tasks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from shoal.config.model import ModelConfig
 from shoal.config.services import RewardConfig
 from shoal.data import PromptSet, load_prompts
 from shoal.errors import InvalidArgument
-from tests.tiny_model import make_tokenizer
+from tests.support.tiny_model import make_tokenizer
 
 VERIFIERS = ("gsm8k", "math", "exact_string", "reasoning_gym", "reward_model", "general-quality", "general-safety")
 ROW = {"messages": "What is 2 + 2?", "ground_truth": "4", "dataset": "gsm8k"}
@@ -59,7 +59,7 @@ def truths(prompts: PromptSet, number: int = 0) -> list[tuple[str, Any]]:
     return [(truth.verifier, truth.label) for truth in prompts.prompts[number].ground_truths]
 
 
-def test_a_row_of_open_instruct_becomes_a_prompt(tmp_path: Path) -> None:
+def test_a_row_in_the_form_of_open_instruct_becomes_a_prompt(tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "2+2?"},
@@ -76,13 +76,13 @@ def test_a_row_of_open_instruct_becomes_a_prompt(tmp_path: Path) -> None:
     assert prompt.token_ids.dtype == "int32"
 
 
-def test_a_plain_question_is_a_message_of_the_user(tmp_path: Path) -> None:
+def test_a_plain_question_becomes_a_user_message(tmp_path: Path) -> None:
     assert loaded(tmp_path, ROW).prompts[0].text == (
         "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-def test_whoever_reads_a_prompt_sees_the_conversation_and_not_the_marks_of_its_template(tmp_path: Path) -> None:
+def test_the_messages_of_a_prompt_contain_no_chat_template_marks(tmp_path: Path) -> None:
     turns = [("system", "Answer in French."), ("user", "Hi"), ("assistant", "Salut"), ("user", "2 + 2?")]
     rows = [ROW, {**ROW, "messages": [{"role": role, "content": content} for role, content in turns]}]
     plain, talk = loaded(tmp_path, *rows).prompts
@@ -103,18 +103,18 @@ def test_a_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None
     assert [prompt.text.partition("<|im_end|>")[0] for prompt in prompts.prompts] == ["<|im_start|>system\nnew"] * 2
 
 
-def test_numbers_that_are_answers_become_text_and_those_in_an_object_stay_numbers(tmp_path: Path) -> None:
+def test_number_labels_become_text_and_numbers_inside_an_object_stay_numbers(tmp_path: Path) -> None:
     rows = [{**ROW, "ground_truth": label} for label in (4, 4.5, 72.0, 0.00001, 1e16, ["4", 5])]
     prompts = loaded(tmp_path, *rows)
     labels = [truths(prompts, number)[0][1] for number in range(len(rows))]
     assert labels == ["4", "4.5", "72", "0.00001", "1" + 16 * "0", ["4", "5"]]
     schema = {"enum": [5, 0.5, None, True], "maximum": 10, "const": 2**53 + 1}
-    [(_, held)] = truths(loaded(tmp_path, {**ROW, "ground_truth": schema}))
-    assert held == {"enum": [5, 0.5, None, True], "maximum": 10, "const": "9007199254740993"}, f"{held}"
-    assert type(held["enum"][0]) is int and type(held["maximum"]) is int
+    [(_, label)] = truths(loaded(tmp_path, {**ROW, "ground_truth": schema}))
+    assert label == {"enum": [5, 0.5, None, True], "maximum": 10, "const": "9007199254740993"}, f"{label}"
+    assert type(label["enum"][0]) is int and type(label["maximum"]) is int
 
 
-def test_columns_and_verifier_can_be_named(tmp_path: Path) -> None:
+def test_columns_and_the_verifier_are_configurable(tmp_path: Path) -> None:
     row = {"question": "2+2?", "answer": "two and two\n#### 4"}
     prompts = loaded(tmp_path, row, messages_column="question", ground_truth_column="answer", verifier="gsm8k")
     assert truths(prompts) == [("gsm8k", "two and two\n#### 4")]
@@ -132,7 +132,7 @@ def test_a_verifier_that_reads_no_label_needs_none(tmp_path: Path) -> None:
         loaded(tmp_path, {**question, "dataset": ["gsm8k", "reward_model"]})
 
 
-def test_parquet_reads_like_jsonl(tmp_path: Path) -> None:
+def test_parquet_and_jsonl_give_the_same_prompts(tmp_path: Path) -> None:
     rows = [{**ROW, "messages": [{"role": "user", "content": f"{number}?"}]} for number in range(3)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     texts = [prompt.text for prompt in load({"path": str(tmp_path / "rows.parquet")}).prompts]
@@ -140,7 +140,7 @@ def test_parquet_reads_like_jsonl(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["files", "saved"])
-def test_hugging_face_data_sets_are_read_from_a_folder(tmp_path: Path, kind: str) -> None:
+def test_hugging_face_datasets_are_read_from_a_folder(tmp_path: Path, kind: str) -> None:
     datasets = pytest.importorskip("datasets")
     if kind == "saved":
         datasets.DatasetDict(train=datasets.Dataset.from_list([ROW] * 2)).save_to_disk(tmp_path / "set")
@@ -155,7 +155,7 @@ def test_hugging_face_data_sets_are_read_from_a_folder(tmp_path: Path, kind: str
         load({"dataset": str(tmp_path / "set"), "messages_column": "question"})
 
 
-def test_a_data_set_that_is_nowhere_is_refused_by_name() -> None:
+def test_a_missing_dataset_is_refused_by_name() -> None:
     pytest.importorskip("datasets")
     with pytest.raises(InvalidArgument, match=r"data set /nonexistent/folder/of/data .*cannot be loaded"):
         load({"dataset": "/nonexistent/folder/of/data"})
@@ -182,14 +182,14 @@ def test_sources_are_mixed_by_fraction_or_count(tmp_path: Path, share: dict[str,
         assert max(uses.values()) - min(uses.values()) <= 1, uses
 
 
-def test_the_choice_of_rows_does_not_depend_on_the_seed_of_the_run(tmp_path: Path) -> None:
+def test_the_selected_rows_do_not_depend_on_the_seed_of_the_run(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{**ROW, "messages": str(number)} for number in range(100)])
     first, second = (load({"path": path, "count": 10}, seed=seed) for seed in (1, 2))
     assert first.questions == second.questions
 
 
-def test_a_fraction_of_nothing_is_refused(tmp_path: Path) -> None:
-    assert "fraction 0.1 of 4 rows is none" in refusal(tmp_path, *[ROW] * 4, fraction=0.1)
+def test_a_fraction_that_selects_no_row_is_refused(tmp_path: Path) -> None:
+    assert "fraction 0.1 of 4 rows selects none" in refusal(tmp_path, *[ROW] * 4, fraction=0.1)
 
 
 def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> None:
@@ -206,17 +206,20 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
     ("line", "message"),
     [
         (b"{not json}", r"rows\.jsonl:2: not a line of JSON"),
-        (b'["a"]', r"rows\.jsonl:2: a JSON object is needed"),
+        (b'["a"]', r"rows\.jsonl:2: each line must be one JSON object"),
         (b'{"messages": "\xff"}', r"rows\.jsonl:2: not a line of JSON"),
         (b'{"messages": "a", "dataset": "gsm8k"}', r"rows\.jsonl:2: there is no column 'ground_truth'; the row has"),
         (b'{"messages": 3, "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
         (b'{"messages": [], "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
         (
             b'{"messages": [{"role": "user"}], "ground_truth": "4", "dataset": "gsm8k"}',
-            r"rows\.jsonl:2: each of messages needs",
+            r"rows\.jsonl:2: each message in messages needs",
         ),
         (b'{"messages": "\\ud800", "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: .*lone surrogate"),
-        (b'{"messages": "a", "ground_truth": "4", "dataset": "gsm9k"}', r"rows\.jsonl:2: no verifier.*'gsm9k'; known"),
+        (
+            b'{"messages": "a", "ground_truth": "4", "dataset": "gsm9k"}',
+            r"rows\.jsonl:2: no verifier.*'gsm9k' \(did you mean 'gsm8k'\?\); known",
+        ),
         (b'{"messages": "a", "ground_truth": "4", "dataset": 7}', r"rows\.jsonl:2: dataset must be"),
         (b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}', r"jsonl:2: 2 verifiers for 1"),
         (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is null"),
@@ -224,7 +227,7 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
         (b'{"messages": ' + b"[" * 100_000, r"rows\.jsonl:2: not a line of JSON"),
     ],
 )
-def test_a_malformed_row_is_refused_by_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
+def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + line + b"\n")
     with pytest.raises(InvalidArgument, match=message):
         load({"path": str(tmp_path / "rows.jsonl")})
@@ -245,13 +248,15 @@ def test_a_file_that_is_missing_empty_or_of_another_kind_is_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["~nobody-at-all/rows.jsonl", f"{'long' * 100}.jsonl"])
-def test_what_cannot_be_a_path_is_refused(name: str) -> None:
+def test_an_invalid_path_is_refused(name: str) -> None:
     for kind in ("path", "dataset"):
-        with pytest.raises(InvalidArgument, match=f"data.sources: {kind}: '{name[:50]}.* is no path on this machine"):
+        with pytest.raises(
+            InvalidArgument, match=f"data.sources: {kind}: '{name[:50]}.* is not a path on this machine"
+        ):
             load({kind: name})
 
 
-def test_a_chat_template_that_refuses_the_messages_is_told_with_the_row(tmp_path: Path) -> None:
+def test_a_chat_template_that_refuses_the_messages_is_reported_with_the_row(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('only tools') }}"
     with pytest.raises(InvalidArgument, match=r"rows\.jsonl:1: the chat template .*refuses.*only tools"):
@@ -264,21 +269,21 @@ def test_a_chat_template_that_refuses_the_messages_is_told_with_the_row(tmp_path
         load({"path": write_jsonl(tmp_path / "rows.jsonl", [ROW])}, tokenizer=tokenizer)
 
 
-def test_arithmetic_asks_different_sums_with_their_answers() -> None:
+def test_arithmetic_generates_distinct_sums_with_their_answers() -> None:
     prompts = load({"task": "arithmetic", "task_size": 100, "task_options": {"max_operand": 9}})
-    assert len(set(prompts.questions)) == 100, "all of the 100 sums of two digits"
+    assert len(set(prompts.questions)) == 100, "the task has 100 different sums of two digits"
     for number, question in enumerate(prompts.questions):
         first, second = (int(word.rstrip("?")) for word in question.split() if word.rstrip("?").isdigit())
         assert truths(prompts, number) == [("gsm8k", str(first + second))]
         assert 0 <= first <= 9 and 0 <= second <= 9
 
 
-def test_another_task_seed_gives_other_questions_and_the_same_one_the_same() -> None:
+def test_the_task_seed_determines_the_questions() -> None:
     first, again, other = (load({"task": "arithmetic", "task_size": 50, "task_seed": seed}) for seed in (1, 1, 2))
     assert first.questions == again.questions != other.questions
 
 
-def test_reasoning_gym_makes_questions_with_what_its_scorer_needs() -> None:
+def test_reasoning_gym_generates_questions_with_the_labels_for_its_scorer() -> None:
     pytest.importorskip("reasoning_gym")
     prompts = load({"task": "basic_arithmetic", "task_size": 3, "task_options": {"max_terms": 3.0}})
     [(verifier, label)] = truths(prompts)
@@ -296,13 +301,13 @@ def test_reasoning_gym_makes_questions_with_what_its_scorer_needs() -> None:
         ({"task": "basic_arithmetic", "task_options": {"nonsense": 3}}, "refuses its options.*nonsense"),
     ],
 )
-def test_a_task_that_cannot_be_made_is_refused_with_the_cure(source: dict[str, Any], message: str) -> None:
+def test_an_invalid_task_is_refused_with_the_fix(source: dict[str, Any], message: str) -> None:
     pytest.importorskip("reasoning_gym")
     with pytest.raises(InvalidArgument, match=message):
         load(source)
 
 
-def test_labels_are_remapped_and_weighed_before_they_are_checked(tmp_path: Path) -> None:
+def test_verifiers_are_remapped_and_weighted_before_they_are_checked(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "MY_Sums"}])
     reward = RewardConfig(remap={"My_Sums": "GSM8K"}, weights={"gsm8k": 0.5})
     (truth,) = load({"path": path, "weight": 10.0}, reward=reward).prompts[0].ground_truths
@@ -310,8 +315,11 @@ def test_labels_are_remapped_and_weighed_before_they_are_checked(tmp_path: Path)
 
 
 @pytest.mark.parametrize("field", ["weights", "remap"])
-def test_settings_of_a_verifier_that_there_is_not_are_refused(tmp_path: Path, field: str) -> None:
+def test_settings_of_an_unknown_verifier_are_refused(tmp_path: Path, field: str) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}])
-    given: dict[str, Any] = {field: {"gsm9k": 1.0} if field == "weights" else {"sums": "gsm9k"}}
-    with pytest.raises(InvalidArgument, match=f"reward.{field}: no verifier is called 'gsm9k'; known: .*gsm8k"):
-        load({"path": path}, reward=RewardConfig(**given))
+    settings: dict[str, Any] = {field: {"gsm9k": 1.0} if field == "weights" else {"sums": "gsm9k"}}
+    with pytest.raises(
+        InvalidArgument,
+        match=rf"reward.{field}: no verifier is called 'gsm9k' \(did you mean 'gsm8k'\?\); known: .*gsm8k",
+    ):
+        load({"path": path}, reward=RewardConfig(**settings))

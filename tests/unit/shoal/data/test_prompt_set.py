@@ -1,4 +1,4 @@
-"""The order in which prompts are visited."""
+"""Tests of the order of prompts, and of held-out prompts."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ def prompt_set(questions: list[str], seed: int = 0, shuffle: bool = True) -> Pro
 
 
 def order(prompts: PromptSet, start: int, stop: int) -> list[str]:
-    return [prompts.at(position).prompt_id for position in range(start, stop)]
+    return [prompts.at(index).prompt_id for index in range(start, stop)]
 
 
-def test_each_pass_visits_every_prompt_once_in_an_order_of_its_own() -> None:
+def test_each_pass_visits_every_prompt_once_in_a_different_order() -> None:
     prompts = prompt_set([str(number) for number in range(50)])
     passes = [order(prompts, start, start + 50) for start in (0, 50, 100)]
     assert all(sorted(visited) == sorted(passes[0]) and len(set(visited)) == 50 for visited in passes)
@@ -36,13 +36,13 @@ def test_another_seed_gives_another_order() -> None:
     assert order(prompt_set(questions, seed=1), 0, 50) != order(prompt_set(questions, seed=2), 0, 50)
 
 
-def test_the_order_stays_what_it_was_in_earlier_releases() -> None:
-    """A resumed run must go on in the order that it began with: these values may never change."""
+def test_the_order_equals_that_of_earlier_releases() -> None:
+    """A resumed run must continue in its original order, so these values may never change."""
     visited = order(prompt_set([str(number) for number in range(6)], seed=7), 0, 12)
     assert visited == [f"s:{number}" for number in [5, 4, 3, 1, 0, 2, 0, 4, 5, 3, 2, 1]]
 
 
-def test_without_shuffling_prompts_come_in_file_order() -> None:
+def test_without_shuffling_prompts_are_in_file_order() -> None:
     assert order(prompt_set(["a", "b", "c"], shuffle=False), 0, 5) == ["s:0", "s:1", "s:2", "s:0", "s:1"]
 
 
@@ -51,11 +51,11 @@ def test_a_position_before_the_first_is_refused() -> None:
         prompt_set(["a"]).at(-1)
 
 
-def test_held_out_prompts_ask_nothing_that_is_trained_on_and_nothing_twice() -> None:
+def test_held_out_prompts_contain_no_training_question_and_no_duplicate() -> None:
     held_out = held_out_prompts(prompt_set(["a", "x", "b", "x", "y", "z"]), ["a", "b"], 2)
     assert [prompt.text for prompt in held_out] == ["x", "y"]
 
 
-def test_an_evaluation_without_a_question_of_its_own_is_refused() -> None:
+def test_an_evaluation_without_held_out_questions_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"all 2 questions"):
         held_out_prompts(prompt_set(["a", "b"]), ["a", "b", "c"], 2)

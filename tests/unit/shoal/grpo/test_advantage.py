@@ -1,7 +1,6 @@
 import math
 import statistics
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from shoal.grpo.advantage import (
     weighted_sum,
 )
 from shoal.grpo.moments import Moments
-from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 
 
 def advantages(rewards: list[float | None], **options: object) -> list[float | None]:
@@ -29,14 +27,16 @@ def test_a_group_is_compared_with_its_mean() -> None:
     assert advantages([1, 0, 0, None]) == [pytest.approx(2 / 3), pytest.approx(-1 / 3), pytest.approx(-1 / 3), None]
 
 
-def test_the_spread_is_that_of_the_group() -> None:
+def test_the_scale_is_the_standard_deviation_of_the_group() -> None:
     got = advantages([3, 1], scale="group_std", std_ddof=1, std_eps=0.0)
     assert got == [pytest.approx(1 / math.sqrt(2)), pytest.approx(-1 / math.sqrt(2))]
 
 
 @pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out", "length_weighted", "second_best"])
 @pytest.mark.parametrize("rewards", [[0.1] * 7, [0.3], [0.3, None, None], [1 / 3, 1 / 3, None]])
-def test_equal_rewards_and_a_single_one_are_worth_exactly_nothing(baseline: str, rewards: list[float | None]) -> None:
+def test_equal_rewards_and_a_single_one_have_advantages_of_exactly_0(
+    baseline: str, rewards: list[float | None]
+) -> None:
     config = AdvantageConfig(baseline=baseline, scale="none")  # type: ignore[arg-type]
     group = RewardGroup(tuple(rewards), num_tokens=(3,) * len(rewards))
     got = completion_advantages(config, [group])[0]
@@ -48,7 +48,7 @@ def test_the_siblings_are_the_baseline_of_rloo() -> None:
     assert advantages([1, 0, 2], baseline="leave_one_out") == [0.0, -1.5, 1.5]
 
 
-def test_the_siblings_spread_divides_unless_it_is_none() -> None:
+def test_the_siblings_deviation_divides_unless_it_is_0() -> None:
     got = advantages([1, 0, 0], baseline="leave_one_out", scale="leave_one_out_std", std_eps=0.0)
     assert got == [1.0, pytest.approx(-0.5 / math.sqrt(0.5)), pytest.approx(-0.5 / math.sqrt(0.5))]
 
@@ -59,7 +59,7 @@ def test_long_completions_weigh_more_in_the_baseline_of_opo() -> None:
     assert completion_advantages(config, [group]) == [[0.25, -0.75]]
 
 
-def test_only_the_best_is_paid_in_pass_at_k_and_by_its_lead() -> None:
+def test_pass_at_k_gives_only_the_best_an_advantage_which_is_its_lead() -> None:
     assert advantages([0.2, 1.0, 0.7], baseline="second_best") == [0.0, pytest.approx(0.3), 0.0]
     assert advantages([1.0, 1.0, 0.0], baseline="second_best") == [0.0, 0.0, 0.0]
 
@@ -109,7 +109,7 @@ def test_a_missing_verifier_is_left_out_of_the_sum_and_never_0() -> None:
     assert weighted_sum([None], [1.0]) is None
 
 
-def test_running_statistics_are_of_all_rewards_so_far_these_included() -> None:
+def test_running_statistics_cover_all_rewards_so_far_including_the_current_ones() -> None:
     config = AdvantageConfig(baseline="running_mean", scale="running_std", std_eps=1e-6)
     seen: list[float] = []
     moments = Moments()
@@ -126,7 +126,7 @@ def test_running_statistics_are_of_all_rewards_so_far_these_included() -> None:
         assert got == [pytest.approx((reward - mean) / (std + 1e-6), rel=1e-12) for reward in rewards]
 
 
-def test_rewards_that_were_always_equal_are_worth_exactly_nothing() -> None:
+def test_rewards_that_were_always_equal_have_advantages_of_exactly_0() -> None:
     config = AdvantageConfig(baseline="running_mean", scale="running_std")
     moments = Moments()
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_rewards_that_were_always_equal_are_worth_exactly_nothing() -> None:
     assert has_signal(config, later[0])
 
 
-def test_a_running_spread_divides_what_another_baseline_leaves() -> None:
+def test_a_running_deviation_divides_the_difference_from_another_baseline() -> None:
     config = AdvantageConfig(baseline="group_mean", scale="running_std", std_eps=0.0)
     moments = Moments().seen([5.0, 7.0])
     groups = [RewardGroup((1.0, 0.0))]
@@ -149,32 +149,11 @@ def test_a_running_spread_divides_what_another_baseline_leaves() -> None:
     assert got == [pytest.approx(0.5 / std), pytest.approx(-0.5 / std)]
 
 
-def test_batch_normalization_centres_and_scales_over_all_groups() -> None:
+def test_batch_normalization_centers_and_scales_over_all_groups() -> None:
     config = AdvantageConfig(batch_normalize=True, batch_std_eps=0.0)
     root = math.sqrt(2)
     assert batch_normalized(config, [[3.0], [1.0]]) == [[pytest.approx(1 / root)], [pytest.approx(-1 / root)]]
     assert batch_normalized(config, [[0.1, 0.1], [0.1]]) == [[0.0, 0.0], [0.0]]
-
-
-def test_a_reward_is_discounted_once_for_each_token_that_counts() -> None:
-    config = AdvantageConfig(discount=0.5)
-    mask = np.array([True, False, True, True, False])
-    (got,) = token_advantages(config, [8.0], [mask])
-    assert got.tolist() == [2.0, 0.0, 4.0, 8.0, 0.0]
-
-
-def test_token_rewards_are_worth_something_from_their_token_on_backwards() -> None:
-    mask = np.ones(3, dtype=bool)
-    (got,) = token_advantages(AdvantageConfig(), [1.0], [mask], [np.array([-0.5, 0.0, -0.25])])
-    assert got.tolist() == [0.25, 0.75, 0.75]
-
-
-def test_whitening_weighs_every_token_alike_and_skips_what_does_not_count() -> None:
-    config = AdvantageConfig(whiten=True, whiten_ddof=0, whiten_eps=0.0)
-    masks = [np.array([True, True, True]), np.array([True, False, False])]
-    long, short = token_advantages(config, [0.0, 4.0], masks)
-    assert long.tolist() == [pytest.approx(-1 / math.sqrt(3))] * 3
-    assert short.tolist() == [pytest.approx(math.sqrt(3)), 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -196,28 +175,11 @@ def test_parts_that_do_not_fit_are_refused(options: dict[str, object]) -> None:
 
 
 @given(
-    values=st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 9)), min_size=1, max_size=12),
-    ddof=st.integers(0, 1),
-    clip=st.sampled_from([None, 0.5]),
-)
-def test_advantages_of_whole_completions_need_no_tokens(
-    values: list[tuple[float, int]], ddof: int, clip: float | None
-) -> None:
-    config = AdvantageConfig(whiten=True, whiten_ddof=ddof, clip=clip)  # type: ignore[arg-type]
-    given_advantages, counts = [value for value, _ in values], [count for _, count in values]
-    masks = [np.ones(count, dtype=bool) for count in counts]
-    nothing = [np.zeros(count) for count in counts]
-    by_token = token_advantages(config, given_advantages, masks, nothing)
-    for value, tokens in zip(uniform_advantages(config, given_advantages, counts), by_token, strict=True):
-        assert np.allclose(tokens, value, atol=1e-6), f"{value} for the completion, {tokens.tolist()} for its tokens"
-
-
-@given(
     rewards=st.lists(st.one_of(st.none(), st.integers(-8, 8).map(float)), min_size=1, max_size=10),
     shift=st.integers(-5, 5),
     baseline=st.sampled_from(["group_mean", "leave_one_out", "second_best"]),
 )
-def test_what_all_of_a_group_earn_besides_changes_nothing(
+def test_a_constant_added_to_all_rewards_of_a_group_changes_nothing(
     rewards: list[float | None], shift: int, baseline: str
 ) -> None:
     shifted = [None if reward is None else reward + shift for reward in rewards]
@@ -226,7 +188,7 @@ def test_what_all_of_a_group_earn_besides_changes_nothing(
         assert (a is None) is (b is None) and (a or 0.0) == pytest.approx(b or 0.0), f"{first} became {second}"
 
 
-def test_a_greedy_reward_is_held_within_the_same_bounds_before_a_group_is_told_from_it() -> None:
+def test_a_greedy_reward_is_clipped_like_the_rewards_that_it_is_compared_with() -> None:
     config = AdvantageConfig(baseline="greedy", scale="none", reward_max=1.0)
     group = RewardGroup((2.0, 1.5), greedy_reward=3.0)
     assert completion_advantages(config, [group]) == [[0.0, 0.0]]

@@ -19,7 +19,7 @@ def test_every_item_is_in_one_bin_and_no_bin_is_too_full(sizes: list[int], capac
         assert load <= capacity or len(items) == 1, f"{load} in a bin of {capacity}"
 
 
-def test_a_bin_less_is_found_where_greedy_rules_miss_it() -> None:
+def test_the_search_saves_a_bin_that_greedy_rules_miss() -> None:
     # Best-fit decreasing needs three bins of 10: 6 + 3, 5 + 3 + 2, 2.
     sizes = [6, 5, 3, 2, 2, 2]
     assert len(fewest_bins(sizes, 10)) == 2
@@ -29,7 +29,7 @@ def test_a_bin_less_is_found_where_greedy_rules_miss_it() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=7), num_parts=st.integers(1, 3))
-def test_the_heaviest_part_of_few_items_is_as_light_as_can_be(sizes: list[int], num_parts: int) -> None:
+def test_the_heaviest_part_of_few_items_is_as_light_as_possible(sizes: list[int], num_parts: int) -> None:
     parts = balanced_partition(sizes, num_parts)
     assert sorted(itertools.chain(*parts)) == list(range(len(sizes)))
     got = max(sum(sizes[item] for item in items) for items in parts)
@@ -44,7 +44,7 @@ def test_the_heaviest_part_of_few_items_is_as_light_as_can_be(sizes: list[int], 
 
 @settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(st.integers(0, 500), max_size=80), num_parts=st.integers(1, 6))
-def test_parts_of_the_same_number_are_no_worse_than_dealing_in_order(sizes: list[int], num_parts: int) -> None:
+def test_parts_of_equal_number_are_no_worse_than_dealing_in_order(sizes: list[int], num_parts: int) -> None:
     sizes = sizes[: len(sizes) // num_parts * num_parts]
     parts = balanced_partition(sizes, num_parts, same_count=True)
     assert sorted(itertools.chain(*parts)) == list(range(len(sizes)))
@@ -55,6 +55,6 @@ def test_parts_of_the_same_number_are_no_worse_than_dealing_in_order(sizes: list
     assert got <= dealt, f"heaviest part {got}; dealing in order gives {dealt}"
 
 
-def test_parts_of_the_same_number_need_a_number_that_divides() -> None:
-    with pytest.raises(ValueError, match="3 items cannot be 2 parts"):
+def test_parts_of_equal_number_must_divide_the_items() -> None:
+    with pytest.raises(ValueError, match="3 items cannot be split into 2 parts"):
         balanced_partition([1, 2, 3], 2, same_count=True)

@@ -7,11 +7,11 @@ from shoal.grpo.kl import adapted_coef
 @pytest.mark.parametrize(
     ("mean_kl", "num_completions", "expected"),
     [
-        (0.2, 10, 0.5 * 1.02),  # Twice the target counts as a fifth above it.
+        (0.2, 10, 0.5 * 1.02),  # Twice the target counts as a fifth above the target.
         (0.0, 10, 0.5 * 0.98),
         (0.11, 50, 0.5 * 1.05),
         (0.5, 0, 0.5),
-        # More than the horizon: as much as the horizon, or ten horizons would make it -0.5.
+        # More than the horizon counts as the horizon; otherwise ten horizons would make it -0.5.
         (0.0, 1000, 0.5 * 0.8),
     ],
 )

@@ -14,7 +14,7 @@ lengths = st.builds(
 
 
 def placed(plan: PackingPlan) -> list[tuple[int, int]]:
-    """Every (group, completion) of a plan."""
+    """Lists every (group, completion) of a plan."""
     return sorted(
         (piece.group, completion)
         for forward in plan.rows
@@ -65,7 +65,7 @@ def test_a_single_group_is_spread_over_all_ranks() -> None:
     assert [sum(piece.num_tokens for piece in row) for row in plan.rows[0]] == [208, 208, 208]
 
 
-def test_completions_of_a_group_that_meet_in_a_row_share_the_prompt() -> None:
+def test_completions_of_a_group_in_one_row_share_the_prompt() -> None:
     # The group is too long for one row; the second group is cut as well, and its pieces may meet again.
     groups = [GroupLengths(10, (70, 70)), GroupLengths(10, (20, 20, 20, 20))]
     plan = plan_packing(groups, max_tokens=100, num_ranks=1)
@@ -74,7 +74,7 @@ def test_completions_of_a_group_that_meet_in_a_row_share_the_prompt() -> None:
             assert len({piece.group for piece in row}) == len(row), row
 
 
-def test_ranks_without_anything_to_do_get_an_empty_row() -> None:
+def test_ranks_without_work_get_an_empty_row() -> None:
     plan = plan_packing([GroupLengths(8, (5,))], max_tokens=100, num_ranks=3)
     assert [len(plan.of_rank(rank)) for rank in range(3)] == [1, 1, 1]
     assert plan.num_rows == 1

@@ -6,7 +6,7 @@ import pytest
 from shoal.grpo.pass_at_k import pass_at_k
 
 
-def test_pass_at_k_is_the_share_of_all_draws_of_k_that_hold_a_correct_answer() -> None:
+def test_pass_at_k_is_the_share_of_all_draws_of_k_with_a_correct_answer() -> None:
     answers = [[True, False, False, True, False], [False] * 5, [False, False, True, False, False]]
     rates = pass_at_k(answers)
     assert list(rates) == [1, 2, 4, 5]

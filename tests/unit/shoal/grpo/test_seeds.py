@@ -1,8 +1,8 @@
 from shoal.grpo.seeds import completion_seed
 
 
-def test_seeds_are_the_same_for_ever_and_fit_into_json() -> None:
-    # Written down: a change would change what every recorded run draws on a resume.
+def test_seeds_never_change_and_fit_into_json() -> None:
+    # Constants: a change would change the samples of every stored run on a resume.
     assert completion_seed(0, 0, 0) == 4695861301148546
     seeds = {completion_seed(run, order, index) for run in range(3) for order in range(40) for index in range(16)}
     assert len(seeds) == 3 * 40 * 16

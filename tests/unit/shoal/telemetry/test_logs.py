@@ -12,12 +12,12 @@ def line(level=logging.INFO, message="registered", arguments=(), extra=None, exc
     return json.loads(JsonFormatter("shoal-reward").format(record))
 
 
-def test_a_line_says_when_how_bad_who_and_what():
+def test_a_line_has_time_level_service_event_and_fields():
     fields = line(message="waited %d s", arguments=(3,), extra={"address": "10.0.0.1:7000", "path": logging})
     assert fields["time"].endswith("Z") and len(fields["time"]) == len("2026-01-01T00:00:00.000Z")
     assert (fields["level"], fields["service"], fields["event"]) == ("INFO", "shoal-reward", "waited 3 s")
     assert (fields["logger"], fields["address"]) == ("shoal.test", "10.0.0.1:7000")
-    assert isinstance(fields["path"], str), "what is no JSON is written as text"
+    assert isinstance(fields["path"], str), "a value that JSON cannot express was not written as text"
     assert "trace_id" not in fields
 
 

@@ -4,11 +4,11 @@ from shoal.telemetry import metrics
 from shoal.telemetry.names import LOOP_LAG, Instrument, MetricName
 
 
-def test_an_instrument_is_made_once():
+def test_an_instrument_is_created_once():
     assert metrics.histogram(LOOP_LAG) is metrics.histogram(LOOP_LAG)
 
 
-def test_a_metric_is_used_as_what_it_is_declared():
+def test_a_metric_is_used_as_the_kind_that_it_is_declared_as():
     for kind, make in (
         (Instrument.COUNTER, metrics.counter),
         (Instrument.GAUGE, metrics.gauge),

@@ -1,21 +1,19 @@
 import ast
-from pathlib import Path
 
 import pytest
 
 from shoal.telemetry import names
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[4]
 
-
-def test_the_page_is_the_one_that_the_names_make():
+def test_the_page_is_current():
     page = (ROOT / "docs" / "telemetry.md").read_text()
     assert page == names.as_markdown(), "run `python -m shoal.telemetry.names > docs/telemetry.md`"
 
 
 @pytest.fixture(scope="module")
 def sent():
-    """What the code sends: constants as "names.X", attributes of spans by their names."""
+    """The names that the code sends: constants as "names.X", attributes of spans by their names."""
     found = set()
     for folder in ("shoal", "services"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -35,13 +33,13 @@ def _sent_by(tree):
                 yield attribute
 
 
-def test_every_attribute_that_goes_out_is_declared(sent):
+def test_every_attribute_that_the_code_sends_is_declared(sent):
     declared = {str(value) for value in vars(names).values() if isinstance(value, names.AttributeName)}
     undeclared = {name for name in sent if not name.startswith("names.")} - declared
     assert not undeclared, f"add to shoal/telemetry/names.py: {undeclared}"
 
 
-def test_every_name_that_is_declared_goes_out(sent):
+def test_every_declared_name_is_sent(sent):
     declared = {
         f"names.{constant}": str(value)
         for constant, value in vars(names).items()
@@ -51,7 +49,7 @@ def test_every_name_that_is_declared_goes_out(sent):
     assert not unused, f"declared and documented, but never sent: {unused}"
 
 
-def test_names_are_told_apart():
+def test_names_are_unique():
     declared = [
         value.name if isinstance(value, names.MetricName) else str(value)
         for value in vars(names).values()

@@ -1,14 +1,14 @@
 import ast
 import re
 from collections import Counter
-from pathlib import Path
 
 from shoal.config import RunConfig, parse_config
 from shoal.telemetry.run_metric_table import TABLE
 from shoal.telemetry.run_metrics import missing, undocumented
+from tests.support.repository import ROOT
 
 METRICS = [metric for section in TABLE for metric in section.metrics]
-OF_OPEN_INSTRUCT = [
+OPEN_INSTRUCT_METRICS = [
     "episode", "lr", "epoch", "objective/kl", "objective/scores", "objective/rlhf_reward",
     "objective/non_score_reward", "objective/entropy", "objective/loss", "objective/kl2", "objective/kl3",
     "objective/scores_mean", "objective/reward_std", "objective/verifiable_correct_rate", "loss/policy_avg",
@@ -23,9 +23,9 @@ def config(**kl: object) -> RunConfig:
     return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "kl": kl})
 
 
-def test_every_metric_that_open_instruct_documents_is_there_by_its_name() -> None:
-    assert not undocumented(OF_OPEN_INSTRUCT, TABLE)
-    assert {metric.name for metric in METRICS} >= set(OF_OPEN_INSTRUCT)
+def test_every_metric_that_open_instruct_documents_has_its_name_here() -> None:
+    assert not undocumented(OPEN_INSTRUCT_METRICS, TABLE)
+    assert {metric.name for metric in METRICS} >= set(OPEN_INSTRUCT_METRICS)
 
 
 def test_each_name_is_explained_once() -> None:
@@ -34,14 +34,14 @@ def test_each_name_is_explained_once() -> None:
     assert all(metric.meaning for metric in METRICS)
 
 
-def test_a_name_of_the_runs_own_fits_where_the_table_leaves_room() -> None:
+def test_a_name_from_the_run_matches_a_placeholder_of_the_table() -> None:
     known = ["objective/gsm8k_reward", "eval/source/openai/gsm8k/test/scores", "eval/pass_at_16", "dropped/no_signal"]
     assert undocumented([*known, "objective/gsm8k", "eval/pass_at_", "lr2"], TABLE) == sorted(
         ["eval/pass_at_", "lr2", "objective/gsm8k"]
     )
 
 
-def test_what_is_missing_depends_on_the_configuration() -> None:
+def test_the_required_metrics_depend_on_the_configuration() -> None:
     def absent(**kl: object) -> set[str]:
         return {name for name in missing([], config(**kl), TABLE) if "kl" in name and not name.startswith("policy/")}
 
@@ -53,10 +53,10 @@ def test_what_is_missing_depends_on_the_configuration() -> None:
 
 
 def test_every_metric_that_the_code_names_is_in_the_table() -> None:
-    """Whole names, in any string of the services but beginnings of f-strings: also what few configurations report."""
+    """Finds whole names in all strings of the services, but not in f-strings."""
     prefixes = {metric.name.partition("/")[0] for metric in METRICS if "/" in metric.name}
     name = re.compile(rf"(?:{'|'.join(sorted(prefixes))})/[a-z0-9_]*[a-z0-9]")
-    services = Path(__file__).parents[4] / "services"
+    services = ROOT / "services"
     named = {
         node.value
         for path in services.rglob("*.py")

@@ -16,7 +16,7 @@ def exported(monkeypatch):
     yield exporter
 
 
-def test_a_traceparent_carries_the_trace_on(exported):
+def test_a_traceparent_continues_the_trace(exported):
     with trace.span(names.GROUP_ISSUE, parent="", group_id="g7") as issue:
         traceparent, trace_id = trace.traceparent_of(issue), trace.trace_id_of(issue)
     with trace.span(names.GROUP_SAMPLE, parent=traceparent):
@@ -37,21 +37,21 @@ def test_spans_nest_unless_another_parent_is_named(exported):
 
 
 @pytest.mark.parametrize("traceparent", ["", "nonsense", "00-00000000000000000000000000000000-0000000000000000-00"])
-def test_a_traceparent_that_is_none_starts_a_new_trace(exported, traceparent):
+def test_an_invalid_traceparent_starts_a_new_trace(exported, traceparent):
     with trace.span(names.GROUP_SAMPLE, parent=traceparent):
         pass
     (span,) = exported.get_finished_spans()
     assert span.parent is None
 
 
-def test_an_exception_marks_the_span_and_goes_on(exported):
+def test_an_exception_marks_the_span_and_propagates(exported):
     with pytest.raises(LookupError), trace.span(names.GROUP_SCORE):
         raise LookupError("gone")
     (span,) = exported.get_finished_spans()
     assert span.status.status_code is opentelemetry.StatusCode.ERROR
 
 
-def test_a_span_after_the_fact_lasts_as_long_as_the_work_did(exported):
+def test_a_past_span_has_the_duration_of_the_work(exported):
     with trace.span(names.GROUP_ISSUE, parent="") as issue:
         traceparent = trace.traceparent_of(issue)
     step = trace.past_span(names.TRAIN_STEP, parent=traceparent, duration_s=2.5, group_id="g7")

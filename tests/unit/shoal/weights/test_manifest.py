@@ -14,7 +14,7 @@ def test_a_manifest_survives_the_wire() -> None:
     assert Manifest.from_wire(manifest.to_wire()) == manifest
 
 
-def test_the_digest_follows_names_types_shapes_and_order() -> None:
+def test_the_digest_depends_on_names_types_shapes_and_order() -> None:
     one, two = TensorSpec("a", "float32", (2, 3)), TensorSpec("b", "float32", (6,))
     digests = {
         Manifest(tensors).digest
@@ -29,7 +29,7 @@ def test_the_digest_follows_names_types_shapes_and_order() -> None:
     assert len(digests) == 5
 
 
-def test_buckets_hold_every_tensor_once_in_order_and_aligned() -> None:
+def test_buckets_contain_every_tensor_once_in_order_and_aligned() -> None:
     manifest = manifest_of(3, 5, 2_000_000, 7, 1, 1_000_000, 1_000_000, 9)
     buckets = list(manifest.buckets())
     assert [spec for bucket in buckets for spec in bucket.tensors] == list(manifest.tensors)
@@ -40,7 +40,7 @@ def test_buckets_hold_every_tensor_once_in_order_and_aligned() -> None:
         assert len(bucket.tensors) == 1 or end <= BUCKET_BYTES + 16
 
 
-def test_a_large_tensor_has_a_broadcast_of_its_own() -> None:
+def test_a_large_tensor_has_a_separate_broadcast() -> None:
     buckets = list(manifest_of(1, 2_000_000, 1).buckets())
     assert [len(bucket.tensors) for bucket in buckets] == [1, 1, 1]
 
@@ -53,7 +53,7 @@ def test_a_large_tensor_has_a_broadcast_of_its_own() -> None:
         (weights_pb2.TensorSpec(name="a", dtype="float32", shape=[0]), "manifest.tensors[0].shape"),
     ],
 )
-def test_a_bad_tensor_is_named(tensor: weights_pb2.TensorSpec, field: str) -> None:
+def test_the_error_for_a_bad_tensor_names_its_field(tensor: weights_pb2.TensorSpec, field: str) -> None:
     with pytest.raises(InvalidArgument) as error:
         Manifest.from_wire(weights_pb2.Manifest(tensors=[tensor]))
     assert error.value.violations[0].field == field

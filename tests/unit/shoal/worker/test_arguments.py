@@ -20,7 +20,7 @@ def parse(*words):
     return worker_arguments(parser.parse_args(words))
 
 
-def test_only_the_coordinator_has_to_be_named(capsys):
+def test_only_the_coordinator_is_required(capsys):
     assert parse("--coordinator", "coordinator:7000") == WorkerArguments(
         coordinator="coordinator:7000",
         listen="0.0.0.0:0",
@@ -34,7 +34,7 @@ def test_only_the_coordinator_has_to_be_named(capsys):
     assert "--coordinator" in capsys.readouterr().err
 
 
-def test_the_environment_is_as_good_as_the_command_line(monkeypatch):
+def test_environment_variables_equal_options(monkeypatch):
     for name, value in zip(VARIABLES, ("c:7000", "[::]:7001", "gen-0", "/data", "9100"), strict=True):
         monkeypatch.setenv(f"SHOAL_{name}", value)
     by_environment = parse()

@@ -17,7 +17,7 @@ def test_a_child_of_a_living_parent_lives():
 
 
 def test_an_orphan_ends_at_once():
-    ended = run(os.getpid() + 1)  # Some other process: the real parent is gone, and another has adopted the child.
+    ended = run(os.getpid() + 1)  # As if the parent had died and another process had adopted the child.
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
 
 

@@ -1,0 +1,134 @@
+"""`shoal config ...`: show, check, translate, and suggest configurations."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from services.coordinator.cli.options import ConfigFile, OutputOption, Overrides, command_group
+from services.coordinator.cli.output import Output, print_json, print_pairs
+from shoal.errors import InvalidArgument
+
+app = command_group("Show, check, translate, and suggest configurations.")
+
+
+@app.command()
+def show(config: ConfigFile, overrides: Overrides = None, output: OutputOption = Output.TABLE) -> None:
+    """Print the resolved configuration, defaults included. Each line of the table is a value for --set."""
+    from shoal.config import dump_config, load_config
+    from shoal.config.derived import derived_values
+
+    loaded = load_config(config, overrides or [])
+    values, derived = dump_config(loaded), asdict(derived_values(loaded))
+    if output is Output.JSON:
+        print_json({**values, "derived": derived})
+        return
+    for name, value in _flatten(values):
+        print(f"{name}={json.dumps(value, ensure_ascii=False)}")
+    print("# derived from the fields above; these cannot be set:")
+    for name, value in derived.items():
+        print(f"# {name}={json.dumps(value)}")
+
+
+@app.command()
+def check(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Load tokenizer and data too, and look for the model's weights.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check a configuration, and print the sizes that follow from it."""
+    from services.coordinator.cli.config_check import check_config, check_inputs
+    from shoal.config import load_config
+
+    loaded = load_config(config, overrides or [])
+    facts = {"config": str(config), **check_config(loaded)}
+    if deep:
+        facts |= check_inputs(loaded)
+    if output is Output.JSON:
+        print_json(facts)
+    else:
+        print_pairs([(name.replace("_", " "), str(value)) for name, value in facts.items()])
+        print("the configuration is valid" + ("" if deep else "; --deep also loads tokenizer, data and labels"))
+
+
+@app.command()
+def translate(
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE | -- SETTINGS",
+            help="A launch script, YAML, JSON, a Python file or a notebook; or flags or overrides after --, which "
+            "also override those of a file.",
+            show_default=False,
+        ),
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--from", metavar="SYSTEM", help="open-instruct, roll, unsloth, trl or verl.")
+    ] = "",
+    overrides: Overrides = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip", metavar="NAME", help="Leave out the refused field of this name; `all` leaves out every one."
+        ),
+    ] = None,
+) -> None:
+    """Print another trainer's configuration as TOML; notes and refusals go to standard error.
+
+    Every field is mapped, or named with the reason why not. Prints no TOML, and exits with code 2, when a refused
+    field would change the training.
+    """
+    from shoal.translate import SYSTEMS, translate_arguments
+
+    if system not in SYSTEMS:
+        problem = f"--from {system!r} is not a known system" if system else "--from is required"
+        raise InvalidArgument(f"{problem}; choose one of {', '.join(SYSTEMS)}")
+    if not source:
+        raise InvalidArgument("give a file (.sh, .yaml, .json, .py, .ipynb), or the settings themselves after --")
+    translation = translate_arguments(system, source, skip=skip or [], overrides=overrides or [])
+    for note in translation.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for refusal in translation.refusals:
+        left_out = not refusal.blocks or refusal.name in translation.skipped
+        print(f"{'left out' if left_out else 'refused'}: {refusal}", file=sys.stderr)
+    if translation.blocking:
+        names = ", ".join(dict.fromkeys(refusal.name for refusal in translation.blocking))
+        raise InvalidArgument(
+            f"not translated, because of {names}; change the source, set the fields with --set, or leave them out with "
+            "--skip NAME (or --skip all)"
+        )
+    print(translation.toml, end="")
+
+
+@app.command()
+def suggest(
+    task: Annotated[str, typer.Option(help="math_reasoning, instruction_following or code.", show_default=False)],
+    gpu_memory_gb: Annotated[float, typer.Option(help="Memory of one GPU, in GB.", show_default=False)],
+    model: Annotated[str, typer.Option(help="A Hugging Face model, as model.path.", show_default=False)],
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Expect the rates in this run's folder instead of published ones."),
+    ] = None,
+) -> None:
+    """Print a complete configuration to start from, with reasons, expected memory and expected step time."""
+    from shoal.suggest import H100, rates_of_run, suggest
+
+    rates = H100 if measured is None else rates_of_run(measured)
+    print(suggest(task, gpu_memory_gb, model, rates).toml, end="")
+
+
+def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields dotted names and their values. An element of a list has its index in the name."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None or not value:
+        yield prefix, value
+        return
+    for key, item in items:
+        yield from _flatten(item, f"{prefix}.{key}" if prefix else str(key))

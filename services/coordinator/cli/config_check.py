@@ -1,0 +1,93 @@
+"""The facts that `shoal config check` prints: sizes of a run and, with --deep, its data, labels, and verifiers."""
+
+import importlib.util
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from services.coordinator.cli.reward_process import call_reward_process
+from services.coordinator.run.label_check import Labels, left_out
+from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
+from shoal.config import RunConfig, dump_config
+from shoal.config.derived import derived_values
+from shoal.config.load import config_digest
+from shoal.models.reward_model import describe_reward_model
+
+_MANY_LABELS = 10_000
+"""From this number on the check takes long enough for a note."""
+
+
+def check_config(config: RunConfig) -> dict[str, Any]:
+    """Computes the sizes that follow from a configuration."""
+    derived = derived_values(config)
+    return {
+        "digest": config_digest(config),
+        "train_steps": derived.train_steps,
+        "completions_per_step": derived.completions_per_step,
+        "optimizer_steps_per_step": derived.optimizer_steps_per_step,
+        "max_sequence_tokens": derived.max_sequence_tokens,
+    }
+
+
+def check_inputs(config: RunConfig) -> dict[str, Any]:
+    """Loads tokenizer and data, checks labels and custom verifiers, and looks for the model's weights.
+
+    Raises `InvalidArgument` that names the field at fault.
+    """
+    inputs = preflight(config)
+    num_labels, unusable = _check_labels(config, inputs)
+    prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
+    held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
+    facts = {
+        "prompts": len(prompts),
+        "prompts_dropped_too_long": inputs.prompts.num_dropped_too_long,
+        "labels_looked_at": num_labels,
+        "prompts_left_out_for_labels": len(inputs.prompts.prompts) - len(prompts),
+        "longest_prompt_tokens": max(len(prompt.token_ids) for prompt in prompts),
+        "held_out_prompts": len(held_out),
+        "held_out_prompts_left_out_for_labels": len(inputs.evaluation_prompts) - len(held_out),
+        "stop_token_ids": list(inputs.stop_token_ids),
+        "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
+        "model_folder": str(check_weights(config)),
+        **_custom_verifiers(config, inputs.verifiers_to_ask_for),
+    }
+    if config.reward.model.path:
+        model = describe_reward_model(config.reward.model, weights=False)
+        facts |= {"reward_model_folder": str(model.folder), "reward_model_max_tokens": model.max_length_tokens}
+    return facts
+
+
+def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:
+    """Returns the number of labels checked, or why none was, and the ids of the prompts with malformed labels.
+
+    Raises `InvalidArgument` where `data.malformed_labels` refuses them.
+    """
+    if config.data.malformed_labels == "keep":
+        return "none, since data.malformed_labels is keep", ()
+    if importlib.util.find_spec("math_verify") is None:
+        return "none here, without shoal[reward]; a run checks them when it starts", ()
+    prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
+    labels = Labels((*prompts, *questions))
+    pairs = [[truth.verifier, truth.label] for truth in labels.distinct]
+    if len(pairs) >= _MANY_LABELS:
+        print(f"note: checking {len(pairs)} labels; data.malformed_labels=keep skips this", file=sys.stderr)
+    problems = call_reward_process("check", {"config": dump_config(config), "labels": pairs})
+    malformed = labels.malformed(problems)
+    for message, _ in left_out(config.data, malformed, prompts, questions):
+        print(f"note: {message}", file=sys.stderr)
+    return len(labels.distinct), {label.prompt_id for label in malformed}
+
+
+def _custom_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
+    """Tries the custom verifiers whose files are on this machine, and names those that only a run can check."""
+    facts: dict[str, Any] = {}
+    if config.reward.custom:
+        tried = call_reward_process("try", {"config": dump_config(config)})
+        facts["custom_verifiers"] = {name: digest[:12] for name, digest in tried["digests"].items()}
+        if tried["elsewhere"]:
+            facts["custom_verifiers_not_on_this_machine"] = tried["elsewhere"]
+    if config.reward.servers:
+        facts["reward_servers_not_asked"] = [server.address for server in config.reward.servers.values()]
+    if to_ask_for:
+        facts["verifiers_not_known_before_the_run_starts"] = list(to_ask_for)
+    return facts

@@ -1,0 +1,78 @@
+"""Options that several commands of `shoal` share.
+
+Every module with commands is imported by `shoal --help`, which has 0.3 s: at the top of these modules only typer may
+be imported. gRPC, pydantic, and rich each cost several times that, so commands import them when they run.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from services.coordinator.cli.output import Output
+from shoal.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from shoal.v1 import coordinator_pb2 as pb
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, for example configs/quickstart.toml.")]
+ConfigFileUnlessResumed = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG", help="A TOML file; omit it with --resume.", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Set one field, for example --set run.num_steps=5. Repeatable."),
+]
+ResumedRun = Annotated[str, typer.Option("--resume", metavar="RUN", help="Resume this run from its last checkpoint.")]
+NewName = Annotated[
+    str, typer.Option("--name", help="Name of the new run; the default is made of run.name and the time.")
+]
+DataDir = Annotated[Path, typer.Option(metavar="FOLDER", envvar="SHOAL_DATA_DIR", help="The folder of all runs.")]
+RunName = Annotated[
+    str, typer.Argument(metavar="[RUN]", help="The run; the default is the active one.", show_default=False)
+]
+Coordinator = Annotated[
+    str,
+    typer.Option(metavar="HOST:PORT", envvar="SHOAL_COORDINATOR", help="The coordinator.", show_default=False),
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of the result.")]
+
+
+def command_group(help_text: str) -> typer.Typer:
+    """Makes an empty group of commands."""
+    # typer's own rendering of help and tracebacks imports rich, which would triple the time that --help takes.
+    return typer.Typer(help=help_text, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+def checked_address(coordinator: str) -> str:
+    """Returns the value of --coordinator. Raises `InvalidArgument` unless it is host:port."""
+    host, colon, port = coordinator.rpartition(":")
+    if not coordinator:
+        raise InvalidArgument(
+            "no coordinator is given: use --coordinator HOST:PORT or set SHOAL_COORDINATOR; `shoal train` prints its "
+            "address"
+        )
+    if not (colon and host and port.isdecimal() and int(port) <= 65535):
+        raise InvalidArgument(f"--coordinator {coordinator!r} is not host:port, such as 10.0.0.1:50050")
+    return coordinator
+
+
+def start_request(config: Path | None, overrides: Sequence[str], *, resume: str, name: str) -> "pb.StartRunRequest":
+    """Makes the request of `train` and `run start`. Raises `InvalidArgument` for options that exclude each other."""
+    from shoal.config import load_config
+    from shoal.config.load import config_struct
+    from shoal.v1 import coordinator_pb2 as pb
+
+    if resume:
+        excluded = [option for option, value in (("CONFIG", config), ("--set", overrides), ("--name", name)) if value]
+        if excluded:
+            raise InvalidArgument(
+                f"--resume continues the run with its own configuration: leave out {' and '.join(excluded)}"
+            )
+        return pb.StartRunRequest(run_id=resume, resume=True)
+    if config is None:
+        raise InvalidArgument(
+            "no configuration is given: name a file such as configs/quickstart.toml, or use --resume RUN"
+        )
+    return pb.StartRunRequest(config=config_struct(load_config(config, overrides)), run_id=name)

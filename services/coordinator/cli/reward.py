@@ -1,0 +1,113 @@
+"""`shoal reward ...`: score completions as a run would, and list the verifiers."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+
+from services.coordinator.cli.options import OutputOption, Overrides, command_group
+from services.coordinator.cli.output import Output, print_json, print_table
+
+app = command_group("Score completions before a GPU is spent on them, and list the verifiers.")
+
+_MAX_TEXT_CHARS = 60
+"""Characters of a completion, and of a verifier's detail, in a row of the table."""
+
+
+@app.command()
+def score(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.jsonl",
+            help="Rows with completion, ground_truth and verifier (or dataset); finish_reason, token_ids and weight "
+            "where they matter.",
+        ),
+    ],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Take [reward] from this file.")
+    ] = None,
+    overrides: Overrides = None,
+    tokenize: Annotated[
+        bool, typer.Option("--tokenize", help="Make token_ids with the tokenizer of CONFIG where a row has none.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Score completions as a run would: outcome, reward, its parts, each verifier's value. Needs no service."""
+    from services.coordinator.cli.reward_process import score_file
+
+    rows, scores, judge = score_file(file, config, overrides or [], tokenize=tokenize)
+    summary = _summary(scores)
+    if judge:
+        summary["judge"] = judge
+    if output is Output.JSON:
+        print_json({"rows": scores, "summary": summary})
+        return
+    print_table(
+        ("line", "outcome", "reward", "parts", "verifiers", "completion"),
+        [_table_row(where, completion, row_score) for (where, completion), row_score in zip(rows, scores, strict=True)],
+    )
+    print(json.dumps(summary))
+
+
+@app.command("list")
+def list_verifiers(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Describe the verifiers of this file as well.")
+    ] = None,
+    overrides: Overrides = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Describe every verifier: what it reads, what it returns, and whether it can work here."""
+    from services.coordinator.cli.reward_process import describe_verifiers
+
+    verifiers = describe_verifiers(config, overrides or [])
+    if output is Output.JSON:
+        print_json(verifiers)
+        return
+    for verifier in verifiers:
+        print(f"{verifier['name']} (reads {verifier['reads']})")
+        if verifier["unavailable"]:
+            print(f"    unavailable here: {verifier['unavailable']}")
+        if verifier["code_digest"]:
+            print(f"    code {verifier['code_digest']}")
+        for line in verifier["description"].splitlines():
+            print(f"    {line}".rstrip())
+
+
+def _summary(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    outcomes = Counter(score["outcome"] for score in scores)
+    scored = [score for score in scores if score["reward"] is not None]
+    parts = sorted({name for score in scored for name in score["parts"]})
+    return {
+        "num_rows": len(scores),
+        "outcomes": dict(sorted(outcomes.items())),
+        "mean_reward": fmean(score["reward"] for score in scored) if scored else None,
+        "mean_parts": {name: fmean(score["parts"].get(name, 0.0) for score in scored) for name in parts},
+    }
+
+
+def _table_row(where: str, completion: str, score: Mapping[str, Any]) -> tuple[str, ...]:
+    text = " ".join(completion.split())
+    return (
+        where.rpartition(":")[2],
+        score["outcome"],
+        "" if score["reward"] is None else f"{score['reward']:g}",
+        " ".join(f"{name}={value:g}" for name, value in score["parts"].items()),
+        " ".join(map(_verdict, score["verifiers"])),
+        _shortened(text),
+    )
+
+
+def _verdict(part: Mapping[str, Any]) -> str:
+    if part["value"] is not None:
+        return f"{part['verifier']}={part['value']:g}"
+    return f"{part['verifier']}={part['outcome']} ({_shortened(part['detail'])})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 1]}…"

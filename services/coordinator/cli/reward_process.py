@@ -1,0 +1,120 @@
+"""Requests to `python -m services.reward.offline`, the reward service's code in a process without a service.
+
+The command line may not import a service: each has its own dependencies.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shoal.config import RunConfig, dump_config, load_config, parse_config
+from shoal.config.custom_verifiers import find_files
+from shoal.config.data import SourceConfig
+from shoal.config.load import apply_override
+from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.data.conversation import ground_truths_of, messages_of
+from shoal.data.files import read_file
+from shoal.data.load import check_verifier_names
+from shoal.data.rows import Row
+from shoal.errors import InvalidArgument
+from shoal.models.model_folder import load_tokenizer
+from shoal.rollout import MAX_WEIGHT, FinishReason
+
+
+def score_file(
+    file: Path, config_file: Path | None, overrides: Sequence[str], *, tokenize: bool
+) -> tuple[list[tuple[str, str]], list[dict[str, Any]], dict[str, Any] | None]:
+    """Scores the rows of a file.
+
+    Returns each row's position ("FILE:LINE") and completion, each row's score, and the judge's accounts if there was
+    one. Raises `InvalidArgument` that names the line at fault.
+    """
+    config = _reward_config(file, config_file, overrides)
+    if tokenize and config_file is None:
+        raise InvalidArgument("--tokenize counts tokens with the configuration's tokenizer: give --config")
+    check_verifier_names(config.reward, config.reward.known_verifiers)
+    rows = read_file(SourceConfig(path=str(file))).rows
+    items = [_item(row, config) for row in rows]
+    if tokenize:
+        tokenizer = load_tokenizer(config.model)
+        for item in items:
+            item["token_ids"] = item["token_ids"] or tokenizer.encode(item["completion"], add_special_tokens=False)
+    answer = call_reward_process("score", {"config": dump_config(config), "rows": items})
+    positions = [(row.where, item["completion"]) for row, item in zip(rows, items, strict=True)]
+    return positions, answer["scores"], answer["judge"]
+
+
+def describe_verifiers(config_file: Path | None, overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """Describes every verifier, those of a configuration included, and why one cannot work here."""
+    config = _reward_config(Path("unused"), config_file, overrides)
+    verifiers: list[dict[str, Any]] = call_reward_process("list", {"config": dump_config(config)})
+    return verifiers
+
+
+def call_reward_process(command: str, request: Mapping[str, Any]) -> Any:
+    """Runs one command of `services.reward.offline`. Exits with its code when it fails: it has printed the error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "services.reward.offline", command],
+        input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+    return json.loads(done.stdout)
+
+
+def _reward_config(file: Path, config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
+    if config_file is not None:
+        return load_config(config_file, overrides)
+    # Required fields that scoring does not read.
+    values: dict[str, Any] = {"model": {"path": "unused"}, "data": {"sources": [{"path": str(file)}]}}
+    for override in overrides:
+        apply_override(values, override)
+    find_files(values, Path.cwd())
+    return parse_config(values)
+
+
+def _item(row: Row, config: RunConfig) -> dict[str, Any]:
+    """Makes the item of a `score` request from a row. Raises `InvalidArgument` that names the row."""
+    values = row.values
+    completion, finish = values.get("completion"), values.get("finish_reason", "stop")
+    truths = _truths(row, config)
+    if not isinstance(completion, str):
+        raise InvalidArgument(f"{row.where}: completion must be a text (found: {type(completion).__name__})")
+    if not completion.isascii() and completion != completion.encode("utf-8", "replace").decode("utf-8"):
+        raise InvalidArgument(f"{row.where}: completion is not valid Unicode: it has lone surrogates")
+    if finish not in (FinishReason.STOP, FinishReason.LENGTH):
+        raise InvalidArgument(f"{row.where}: finish_reason must be 'stop' or 'length' (found: {finish!r:.80})")
+    prompt = values.get("prompt")
+    for names, judged_by in ((JUDGE_VERIFIERS, "a judge"), (MODEL_VERIFIERS, "a reward model")):
+        if not prompt and any(verifier in names for verifier, _, _ in truths):
+            raise InvalidArgument(
+                f"{row.where}: {judged_by} needs a prompt, a question or a list of messages (found: {prompt!r})"
+            )
+    token_ids = values.get("token_ids") or []
+    if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in token_ids):
+        raise InvalidArgument(f"{row.where}: token_ids must be a list of integers from 0 to 2^31 - 1")
+    return {
+        "truths": truths,
+        "messages": [[turn.role, turn.content] for turn in messages_of(row, prompt, "prompt")] if prompt else [],
+        "completion": completion,
+        "finish_reason": finish,
+        "token_ids": token_ids,
+    }
+
+
+def _truths(row: Row, config: RunConfig) -> list[tuple[str, str, float]]:
+    """Returns verifier, label, and weight of each ground truth of a row."""
+    column = "verifier" if "verifier" in row.values else "dataset"
+    weight = row.values.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= MAX_WEIGHT:
+        raise InvalidArgument(
+            f"{row.where}: weight must be a positive number, at most {MAX_WEIGHT:g} (found: {weight!r:.80})"
+        )
+    source = SourceConfig(path="unused", verifier_column=column, weight=float(weight))
+    truths = ground_truths_of(row, source, config.reward.known_verifiers, config.reward)
+    return [(truth.verifier, truth.label, truth.weight) for truth in truths]

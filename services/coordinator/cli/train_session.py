@@ -1,0 +1,218 @@
+"""A running `shoal train`: its processes, progress, and signals."""
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from services.coordinator.cli.exit_codes import ExitCode
+from services.coordinator.cli.progress import ProgressView
+from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow
+from services.coordinator.launcher.local_run import LocalRun
+from services.coordinator.launcher.plan import plan_coordinator, plan_workers
+from services.coordinator.launcher.process import adopt_orphans, kill_descendants
+from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
+from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.v1 import coordinator_pb2 as pb
+
+if TYPE_CHECKING:
+    from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceAsyncStub
+
+ResultT = TypeVar("ResultT")
+
+COORDINATOR_START_TIMEOUT_S = 120.0
+START_POLL_S = 0.05
+LOSS_GRACE_S = 30.0
+"""Time for the coordinator to notice the learner's death and record it: two leases."""
+SAME_SIGNAL_S = 0.5
+"""Signals closer together count as one: tools that end a process often signal both the process and its group."""
+_DEATH_NOTICE_S = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class TrainSession:
+    """Starts the processes of a run, follows the run, and ends every process in all cases."""
+
+    def __init__(self, run: LocalRun, view: ProgressView) -> None:
+        self._run = run
+        self._view = view
+        self._supervisor = Supervisor(run.folder / "logs", lambda text: view.write(text, "process"))
+        self._stub: CoordinatorServiceAsyncStub | None = None
+        self._is_accepted = False
+        self._signals: list[signal.Signals] = []
+        self._last_signal_at = -SAME_SIGNAL_S
+        self._signaled = asyncio.Event()  # Replaced at every signal.
+
+    def train(self) -> ExitCode:
+        """Trains to the end. Raises `ShoalError` when the run cannot begin, fails, or loses a process."""
+        adopt_orphans()
+        try:
+            return asyncio.run(self._train())
+        finally:
+            self._supervisor.kill()
+            kill_descendants()
+
+    async def _train(self) -> ExitCode:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        driving = loop.create_task(self._drive())
+        signaled = loop.create_task(self._wait_for_signals(1))
+        try:
+            await asyncio.wait({driving, signaled}, return_when=asyncio.FIRST_COMPLETED)
+            return driving.result() if driving.done() else await self._interrupt(driving)
+        finally:
+            for task in (driving, signaled):
+                task.cancel()
+            await self._end_processes()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if now - self._last_signal_at < SAME_SIGNAL_S:
+            return
+        self._last_signal_at = now
+        self._signals.append(number)
+        self._signaled.set()
+        self._signaled = asyncio.Event()
+
+    async def _wait_for_signals(self, count: int) -> None:
+        while len(self._signals) < count:
+            await self._signaled.wait()
+
+    async def _interrupt(self, driving: "asyncio.Task[ExitCode]") -> ExitCode:
+        """Stops the run with a checkpoint. Another signal ends everything at once."""
+        code = ExitCode.TERMINATED if self._signals[0] == signal.SIGTERM else ExitCode.INTERRUPTED
+        if not self._is_accepted or self._stub is None:
+            self._view.write("interrupted before the run began", "notice")
+            return code
+        self._view.write(
+            f"{self._signals[0].name}: stopping with a checkpoint; Ctrl-C again ends everything at once", "notice"
+        )
+        second_signal = asyncio.create_task(self._wait_for_signals(2))
+        stopping = asyncio.create_task(self._request_stop(self._stub))
+        try:
+            await asyncio.wait({driving, second_signal}, return_when=asyncio.FIRST_COMPLETED)
+            if driving.done():
+                driving.result()
+            else:
+                self._view.write("ending everything at once", "notice")
+                self._supervisor.kill()
+            self._view.write(self._run.how_to_resume(), "notice")
+            return code
+        finally:
+            for task in (second_signal, stopping):
+                task.cancel()
+
+    async def _request_stop(self, stub: "CoordinatorServiceAsyncStub") -> None:
+        request = pb.StopRunRequest(run_id=self._run.request.run_id, mode=pb.STOP_MODE_NOW)
+        with contextlib.suppress(ShoalError):  # The run may have ended in the meantime.
+            await stub.StopRun(request, timeout=CALL_TIMEOUT_S)
+
+    async def _end_processes(self) -> None:
+        """Ends all processes. Another signal cuts their grace period short."""
+        ending = asyncio.create_task(self._supervisor.end())
+        next_signal = asyncio.create_task(self._wait_for_signals(len(self._signals) + 1))
+        await asyncio.wait({ending, next_signal}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ending, next_signal):
+            task.cancel()
+        await asyncio.gather(ending, next_signal, return_exceptions=True)
+
+    async def _drive(self) -> ExitCode:
+        """Starts the processes and follows the run to its end."""
+        address = await self._start_coordinator()
+        async with coordinator(address) as stub:
+            self._stub = stub
+            await self._while_processes_live(self._start_run(stub))
+            self._is_accepted = True
+            self._view.write(f"run {self._run.request.run_id} is accepted; control it from another terminal with:")
+            self._view.write(f"    shoal run status|pause|resume|stop --coordinator {address}")
+            self._start_workers(address)
+            run = await self._while_processes_live(self._follow(stub))
+        if run.state == pb.RUN_STATE_FAILED:
+            raise Internal(
+                f"the run failed: {run.message}\nlogs: {self._run.folder / 'logs'}\n{self._run.how_to_resume()}"
+            )
+        self._view.summarize(run)
+        return ExitCode.OK
+
+    async def _start_coordinator(self) -> str:
+        """Starts the coordinator and returns its address."""
+        with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+            port_file = Path(folder) / "address"
+            plan = plan_coordinator(self._run.config, data_dir=self._run.data_dir, port_file=port_file)
+            self._supervisor.start(plan)
+            address = await self._while_processes_live(_until_written(port_file))
+        self._view.write(f"the coordinator serves at {address}")
+        return address
+
+    async def _start_run(self, stub: "CoordinatorServiceAsyncStub") -> None:
+        await stub.StartRun(self._run.request, timeout=START_TIMEOUT_S)
+
+    def _start_workers(self, address: str) -> None:
+        plans = plan_workers(self._run.config, coordinator=address, data_dir=self._run.data_dir, gpus=self._run.gpus)
+        for plan in plans:
+            self._supervisor.start(plan)
+        names = ", ".join(plan.name for plan in plans)
+        self._view.write(f"started {names}; logs: {self._run.folder / 'logs'}")
+
+    async def _follow(self, stub: "CoordinatorServiceAsyncStub") -> pb.Run:
+        """Shows the run's events until it ends, and returns its final state."""
+        run_id = self._run.request.run_id
+        async for event in follow(stub, run_id):
+            if event.sequence > self._run.num_past_events:
+                self._view.show(event)
+            else:
+                self._view.remember(event)
+        response = await stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=CALL_TIMEOUT_S)
+        return response.run
+
+    async def _while_processes_live(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Returns the result of `work`. Raises `ProcessDied` when a process ends that the run needs."""
+        working = asyncio.create_task(work)
+        guarding = asyncio.create_task(self._supervisor.watch())
+        try:
+            await asyncio.wait({working, guarding}, return_when=asyncio.FIRST_COMPLETED)
+            if not guarding.done() and _may_be_due_to_a_death(working):
+                # The coordinator may have noticed the death first, but the supervisor's error names the log.
+                await asyncio.wait({guarding}, timeout=_DEATH_NOTICE_S)
+            if not guarding.done():
+                return working.result()
+            died = guarding.exception()
+            if isinstance(died, ProcessDied) and died.kind != "coordinator" and self._is_accepted:
+                self._view.write(f"{died.message.partition(chr(10))[0]}; the coordinator closes the run", "error")
+                await asyncio.wait({working}, timeout=LOSS_GRACE_S)
+            if isinstance(died, ProcessDied) and self._is_accepted:
+                raise Internal(f"{died.message}\n{self._run.how_to_resume()}", reason=died.reason) from died
+            assert died is not None
+            raise died
+        finally:
+            for task in (working, guarding):
+                task.cancel()
+            await asyncio.gather(working, guarding, return_exceptions=True)
+
+
+def _may_be_due_to_a_death(working: "asyncio.Task[Any]") -> bool:
+    """Whether the death of a process would explain how the work ended."""
+    if working.cancelled():
+        return False
+    if (error := working.exception()) is not None:
+        return isinstance(error, Unavailable)
+    result = working.result()
+    return isinstance(result, pb.Run) and result.state == pb.RUN_STATE_FAILED
+
+
+async def _until_written(path: Path) -> str:
+    """Waits for a file that a starting process writes, and returns its text."""
+    for _ in range(round(COORDINATOR_START_TIMEOUT_S / START_POLL_S)):
+        if text := _text_of(path):
+            return text
+        await asyncio.sleep(START_POLL_S)
+    raise Unavailable(f"the coordinator did not start within {COORDINATOR_START_TIMEOUT_S:.0f} s")
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""

@@ -1,0 +1,131 @@
+"""A client of CoordinatorService: one blocking call for each rpc, and the events of a run as a stream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from shoal.errors import DeadlineExceeded, Unavailable
+from shoal.rpc.channel import connect
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
+
+if TYPE_CHECKING:
+    from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceAsyncStub
+
+ResultT = TypeVar("ResultT")
+
+CALL_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 900.0
+"""For `StartRun`, which loads tokenizer and data, and may download them."""
+CHECKPOINT_TIMEOUT_S = 3600.0
+"""For `SaveCheckpoint`, which waits for the end of a step."""
+EVALUATION_TIMEOUT_S = 4 * 3600.0
+"""For `Evaluate`, which waits for the end of a step and for every answer."""
+WATCH_TIMEOUT_S = 24 * 3600.0
+"""For one call of `WatchRun`; further calls watch a longer run."""
+MAX_RECONNECTS = 5
+"""Attempts to reopen a broken `WatchRun` stream. Each event resets the count."""
+
+
+@asynccontextmanager
+async def coordinator(address: str) -> AsyncIterator["CoordinatorServiceAsyncStub"]:
+    """Opens a stub for the duration of a block. Its calls raise `shoal.errors`."""
+    async with connect(address, "shoal.v1.CoordinatorService") as channel:
+        yield CoordinatorServiceStub(channel)
+
+
+async def follow(
+    stub: "CoordinatorServiceAsyncStub", run_id: str, after_sequence: int = 0
+) -> AsyncIterator[pb.RunEvent]:
+    """Yields a run's events after `after_sequence`, past and future, until the run ends.
+
+    Reopens a broken stream after its last event. Raises `Unavailable` when the coordinator does not come back.
+    """
+    num_failures = 0
+    while True:
+        request = pb.WatchRunRequest(run_id=run_id, after_sequence=after_sequence)
+        try:
+            async for response in stub.WatchRun(request, timeout=WATCH_TIMEOUT_S):
+                after_sequence = response.event.sequence
+                num_failures = 0
+                yield response.event
+            return
+        except DeadlineExceeded:
+            continue
+        except Unavailable:
+            num_failures += 1
+            if num_failures > MAX_RECONNECTS:
+                raise
+            await asyncio.sleep(min(5.0, 0.5 * 2**num_failures))
+
+
+def start_run(address: str, request: pb.StartRunRequest) -> pb.Run:
+    """Starts or resumes a run."""
+    return _call(address, lambda stub: stub.StartRun(request, timeout=START_TIMEOUT_S)).run
+
+
+def get_run(address: str, run_id: str) -> pb.Run:
+    """Describes a run; the active or newest one if `run_id` is empty."""
+    request = pb.GetRunRequest(run_id=run_id)
+    return _call(address, lambda stub: stub.GetRun(request, timeout=CALL_TIMEOUT_S)).run
+
+
+def list_runs(address: str, limit: int) -> pb.ListRunsResponse:
+    """Lists runs, newest first, `limit` at most."""
+    request = pb.ListRunsRequest(page_size=limit)
+    return _call(address, lambda stub: stub.ListRuns(request, timeout=CALL_TIMEOUT_S))
+
+
+def pause_run(address: str, run_id: str) -> pb.Run:
+    """Pauses a run."""
+    request = pb.PauseRunRequest(run_id=run_id)
+    return _call(address, lambda stub: stub.PauseRun(request, timeout=CALL_TIMEOUT_S)).run
+
+
+def resume_run(address: str, run_id: str) -> pb.Run:
+    """Continues a paused run."""
+    request = pb.ResumeRunRequest(run_id=run_id)
+    return _call(address, lambda stub: stub.ResumeRun(request, timeout=CALL_TIMEOUT_S)).run
+
+
+def stop_run(address: str, run_id: str, *, drain: bool) -> pb.Run:
+    """Ends a run with a checkpoint; `drain` first trains on what is in flight."""
+    request = pb.StopRunRequest(run_id=run_id, mode=pb.STOP_MODE_DRAIN if drain else pb.STOP_MODE_NOW)
+    return _call(address, lambda stub: stub.StopRun(request, timeout=CALL_TIMEOUT_S)).run
+
+
+def save_checkpoint(address: str, run_id: str) -> pb.SaveCheckpointResponse:
+    """Writes a checkpoint at the next step boundary, and waits for it."""
+    request = pb.SaveCheckpointRequest(run_id=run_id)
+    return _call(address, lambda stub: stub.SaveCheckpoint(request, timeout=CHECKPOINT_TIMEOUT_S))
+
+
+def evaluate(address: str, run_id: str) -> pb.EvaluateResponse:
+    """Evaluates the policy at the next step boundary, and waits for the result."""
+    request = pb.EvaluateRequest(run_id=run_id)
+    return _call(address, lambda stub: stub.Evaluate(request, timeout=EVALUATION_TIMEOUT_S))
+
+
+def list_rollouts(address: str, run_id: str, limit: int, page_token: str) -> pb.ListRolloutsResponse:
+    """Lists groups in the order issued, `limit` at most, from the page of `page_token` on."""
+    request = pb.ListRolloutsRequest(run_id=run_id, page_size=limit, page_token=page_token)
+    return _call(address, lambda stub: stub.ListRollouts(request, timeout=CALL_TIMEOUT_S))
+
+
+def list_workers(address: str) -> pb.ListWorkersResponse:
+    """Lists the registered workers."""
+    return _call(address, lambda stub: stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_TIMEOUT_S))
+
+
+def _call(address: str, call: "Callable[[CoordinatorServiceAsyncStub], Awaitable[ResultT]]") -> ResultT:
+    """Makes one call from code that is not asynchronous."""
+
+    async def call_once() -> ResultT:
+        async with coordinator(address) as stub:
+            return await call(stub)
+
+    try:
+        return asyncio.run(call_once())
+    except Unavailable as error:
+        raise Unavailable(f"no coordinator answers at {address}; is it running there? ({error.message})") from None

@@ -1,0 +1,103 @@
+"""A run of `shoal train`: its checks before a process starts, and the command that resumes it."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.coordinator.launcher.checks import check_disk, check_folder, check_ports
+from services.coordinator.launcher.devices import share_out, visible_gpus
+from services.coordinator.run.extras import check_extras, extras_for
+from services.coordinator.run.preflight import check_weights
+from services.coordinator.store.run_record import new_run_id
+from shoal.config import RunConfig, parse_config
+from shoal.config.run import RUN_NAME
+from shoal.errors import AlreadyExists, InvalidArgument, NotFound
+from shoal.v1 import coordinator_pb2 as pb
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A new or resumed run on this machine."""
+
+    config: RunConfig
+    request: pb.StartRunRequest
+    """Names the run."""
+    data_dir: Path
+    model_folder: Path
+    gpus: Sequence[str]
+    num_past_events: int = 0
+    """Events from before a resume, which progress does not show again."""
+
+    @property
+    def folder(self) -> Path:
+        return self.data_dir / self.request.run_id
+
+    def how_to_resume(self) -> str:
+        """Names the command that resumes the run, and the checkpoint that it resumes from."""
+        committed = sorted(path.parent.name for path in self.folder.glob("checkpoints/*/manifest.json"))
+        option = "" if self.data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(self.data_dir))}"
+        start = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
+        return f"resume {start} with: shoal train --resume {self.request.run_id}{option}"
+
+    def remove_unless_accepted(self) -> None:
+        """Removes the folder of a run that the coordinator refused, so that the next attempt can have its name."""
+        if not (self.folder / "run.json").exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
+    """Checks everything that can be checked before a process starts; gives a new run its name.
+
+    Raises a `ShoalError` that names the field, option, or package at fault.
+    """
+    config = _config_of_run(data_dir, request.run_id) if request.resume else parse_config(request.config)
+    if not request.resume:
+        request.run_id = _new_name(request.run_id, config, data_dir)
+    check_extras(extras_for(config))
+    check_ports(config)
+    gpus = visible_gpus()
+    share_out(config, gpus)
+    model_folder = check_weights(config)
+    check_folder(data_dir)
+    check_disk(data_dir, model_folder, config)
+    num_past_events = _num_events(data_dir / request.run_id / "events.jsonl")
+    return LocalRun(config, request, data_dir, model_folder, gpus, num_past_events)
+
+
+def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
+    if RUN_NAME.fullmatch(run_id):
+        try:
+            return parse_config(json.loads((data_dir / run_id / "config.json").read_text()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {error}") from None
+    known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
+    newest = f"; the newest one is {known[-1].name}" if known else ""
+    raise NotFound(f"--resume: there is no run {run_id!r} in {data_dir}{newest}")
+
+
+def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:
+    if not name:
+        return new_run_id(config.run.name)
+    if not RUN_NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"--name: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', starting with a letter or a "
+            f"digit (given: {name!r})"
+        )
+    if (data_dir / name / "run.json").exists():
+        raise AlreadyExists(
+            f"--name: there is a run {name} in {data_dir}; choose another name, or resume that run: "
+            f"shoal train --resume {name}"
+        )
+    return name
+
+
+def _num_events(path: Path) -> int:
+    """Counts the events in a run's log, without a half-written last line."""
+    if not path.exists():
+        return 0
+    return sum(1 for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}"))

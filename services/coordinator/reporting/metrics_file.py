@@ -1,0 +1,35 @@
+"""The file `metrics.jsonl` of a run."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from services.coordinator.store.atomic_write import write_atomically
+
+
+class MetricsFile:
+    """One JSON object for each train step and for each evaluation, in the order of the final lineage's steps."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def keep_until(self, step: int) -> set[int]:
+        """Removes the lines of steps after one, which a restore discards. Returns the steps evaluated until then."""
+        if not self._path.exists():
+            return set()
+        kept = [(line, row) for line, row in self._rows() if row["step"] <= step]
+        write_atomically(self._path, "".join(line for line, _ in kept))
+        return {row["step"] for _, row in kept if "eval/num_prompts" in row}
+
+    def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for line in self._path.read_text().splitlines(keepends=True):
+            # A process that was killed may have left a partial last line.
+            with contextlib.suppress(json.JSONDecodeError):
+                yield line, json.loads(line)
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Appends the metrics of one step, or of the evaluation of its policy."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")

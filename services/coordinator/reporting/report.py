@@ -1,0 +1,157 @@
+"""Reports of a run: in its record, its events, `metrics.jsonl`, experiment trackers and telemetry."""
+
+import asyncio
+import contextlib
+import errno
+import math
+from collections.abc import Callable
+
+from services.coordinator.reporting.metrics_file import MetricsFile
+from services.coordinator.reporting.trackers.trackers import Trackers
+from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.run_record import RunRecord, RunState
+from shoal.config import RunConfig
+from shoal.errors import ShoalError
+from shoal.telemetry import metrics as telemetry
+from shoal.telemetry import names
+
+
+class Report:
+    """Reports each fact about a run once, in every place that shows it."""
+
+    def __init__(self, record: RunRecord, events: EventLog, config: RunConfig) -> None:
+        """Must be called on the event loop, which the failures of trackers are reported on."""
+        loop = asyncio.get_running_loop()
+        self._trackers = Trackers.for_run(
+            config, record, lambda name, reason: _call_on(loop, self._tracker_failed, name, reason)
+        )
+        self._record = record
+        self._events = events
+        self._num_steps = config.run.num_steps
+        self._metrics_file = MetricsFile(record.folder / "metrics.jsonl")
+        self._evaluated: set[int] = set()
+
+    def state(self, state: RunState, message: str) -> None:
+        """Reports that the run has entered a state."""
+        self._record.state, self._record.message = state, message
+        with contextlib.suppress(OSError):  # On a full disk the events still show how the run ended.
+            self._record.save()
+        self._events.add("state", message, state=state.value, policy_version=self._record.policy_version)
+
+    def failure(self, error: Exception) -> None:
+        """Reports the error that ended the run, and how to resume if there is a checkpoint."""
+        if isinstance(error, ShoalError):
+            message = error.message
+        elif isinstance(error, OSError):
+            message = (
+                f"the disk is full: {error}" if error.errno == errno.ENOSPC else f"{type(error).__name__}: {error}"
+            )
+        else:
+            message = f"a defect in the coordinator, see its log: {type(error).__name__}: {error}"
+        if checkpoint_id := self._record.last_checkpoint_id:
+            message += f"; resume from {checkpoint_id} with: shoal train --resume {self._record.run_id}"
+        self.state(RunState.FAILED, message)
+
+    def restored(self, policy_version: int, checkpoint_id: str) -> None:
+        """Reports where an attempt begins, with ledger and learner restored. Discards the metrics of later steps."""
+        self._evaluated = self._metrics_file.keep_until(policy_version)
+        self._record.policy_version = policy_version
+        if self._record.attempt > 0:
+            self._trackers.restored(policy_version)
+            self._events.add(
+                "restored",
+                f"attempt {self._record.attempt} begins at step {policy_version}"
+                f" ({checkpoint_id or 'there was no checkpoint'})",
+                attempt=self._record.attempt,
+                policy_version=policy_version,
+            )
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Reports the metrics of a train step that is done and published; NaN and infinities are left out."""
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._record.policy_version = step
+        self._record.metrics = metrics
+        self._record.save()
+        self._metrics_file.add(step, metrics)
+        self._trackers.log(step, metrics)
+        correct_rate = metrics.get("objective/verifiable_correct_rate", 0.0)
+        telemetry.gauge(names.RUN_POLICY_VERSION).set(step)
+        telemetry.gauge(names.RUN_CORRECT_RATE).set(correct_rate)
+        telemetry.histogram(names.RUN_STEP).record(metrics["time/step"])
+        telemetry.histogram(names.RUN_STEP_WAIT).record(metrics["time/waiting_for_groups"])
+        telemetry.histogram(names.RUN_PUBLISH).record(metrics["time/publishing"])
+        num_trained, num_dropped = (
+            int(metrics.get(name, 0)) for name in ("val/total_reward_groups", "val/num_groups_dropped")
+        )
+        telemetry.counter(names.RUN_GROUPS).add(num_trained, {names.STATE: "TRAINED"})
+        telemetry.counter(names.RUN_GROUPS).add(num_dropped, {names.STATE: "DROPPED"})
+        self._events.add(
+            "step",
+            f"step {step}/{self._num_steps}: {correct_rate:.1%} correct",
+            step=step,
+            num_steps=self._num_steps,
+            metrics=metrics,
+        )
+
+    def skipped_step(self, policy_version: int, reason: str) -> None:
+        """Reports a step that was not applied; the version stays."""
+        self._events.add(
+            "step_skipped",
+            f"step {policy_version + 1} was skipped: {reason}",
+            policy_version=policy_version,
+            reason=reason,
+        )
+
+    def checkpoint(self, checkpoint_id: str, policy_version: int, duration_s: float) -> None:
+        """Reports a checkpoint that was committed."""
+        self._record.last_checkpoint_id = checkpoint_id
+        self._record.save()
+        self._events.add(
+            "checkpoint",
+            f"checkpoint {checkpoint_id} is written",
+            checkpoint_id=checkpoint_id,
+            policy_version=policy_version,
+            duration_s=duration_s,
+        )
+
+    def has_evaluated(self, policy_version: int) -> bool:
+        """Returns whether the policy of a step was evaluated in the present lineage of the run."""
+        return policy_version in self._evaluated
+
+    def evaluation(self, result: EvaluationResult) -> None:
+        """Reports the result of an evaluation."""
+        step, metrics = result.version.policy_version, result.metrics()
+        self._evaluated.add(step)
+        self._metrics_file.add(step, metrics)
+        self._trackers.log(step, metrics)
+        pass_at_k = ", ".join(f"pass@{k} {rate:.1%}" for k, rate in result.pass_at_k.items() if k > 1)
+        self._events.add(
+            "evaluation",
+            f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"
+            f" correctly{f' ({pass_at_k})' if pass_at_k else ''}",
+            policy_version=step,
+            attempt=result.version.attempt,
+            num_prompts=len(result.answered),
+            num_scored=len(result.scored),
+            correct_rate=result.correct_rate,
+            mean_reward=result.mean_reward,
+            metrics=metrics,
+        )
+
+    def exported(self, policy_version: int, path: str) -> None:
+        """Reports the folder of the exported model."""
+        self._events.add("exported", f"the model is in {path}", path=path, policy_version=policy_version)
+
+    def _tracker_failed(self, name: str, reason: str) -> None:
+        self._events.add("tracker_failed", f"{name} failed, and the run continues without it: {reason}", tracker=name)
+
+    async def close(self) -> None:
+        """Waits for the trackers at the end of the run."""
+        await asyncio.to_thread(self._trackers.close, failed=self._record.state is RunState.FAILED)
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[str, str], None], name: str, reason: str) -> None:
+    """Calls a function on the event loop, from another thread; does nothing once the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, name, reason)

@@ -1,0 +1,148 @@
+"""Metrics of a train step: those of its completions, of the learner, of the publish, and of time.
+
+To add one, compute it here (or in `rollout_metrics`, if completions alone decide it) and describe it in
+`shoal.telemetry.run_metric_table`, which docs/metrics.md is generated from.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from services.coordinator.reporting.rollout_metrics import rollout_metrics
+from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.training.step_plan import StepPlan
+from services.coordinator.workers.publisher import PublishReport
+from services.coordinator.workers.utilization import Utilization
+from shoal.config import RunConfig
+
+
+class StepTimer:
+    """Measures the parts of one train step; each method ends one part."""
+
+    def __init__(self) -> None:
+        """Starts at the boundary before the step."""
+        self._last = self._began = time.monotonic()
+        self.waited_s = 0.0
+        """Time until the step's groups were taken, without that of evaluations."""
+        self.trained_s = 0.0
+        """Time of plan and train step."""
+        self.published_s = 0.0
+        """Time from the end of training to the end of the publish."""
+        self.step_s = 0.0
+        """Time of the whole step, without that of evaluations."""
+
+    def groups_taken(self, *, evaluated_s: float) -> None:
+        """Ends the wait for groups; `evaluated_s` of it the loop stood still for evaluations."""
+        self.waited_s = self._lap() - evaluated_s
+        self._began = self._last
+
+    def trained(self) -> None:
+        """Ends plan and train step."""
+        self.trained_s = self._lap()
+
+    def published(self) -> None:
+        """Ends the publish."""
+        self.published_s = self._lap()
+
+    def finished(self) -> None:
+        """Ends the step."""
+        self.step_s = time.monotonic() - self._began + self.waited_s
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the times by metric name."""
+        return {
+            "time/waiting_for_groups": self.waited_s,
+            "time/training": self.trained_s,
+            "time/publishing": self.published_s,
+            "time/step": self.step_s,
+        }
+
+    def _lap(self) -> float:
+        now = time.monotonic()
+        lap_s, self._last = now - self._last, now
+        return lap_s
+
+
+@dataclass(frozen=True)
+class FinishedStep:
+    """Everything that the metrics of an applied train step are computed from."""
+
+    groups: Sequence[JudgedGroup]
+    plan: StepPlan
+    trainer: dict[str, float]
+    """The metrics that the learner reported, and those of the KL in the reward."""
+    publish: PublishReport | None
+    """None when the run stopped before the publish."""
+    timer: StepTimer
+    num_episodes: int
+    """Completions that the run has used up, those of this step included."""
+    num_excluded_prompts: int
+    """Prompts that are no longer issued because the policy has learned them."""
+
+
+class StepMetrics:
+    """Computes the metrics of each train step; keeps the time and tokens of the steps before."""
+
+    def __init__(self, config: RunConfig, *, num_prompts: int, generators: Utilization, rewards: Utilization) -> None:
+        """Starts the clock of `time/from_scratch`."""
+        self._config = config
+        self._num_prompts = num_prompts
+        self._generators = generators
+        self._rewards = rewards
+        self._run_began = time.monotonic()
+        self._training_began = self._run_began
+        self._num_tokens = 0
+
+    def begin_training(self) -> None:
+        """Starts the clocks of all rates: earlier time counts for no step."""
+        self._training_began = time.monotonic()
+        self._generators.take()
+        self._rewards.take()
+
+    def of(self, step: FinishedStep) -> dict[str, float]:
+        """Computes all metrics of a step, by name. To be called once for each step: rates are since the last call."""
+        metrics = rollout_metrics(self._config, step.groups, step.plan) | step.trainer
+        if step.publish is not None:
+            metrics |= {
+                "time/weights_pause": step.publish.pause_s,
+                "time/weights_broadcast": step.publish.broadcast_s,
+            }
+        metrics |= step.timer.metrics()
+        metrics |= {
+            "time/from_scratch": time.monotonic() - self._run_began,
+            "episode": float(step.num_episodes),
+            "epoch": (max(group.settled.position for group in step.groups) + 1) / self._num_prompts,
+            "batch/no_resampled_prompts": float(step.num_excluded_prompts),
+            "batch/total_prompts": float(self._num_prompts),
+        }
+        metrics |= penalized_reward(metrics)
+        return metrics | self._rates(metrics.get("val/num_step_tokens", 0.0), waited_s=step.timer.waited_s)
+
+    def _rates(self, num_step_tokens: float, *, waited_s: float) -> dict[str, float]:
+        """Rates since the last step; for `waited_s` of that time the learner had no groups to train on."""
+        sampled, scored = self._generators.take(), self._rewards.take()
+        self._num_tokens += int(num_step_tokens)
+        elapsed_s = max(time.monotonic() - self._training_began, 1e-9)
+        return {
+            "generator_tokens_per_second_step": sampled.tokens_per_second,
+            "reward_tokens_per_second_step": scored.tokens_per_second,
+            "learner_tokens_per_second_overall": self._num_tokens / elapsed_s,
+            "waiting/learner": min(1.0, waited_s / sampled.duration_s) if sampled.duration_s > 0 else 0.0,
+            "waiting/generators": sampled.idle_share,
+            "waiting/rewards": scored.idle_share,
+        }
+
+
+def penalized_reward(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Computes the mean reward less the KL divergence; nothing when no completion was scored.
+
+    `objective/non_score_reward` = coefficient x KL, and `objective/rlhf_reward` = `objective/scores` - that. The KL is
+    `objective/kl`, or `objective/reward_kl` where the KL is part of the reward. Without a coefficient it is 0.
+    """
+    if "objective/scores" not in metrics:
+        return {}
+    if "objective/reward_kl" in metrics:
+        penalty = metrics["objective/reward_kl_coef"] * metrics["objective/reward_kl"]
+    else:
+        penalty = metrics.get("objective/kl_coef", 0.0) * metrics.get("objective/kl", 0.0)
+    return {"objective/non_score_reward": penalty, "objective/rlhf_reward": metrics["objective/scores"] - penalty}

@@ -1,0 +1,59 @@
+"""The thread that runs one experiment tracker and keeps its failures away from the run."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+
+from services.coordinator.reporting.trackers.tracker import Tracker
+
+_log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 60.0
+"""Longest wait at the end of a run for a tracker to write what is left."""
+
+
+class TrackerThread:
+    """Runs one tracker on its own thread, in order. After its first error the run continues without it."""
+
+    def __init__(self, name: str, start: Callable[[], Tracker], on_failure: Callable[[str, str], None]) -> None:
+        """Starts the thread.
+
+        `start` makes the tracker, on the thread. `on_failure` is called with name and reason, on the thread, at most
+        once.
+        """
+        self.name = name
+        self._start = start
+        self._on_failure = on_failure
+        self._calls: queue.SimpleQueue[Callable[[Tracker], None] | None] = queue.SimpleQueue()
+        # A daemon: the interpreter does not wait for a tracker that hangs.
+        self._thread = threading.Thread(target=self._run, name=f"tracker-{name}", daemon=True)
+        self._thread.start()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Queues `Tracker.log`."""
+        copy = dict(metrics)
+        self._calls.put(lambda tracker: tracker.log(step, copy))
+
+    def restored(self, step: int) -> None:
+        """Queues `Tracker.restored`."""
+        self._calls.put(lambda tracker: tracker.restored(step))
+
+    def close(self, *, failed: bool) -> None:
+        """Closes the tracker; blocks until it has written what is left, for at most `CLOSE_TIMEOUT_S`."""
+        self._calls.put(lambda tracker: tracker.close(failed=failed))
+        self._calls.put(None)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            _log.error("%s has not written everything after %g s: the run ends without it", self.name, CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            tracker = self._start()
+            while (call := self._calls.get()) is not None:
+                call(tracker)
+        except Exception as error:
+            _log.exception("%s failed: the run continues without it", self.name)
+            self._on_failure(self.name, f"{type(error).__name__}: {error}")
+            while self._calls.get() is not None:  # `close` waits for the end of this thread.
+                pass

@@ -1,0 +1,42 @@
+"""The experiment trackers that a run's configuration names, as one."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from services.coordinator.reporting.trackers.tensorboard import TensorBoardTracker
+from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
+from services.coordinator.reporting.trackers.wandb import WandbTracker
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import RunConfig
+
+
+class Trackers:
+    """Passes all metrics to each tracker's thread. Nothing here waits, except `close`."""
+
+    def __init__(self, threads: Sequence[TrackerThread] = ()) -> None:
+        self._threads = threads
+
+    @classmethod
+    def for_run(cls, config: RunConfig, record: RunRecord, on_failure: Callable[[str, str], None]) -> "Trackers":
+        """Starts the trackers of `[tracking]`; a failed one's thread calls `on_failure` with name and reason."""
+        tracking, threads = config.tracking, []
+        if tracking.tensorboard:
+            folder = record.folder / "tensorboard"
+            threads.append(TrackerThread("TensorBoard", lambda: TensorBoardTracker(folder), on_failure))
+        if tracking.wandb != "disabled":
+            threads.append(TrackerThread("Weights & Biases", lambda: WandbTracker(config, record), on_failure))
+        return cls(threads)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs the metrics of a train step, or those of an evaluation of its policy."""
+        for thread in self._threads:
+            thread.log(step, metrics)
+
+    def restored(self, step: int) -> None:
+        """Discards what was logged after a step: the run continues from there."""
+        for thread in self._threads:
+            thread.restored(step)
+
+    def close(self, *, failed: bool) -> None:
+        """Blocks until everything is written; not to be called on the event loop."""
+        for thread in self._threads:
+            thread.close(failed=failed)

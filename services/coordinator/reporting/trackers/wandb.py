@@ -1,0 +1,54 @@
+"""The Weights & Biases tracker, online or as files for `wandb sync`."""
+
+from collections.abc import Mapping
+
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import RunConfig, dump_config
+
+LOGIN_TIMEOUT_S = 30.0
+
+
+class WandbTracker:
+    """Logs one run of Shoal as one run of Weights & Biases, which is resumed with it.
+
+    Weights & Biases accepts no row for a step before the last one, and a restored run goes back. So `step` is an
+    ordinary column with the run's own step numbers, and the axis of all others.
+    """
+
+    def __init__(self, config: RunConfig, record: RunRecord) -> None:
+        import wandb
+
+        tracking = config.tracking
+        self._run = wandb.init(
+            mode=tracking.wandb,
+            project=tracking.wandb_project,
+            entity=tracking.wandb_entity,
+            group=tracking.wandb_group,
+            name=record.run_id,
+            # Run ids may repeat. With the creation time in the id, a resumed run finds itself and no other.
+            id=f"{record.run_id}-{int(record.create_time_s)}",
+            resume="allow",
+            dir=str(record.folder),
+            config=dump_config(config),
+            # Upload only the metrics: not this process's output, the machine's load or the code.
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                x_disable_stats=True,
+                disable_code=True,
+                disable_git=True,
+                login_timeout=LOGIN_TIMEOUT_S,
+            ),
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **metrics})
+
+    def restored(self, step: int) -> None:
+        # Rows of discarded steps stay. Of two rows for the same step, the later one counts.
+        self._run.summary["restored_to_step"] = step
+
+    def close(self, *, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))

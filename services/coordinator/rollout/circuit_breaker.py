@@ -1,0 +1,143 @@
+"""The circuit breaker of verifiers: pauses the run when a verifier fails, instead of training on what is left."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from services.coordinator.store.events import EventLog
+from shoal.concurrency import Signal
+from shoal.config.services import RewardConfig
+from shoal.rollout import Score, ScoreOutcome, VerifierScore
+
+
+@dataclass(eq=False)
+class _SuspectGroup:
+    """A waiting group with failures, counted by verifier: completions that FAILED, and completions in all."""
+
+    num_failed: Counter[str]
+    num_asked: Counter[str]
+
+
+class CircuitBreaker:
+    """Opens when a verifier FAILED on too many of its latest completions, and pauses the run.
+
+    While it is open, groups with a failure are rejected: they are scored again once the run is resumed. The first
+    groups of an outage come before there are enough failures to recognize it. So a group with a failure waits until
+    others show whether the group itself is at fault: until the verifier has judged all of another group, or until a
+    whole window of its completions has come without opening the breaker. When only such groups are left in flight,
+    the breaker opens if the verifier FAILED on more than `max_failed_share` of their completions, in at least two
+    groups.
+    """
+
+    def __init__(self, config: RewardConfig, events: EventLog, pause: Callable[[str], Awaitable[None]]) -> None:
+        """`pause` pauses the run for the reason that it is given."""
+        self._max_failed_share = config.max_failed_share
+        self._window = config.outage_window
+        self._events = events
+        self._pause = pause
+        self._failed: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=self._window))
+        """By verifier: whether it FAILED on each of its latest completions."""
+        self._num_seen: Counter[str] = Counter()
+        """By verifier: completions that it was asked to judge."""
+        self._num_clean: Counter[str] = Counter()
+        """By verifier: groups in which it judged every completion."""
+        self._suspects: list[_SuspectGroup] = []
+        self._num_groups = 0
+        self._changed = Signal()
+        self._is_open = False
+        self.num_outages = 0
+        """Outages that are over."""
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Counts a group as in flight, from its issue until it is settled."""
+        self._num_groups += 1
+        try:
+            yield
+        finally:
+            self._num_groups -= 1
+            self._changed.notify()
+
+    async def rejects(self, scores: Sequence[Score], *, num_outages: int, is_retry: bool = False) -> bool:
+        """Returns whether a group must be scored again. Pauses the run if these scores open the breaker.
+
+        `num_outages` is the count from when the group was sent to be scored: failures in an outage that is over by
+        now are no evidence about the present service. A group that was scored before (`is_retry`) does not wait for
+        others any more.
+        """
+        parts = [part for score in scores for part in score.verifier_scores]
+        failures = [part for part in parts if part.outcome is ScoreOutcome.FAILED]
+        if self._is_open or num_outages < self.num_outages:
+            return bool(failures)
+        self._count(parts)
+        for part in failures:
+            if sum(self._failed[part.verifier]) > self._max_failed_share * self._window:
+                await self._open(part.verifier, part.detail)
+                return True
+        # A single completion, such as a greedy baseline, is no evidence.
+        if is_retry or not failures or len(scores) == 1 or self._max_failed_share >= 1:
+            return False
+        asked = Counter(part.verifier for part in parts)
+        return await self._wait(_SuspectGroup(Counter(part.verifier for part in failures), asked), failures[0].detail)
+
+    def close(self) -> None:
+        """Closes the breaker when the run resumes: earlier failures no longer count."""
+        if self._is_open:
+            self._is_open = False
+            self.num_outages += 1
+            self._failed.clear()
+
+    def _count(self, parts: Sequence[VerifierScore]) -> None:
+        failed = {part.verifier for part in parts if part.outcome is ScoreOutcome.FAILED}
+        for part in parts:
+            self._failed[part.verifier].append(part.outcome is ScoreOutcome.FAILED)
+            self._num_seen[part.verifier] += 1
+        self._num_clean.update({part.verifier for part in parts} - failed)
+        self._changed.notify()
+
+    async def _wait(self, group: _SuspectGroup, detail: str) -> bool:
+        """Waits until it is known whether a group must be scored again."""
+        verifiers = list(group.num_failed)
+        num_clean = {verifier: self._num_clean[verifier] for verifier in verifiers}
+        num_seen = {verifier: self._num_seen[verifier] for verifier in verifiers}
+        self._suspects.append(group)
+        self._changed.notify()
+        try:
+            while True:
+                changed = self._changed.next
+                if self._is_open:
+                    return True
+                if all(
+                    self._num_clean[verifier] > num_clean[verifier]
+                    or self._num_seen[verifier] >= num_seen[verifier] + self._window
+                    for verifier in verifiers
+                ):
+                    return False
+                if len(self._suspects) >= self._num_groups:  # No other group is in flight that could show it.
+                    if not (broken := [verifier for verifier in verifiers if self._is_broken(verifier)]):
+                        return False
+                    await self._open(min(broken), detail)
+                    return True
+                await changed.wait()
+        finally:
+            self._suspects.remove(group)
+            self._changed.notify()
+
+    def _is_broken(self, verifier: str) -> bool:
+        """Returns whether the waiting groups have too many failures to be at fault themselves."""
+        groups = [group for group in self._suspects if group.num_failed[verifier]]
+        num_failed = sum(group.num_failed[verifier] for group in groups)
+        num_asked = sum(group.num_asked[verifier] for group in groups)
+        return len(groups) > 1 and num_failed > self._max_failed_share * num_asked
+
+    async def _open(self, verifier: str, detail: str) -> None:
+        self._is_open = True
+        latest = self._failed[verifier]
+        message = (
+            f"the verifier {verifier} failed on {sum(latest)} of its last {len(latest)} completions"
+            f" ({detail or 'it gave no reason'}): the run is paused; fix the reward service, then run: shoal run resume"
+        )
+        self._events.add("reward_outage", message, verifier=verifier, failed_share=sum(latest) / len(latest))
+        self._changed.notify()
+        await self._pause(message)

@@ -1,0 +1,113 @@
+"""Run controls: pause, resume, stop, checkpoint and evaluation requests, for the loops that obey them."""
+
+import asyncio
+from collections.abc import Coroutine
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from services.coordinator.rollout.evaluation_result import EvaluationResult
+from shoal.concurrency import Signal
+
+ResultT = TypeVar("ResultT")
+
+
+class StopMode(StrEnum):
+    """When a run that is stopped ends."""
+
+    NOW = "now"
+    """At the next step boundary."""
+    DRAIN = "drain"
+    """Once everything in flight has been trained on."""
+
+
+class RunControls:
+    """Holds the requests to a run; its loops read them where they can obey."""
+
+    def __init__(self) -> None:
+        self.stop: StopMode | None = None
+        self.checkpoint_requests: list[asyncio.Future[str]] = []
+        """Each receives the name of the checkpoint that was written for it."""
+        self.evaluation_requests: list[asyncio.Future[EvaluationResult]] = []
+        """Each receives the result of an evaluation that began after the request."""
+        self.num_pauses = 0
+        """Pauses so far. Where it has changed meanwhile, a deadline that passed does not count."""
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
+        self._changed = Signal()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run is paused."""
+        return not self._unpaused.is_set()
+
+    def pause(self) -> None:
+        """Pauses the run."""
+        self.num_pauses += 1
+        self._unpaused.clear()
+        self._changed.notify()
+
+    def resume(self) -> None:
+        """Ends the pause."""
+        self._unpaused.set()
+        self._changed.notify()
+
+    def request_stop(self, mode: StopMode) -> None:
+        """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause: to drain, a run must run."""
+        if self.stop is not StopMode.NOW:
+            self.stop = mode
+        self.resume()
+
+    def request_checkpoint(self) -> asyncio.Future[str]:
+        """Requests a checkpoint at the next step boundary."""
+        request: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.checkpoint_requests.append(request)
+        self._changed.notify()
+        return request
+
+    def request_evaluation(self) -> "asyncio.Future[EvaluationResult]":
+        """Requests an evaluation at the next step boundary."""
+        request: asyncio.Future[EvaluationResult] = asyncio.get_running_loop().create_future()
+        self.evaluation_requests.append(request)
+        self._changed.notify()
+        return request
+
+    def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
+        """Removes and returns the requests that the evaluation about to begin answers."""
+        taken, self.evaluation_requests = self.evaluation_requests, []
+        return taken
+
+    def refuse_requests(self, error: Exception) -> None:
+        """Fails every request that is still waiting."""
+        waiting: list[asyncio.Future[Any]] = [*self.checkpoint_requests, *self.evaluation_requests]
+        for request in waiting:
+            if not request.done():  # A request whose caller has gone is canceled, and so done.
+                request.set_exception(error)
+
+    async def unpaused(self) -> None:
+        """Returns when the run is not paused."""
+        await self._unpaused.wait()
+
+    async def wait_for_change(self) -> None:
+        """Returns at the next request."""
+        await self._changed.wait()
+
+    async def wait_for_change_or(self, work: "asyncio.Task[Any]") -> None:
+        """Returns at the next request, or when the work is done."""
+        # Take the event here, not inside the task: a request that arrives in between must not be missed.
+        changed = asyncio.create_task(self._changed.next.wait())
+        try:
+            await asyncio.wait([changed, work], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+        """Returns the result of the work; cancels it and returns None if the run is to stop now."""
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                if self.stop is StopMode.NOW:
+                    return None
+                await self.wait_for_change_or(task)
+            return task.result()
+        finally:
+            task.cancel()

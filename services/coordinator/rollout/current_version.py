@@ -1,0 +1,17 @@
+"""The version of the policy that a run has reached."""
+
+from dataclasses import dataclass
+
+from shoal.rollout import WeightVersion
+
+
+@dataclass
+class CurrentVersion:
+    """Holds the version of the learner's weights for all parts of a run; training and recovery set it."""
+
+    weights: WeightVersion
+
+    @property
+    def policy_version(self) -> int:
+        """Train steps that the learner's weights have seen."""
+        return self.weights.policy_version

@@ -1,0 +1,116 @@
+"""The result of an evaluation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from services.coordinator.rollout.filtering import CORRECT, is_correct
+from shoal.grpo.pass_at_k import pass_at_k
+from shoal.rollout import Completion, FinishReason, Prompt, Score, ScoreOutcome, WeightVersion
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """One question with its answers; without any when no generator finished in time."""
+
+    prompt: Prompt
+    completions: Sequence[Completion]
+    scores: Sequence[Score]
+
+    @property
+    def scored(self) -> list[Score]:
+        """The scores of the answers that could be judged."""
+        return [score for score in self.scores if score.outcome is ScoreOutcome.SCORED]
+
+    @property
+    def source(self) -> str:
+        """The data source that the question comes from."""
+        return self.prompt.prompt_id.rpartition(":")[0]
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The answers of one version of the policy to the held-out questions."""
+
+    version: WeightVersion
+    """The weights that sampled every token of the answers."""
+    answered: tuple[AnsweredQuestion, ...]
+    num_samples: int
+    """Answers requested for each question."""
+    sampling_s: float
+    """Seconds from the first question to the last token."""
+
+    @cached_property
+    def scored(self) -> list[Score]:
+        """The scores of all answers that could be judged."""
+        return [score for question in self.answered for score in question.scored]
+
+    @property
+    def correct_rate(self) -> float:
+        """Share of the scored answers that are correct; 0 without any."""
+        return _mean(is_correct(score) for score in self.scored)
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of the scored answers; 0 without any."""
+        return _mean(score.reward for score in self.scored)
+
+    @cached_property
+    def pass_at_k(self) -> dict[int, float]:
+        """Pass@k by k, see `shoal.grpo.pass_at_k`; answers that could not be scored do not count."""
+        return pass_at_k([[is_correct(score) for score in question.scored] for question in self.answered])
+
+    def metrics(self) -> dict[str, float]:
+        """Computes the metrics, by name; docs/metrics.md gives their meaning. Unmeasured ones are absent."""
+        num_requested = len(self.answered) * self.num_samples
+        metrics = {
+            "eval/num_prompts": float(len(self.answered)),
+            "eval/num_completions": float(num_requested),
+            "eval/unscored_rate": 1 - len(self.scored) / num_requested,
+            "time/evaluating": self.sampling_s,
+        }
+        completions = [completion for question in self.answered for completion in question.completions]
+        if completions:
+            lengths = [completion.num_tokens for completion in completions]
+            metrics |= {
+                "eval/sequence_lengths": fmean(lengths),
+                "eval/sequence_lengths_min": float(min(lengths)),
+                "eval/sequence_lengths_max": float(max(lengths)),
+                "eval/stop_token_rate": _mean(c.finish_reason is FinishReason.STOP for c in completions),
+                "eval/truncated_rate": _mean(c.finish_reason is FinishReason.LENGTH for c in completions),
+                "eval/actor_tokens_per_second": sum(lengths) / max(self.sampling_s, 1e-9),
+            }
+        if self.scored:
+            metrics["eval/scores"] = self.mean_reward
+            metrics["eval/verifiable_correct_rate"] = self.correct_rate
+            metrics |= {f"eval/pass_at_{k}": rate for k, rate in self.pass_at_k.items()}
+            metrics |= self._by_source()
+            metrics |= self._by_verifier()
+        return metrics
+
+    def _by_source(self) -> dict[str, float]:
+        metrics = {}
+        for source in sorted({question.source for question in self.answered}):
+            scores = [score for question in self.answered if question.source == source for score in question.scored]
+            if scores:
+                metrics[f"eval/source/{source}/scores"] = _mean(score.reward for score in scores)
+                metrics[f"eval/source/{source}/correct_rate"] = _mean(is_correct(score) for score in scores)
+        return metrics
+
+    def _by_verifier(self) -> dict[str, float]:
+        values: dict[str, list[float]] = {}
+        for score in self.scored:
+            for part in score.verifier_scores:
+                values.setdefault(part.verifier, []).append(part.value)
+        metrics = {}
+        for verifier, measured in sorted(values.items()):
+            metrics[f"eval/verifier/{verifier}/reward"] = fmean(measured)
+            metrics[f"eval/verifier/{verifier}/correct_rate"] = _mean(value >= CORRECT for value in measured)
+        return metrics
+
+
+def _mean(values: Iterable[float]) -> float:
+    """The mean; 0 of no values."""
+    listed = list(values)
+    return fmean(listed) if listed else 0.0

@@ -1,0 +1,115 @@
+"""Filtering of groups: rewards, drop rules, and the completions that are trained on.
+
+A group is judged once, when it settles; everything downstream reads the `JudgedGroup`.
+"""
+
+from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
+from shoal.config import RunConfig
+from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
+from shoal.rollout import FinishReason, Score, ScoreOutcome
+
+CORRECT = 1.0
+"""The smallest value by which a verifier calls a completion correct."""
+
+
+def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
+    """Judges a settled group. The verdict depends on the group and the configuration alone."""
+    rewards = _reward_group(config, group)
+    share = _correct_share(group)
+    unmasked = _unmasked_indices(config, group, rewards)
+    reason = group.drop_reason or _drop_reason(config, group, rewards, share, unmasked)
+    return JudgedGroup(
+        settled=group,
+        rewards=rewards,
+        max_reward=_max_reward(config, group),
+        correct_share=share,
+        drop_reason=reason,
+        trained_indices=() if reason else unmasked,
+    )
+
+
+def is_correct(score: Score) -> bool:
+    """Returns whether every verifier calls a scored completion correct."""
+    return all(part.value >= CORRECT for part in score.verifier_scores)
+
+
+def _drop_reason(
+    config: RunConfig, group: SettledGroup, rewards: RewardGroup, share: float | None, unmasked: tuple[int, ...]
+) -> DropReason | None:
+    """The first rule that drops a scored group; None when it is trained on."""
+    num_needed = 2 if config.advantage.baseline in WITHIN_GROUP else 1
+    num_scored = sum(reward is not None for reward in rewards.rewards)
+    greedy_is_missing = config.advantage.baseline == "greedy" and rewards.greedy_reward is None
+    if num_scored < num_needed or greedy_is_missing:
+        return DropReason.NOT_SCORED
+    steps_differ = len({reward.value for rewards in group.step_rewards for reward in rewards}) > 1
+    if not config.grpo.keep_zero_signal and not steps_differ and not has_signal(config.advantage, rewards):
+        return DropReason.NO_SIGNAL
+    low, high = config.grpo.difficulty_low, config.grpo.difficulty_high
+    if share is not None and low is not None and share <= low:
+        return DropReason.TOO_HARD
+    if share is not None and high is not None and share >= high:
+        return DropReason.TOO_EASY
+    return None if unmasked else DropReason.MASKED
+
+
+def _correct_share(group: SettledGroup) -> float | None:
+    scored = [score for score in group.scores if score.outcome is ScoreOutcome.SCORED]
+    return sum(map(is_correct, scored)) / len(scored) if scored else None
+
+
+def _max_reward(config: RunConfig, group: SettledGroup) -> float:
+    reward = config.reward
+    paid = reward.verification_reward * sum(truth.weight for truth in group.prompt.ground_truths) * CORRECT
+    if not reward.apply_verifiable_reward:
+        paid = 0.0
+    is_added = reward.format.mode == "add" or not reward.apply_verifiable_reward
+    return paid + (reward.format.value if reward.format.kind != "none" and is_added else 0.0)
+
+
+def _reward_group(config: RunConfig, group: SettledGroup) -> RewardGroup:
+    """The rewards of a group, by completion.
+
+    A completion without a reward has None, never 0: a failed verifier gives no verdict. With
+    `advantage.partial_rewards` the verifiers that scored make up its reward.
+    """
+    weights = tuple(truth.weight for truth in group.prompt.ground_truths)
+    parts = tuple(
+        tuple(part.value if part.outcome is ScoreOutcome.SCORED else None for part in score.verifier_scores)
+        for score in group.scores
+    )
+    partial = config.advantage.partial_rewards
+    return RewardGroup(
+        rewards=tuple(_reward(score, weights, partial=partial) for score in group.scores),
+        parts=parts if config.advantage.per_verifier else (),
+        part_weights=weights if config.advantage.per_verifier else (),
+        num_tokens=tuple(completion.num_tokens for completion in group.completions),
+        greedy_reward=_reward(group.greedy_score, weights, partial=partial) if group.greedy_score else None,
+    )
+
+
+def _reward(score: Score, weights: tuple[float, ...], *, partial: bool) -> float | None:
+    if score.outcome is ScoreOutcome.SCORED:
+        return score.reward
+    if not partial:
+        return None
+    return weighted_sum(
+        [part.value if part.outcome is ScoreOutcome.SCORED else None for part in score.verifier_scores], weights
+    )
+
+
+def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGroup) -> tuple[int, ...]:
+    """Indices of the completions that have a reward and that no mask hides."""
+    return tuple(
+        index
+        for index, (reward, completion, score) in enumerate(
+            zip(rewards.rewards, group.completions, group.scores, strict=True)
+        )
+        if reward is not None
+        and not (config.grpo.mask_truncated_completions and completion.finish_reason is FinishReason.LENGTH)
+        and not (
+            config.grpo.max_wrong_completion_tokens is not None
+            and completion.num_tokens >= config.grpo.max_wrong_completion_tokens
+            and not is_correct(score)
+        )
+    )

@@ -1,0 +1,83 @@
+"""The groups of a run between sampling and training: settled, then judged."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from services.coordinator.rollout.token_reward import TokenReward
+from shoal.grpo.advantage import RewardGroup
+from shoal.rollout import Completion, Prompt, Score
+
+
+class DropReason(StrEnum):
+    """Why a group is not trained on, as ledger, events and metrics name it."""
+
+    TIMEOUT = "timeout"
+    """It ran into `coordinator.sampling_timeout_s` twice."""
+    REFUSED = "refused"
+    """A worker refused the prompt as invalid."""
+    NOT_SCORED = "not_scored"
+    """Too few completions have a reward, or the greedy baseline has none."""
+    NO_SIGNAL = "no_signal"
+    """Training on it would change nothing: for most baselines, all rewards are equal."""
+    TOO_HARD = "too_hard"
+    """Its share of correct completions is at most `grpo.difficulty_low`."""
+    TOO_EASY = "too_easy"
+    """Its share of correct completions is at least `grpo.difficulty_high`."""
+    MASKED = "masked"
+    """Masks hide every completion that has a reward."""
+    SKIPPED_STEP = "skipped_step"
+    """Its train step was not applied: no group was left, filters rejected every token, or a number was not finite."""
+
+
+@dataclass(frozen=True)
+class SettledGroup:
+    """A group that is scored, or dropped before it was."""
+
+    order_number: int
+    group_id: str
+    prompt: Prompt
+    traceparent: str
+    completions: tuple[Completion, ...] = ()
+    scores: tuple[Score, ...] = ()
+    greedy_score: Score | None = None
+    """The score of the prompt's greedy completion, where `advantage.baseline` asks for one."""
+    step_rewards: tuple[tuple[TokenReward, ...], ...] = ()
+    """The rewards of each completion's steps, where `advantage.step_rewards` asks for them."""
+    drop_reason: DropReason | None = None
+    """TIMEOUT or REFUSED for a group that was dropped while it was sampled or scored."""
+    position: int = 0
+    """Index of the prompt in the data's endless order."""
+
+
+@dataclass(frozen=True)
+class JudgedGroup:
+    """A settled group with everything that its scores decide; see `services.coordinator.rollout.filtering`."""
+
+    settled: SettledGroup
+    rewards: RewardGroup
+    max_reward: float
+    """The reward of a completion that every verifier calls correct and whose format is right, before length terms."""
+    correct_share: float | None
+    """The share of correct completions among the scored ones; None without a scored one."""
+    drop_reason: DropReason | None
+    """None for a group that is trained on."""
+    trained_indices: tuple[int, ...]
+    """Indices of the completions that are trained on; empty for a dropped group."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the group is trained on."""
+        return self.drop_reason is None
+
+    @property
+    def order_number(self) -> int:
+        """The group's number in the order of issue."""
+        return self.settled.order_number
+
+
+def counted_tokens(completion: Completion) -> npt.NDArray[np.bool_]:
+    """Returns [T]: True where a token counts in the loss."""
+    return np.ones(completion.num_tokens, dtype=bool) if completion.loss_mask is None else completion.loss_mask

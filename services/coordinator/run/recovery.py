@@ -1,0 +1,40 @@
+"""Recovery: takes ledger and learner to where an attempt begins."""
+
+import asyncio
+
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.run.checkpoints import Checkpoints, set_aside
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.errors import FailedPrecondition
+from shoal.rollout import WeightVersion
+
+
+async def recover(
+    record: RunRecord, version: CurrentVersion, checkpoints: Checkpoints, ledger: Ledger, learner: LearnerClient
+) -> tuple[Progress, str]:
+    """Opens the ledger; on a resume, first restores ledger and learner from the last checkpoint.
+
+    Sets `version` to the learner's. Returns the progress of the run, and the name of the checkpoint, which is empty
+    without one. Raises `FailedPrecondition` when the learner's version is not the ledger's.
+    """
+    attempt, checkpoint_id = record.attempt, ""
+    if attempt == 0:
+        version.weights = await learner.version()
+    elif committed := checkpoints.committed():
+        checkpoint_id = committed[-1]
+        manifest = checkpoints.load_manifest(checkpoint_id)
+        await asyncio.to_thread(checkpoints.restore_ledger, manifest, ledger.path, attempt)
+        version.weights = await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
+    else:
+        await asyncio.to_thread(set_aside, ledger.path, attempt)
+        version.weights = await learner.load_checkpoint("", (), attempt)
+    progress = await ledger.open()
+    if version.weights != WeightVersion(attempt, progress.policy_version):
+        raise FailedPrecondition(
+            f"the learner is at version {version.weights}, the ledger at {attempt}.{progress.policy_version}: restart"
+            " the learner and resume the run"
+        )
+    return progress, checkpoint_id

@@ -1,0 +1,186 @@
+"""The runs of a data folder; at most one of them is active."""
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from services.coordinator.rollout.controls import StopMode
+from services.coordinator.run.active_run import ActiveRun
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.preflight import PreparedInputs, preflight
+from services.coordinator.store.events import Event, EventLog, read_events
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.rows import RecordedGroup
+from services.coordinator.store.run_record import RunLock, RunRecord, RunState, new_run_id
+from services.coordinator.workers.registry import WorkerRegistry
+from shoal.config import RunConfig
+from shoal.config.run import RUN_NAME
+from shoal.error_reasons import ErrorReason
+from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
+from shoal.wire import invalid
+
+
+class Runs:
+    """Starts runs, finds them, and gives access to the active one."""
+
+    def __init__(self, data_dir: Path, registry: WorkerRegistry) -> None:
+        self._data_dir = data_dir
+        self._registry = registry
+        self._active: ActiveRun | None = None
+        self._driving: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    def close_abandoned(self) -> None:
+        """Marks runs as failed that an earlier coordinator left unfinished."""
+        for record in self.all():
+            if record.state.has_ended:
+                continue
+            # A locked run belongs to another coordinator that shares the data folder. A run whose folder cannot be
+            # written does not belong to this coordinator either.
+            with contextlib.suppress(FailedPrecondition, OSError):
+                lock = RunLock(record.folder)
+                record.state = RunState.FAILED
+                record.message = (
+                    f"the coordinator ended at step {record.policy_version}; resume with: "
+                    f"shoal train --resume {record.run_id}"
+                )
+                record.save()
+                lock.release()
+
+    async def start(self, config: RunConfig, run_id: str) -> RunRecord:
+        """Starts a new run, after checking data and model, so that bad input is refused here."""
+        run_id = run_id or new_run_id(config.run.name)
+        if not RUN_NAME.fullmatch(run_id):
+            raise invalid("run_id", f"use 1 to 63 characters of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
+        async with self._only_one():
+            folder = self._data_dir / run_id
+            if (folder / "run.json").exists():
+                raise AlreadyExists(
+                    f"run {run_id} exists in {self._data_dir}; resume it, or choose another name",
+                    reason=ErrorReason.RUN_EXISTS,
+                )
+            inputs = await asyncio.to_thread(preflight, config)
+            record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
+            return self._begin(record, config, inputs)
+
+    async def resume(self, run_id: str) -> RunRecord:
+        """Resumes a run that has ended, from its last checkpoint."""
+        async with self._only_one():
+            record = self._load(run_id)
+            config = record.load_config()
+            checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
+            await asyncio.to_thread(checkpoints.check_readable)
+            inputs = await asyncio.to_thread(preflight, config)
+            record.attempt += 1
+            record.state, record.message = RunState.STARTING, ""
+            return self._begin(record, config, inputs)
+
+    def _begin(self, record: RunRecord, config: RunConfig, inputs: PreparedInputs) -> RunRecord:
+        try:
+            record.folder.mkdir(parents=True, exist_ok=True)
+            lock = RunLock(record.folder)
+            record.save_config(config)
+            record.save()
+            events = EventLog(record.folder / "events.jsonl")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise ResourceExhausted(f"the disk is full: {record.folder}", reason=ErrorReason.DISK_FULL) from error
+            raise FailedPrecondition(
+                f"the run's folder cannot be written: {error}", reason=ErrorReason.FOLDER
+            ) from error
+        self._active = ActiveRun(record, config, inputs, self._registry, events)
+        self._driving = asyncio.create_task(self._active.drive())
+        self._driving.add_done_callback(lambda _: lock.release())
+        return record
+
+    @contextlib.asynccontextmanager
+    async def _only_one(self) -> AsyncIterator[None]:
+        """Raises `FailedPrecondition` while a run is active or being started."""
+        if self._starting.locked() or (self._driving is not None and not self._driving.done()):
+            name = self._active.record.run_id if self._active else "another one"
+            raise FailedPrecondition(f"a run is active: {name}; stop it first", reason=ErrorReason.RUN_ACTIVE)
+        async with self._starting:
+            yield
+
+    def active(self, run_id: str) -> ActiveRun:
+        """Returns the active run; `run_id` is its name or empty. Raises for a run that has ended or does not exist."""
+        if self._active is not None and not self._active.record.state.has_ended:
+            if run_id in ("", self._active.record.run_id):
+                return self._active
+        elif not run_id:
+            raise NotFound("no run is active", reason=ErrorReason.NO_ACTIVE_RUN)
+        record = self.find(run_id)
+        raise FailedPrecondition(f"run {record.run_id} has ended: {record.message}", reason=ErrorReason.RUN_ENDED)
+
+    def find(self, run_id: str) -> RunRecord:
+        """Returns a run by name; an empty name means the active run, or else the newest."""
+        if self._active is not None and run_id in ("", self._active.record.run_id):
+            return self._active.record
+        if run_id:
+            return self._load(run_id)
+        runs = self.all()
+        if not runs:
+            raise NotFound(f"there is no run in {self._data_dir}", reason=ErrorReason.NO_RUN)
+        return runs[0]
+
+    def _load(self, run_id: str) -> RunRecord:
+        if RUN_NAME.fullmatch(run_id):
+            with contextlib.suppress(OSError, ValueError):
+                return RunRecord.load(self._data_dir / run_id)
+        raise NotFound(f"there is no run {run_id!r} in {self._data_dir}", reason=ErrorReason.NO_RUN)
+
+    def all(self) -> list[RunRecord]:
+        """Returns all runs, newest first."""
+        records = []
+        for path in self._data_dir.glob("*/run.json"):
+            with contextlib.suppress(OSError, ValueError):
+                records.append(RunRecord.load(path.parent))
+        return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
+
+    async def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[Event]:
+        """Yields the events of a run after one, until the run ends."""
+        record = self.find(run_id)
+        if self._active is not None and self._active.record.run_id == record.run_id:
+            log = self._active.events
+        else:
+            log = await asyncio.to_thread(read_events, record.folder / "events.jsonl")
+        async for event in log.watch(after_sequence):
+            yield event
+
+    async def num_groups(self, run_id: str) -> dict[str, int]:
+        """Returns the number of groups by state; nothing for a ledger of another version of Shoal."""
+        try:
+            async with self._ledger(run_id) as ledger:
+                return await ledger.num_groups() if ledger else {}
+        except FailedPrecondition as error:
+            if error.reason != ErrorReason.LEDGER_VERSION:
+                raise
+            return {}
+
+    async def rollouts(self, run_id: str, first_order_number: int, limit: int) -> list[RecordedGroup]:
+        """Returns up to `limit` groups in the order of issue, from an order number on."""
+        async with self._ledger(run_id) as ledger:
+            return await ledger.page(first_order_number, limit) if ledger else []
+
+    @contextlib.asynccontextmanager
+    async def _ledger(self, run_id: str) -> AsyncIterator[Ledger | None]:
+        """Opens another connection to the ledger, so that readers do not delay the run; None before one exists."""
+        path = self.find(run_id).folder / "ledger.sqlite"
+        if not path.exists():
+            yield None
+            return
+        ledger = Ledger(path, attempt=0)
+        try:
+            await ledger.open()
+            yield ledger
+        finally:
+            await ledger.close()
+
+    async def close(self, grace_s: float) -> None:
+        """Stops the active run with a checkpoint; waits for it for at most `grace_s` seconds."""
+        if self._active is None or self._driving is None or self._driving.done():
+            return
+        await self._active.commands.stop(StopMode.NOW)
+        await asyncio.wait([self._driving], timeout=grace_s)

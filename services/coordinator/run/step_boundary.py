@@ -1,0 +1,63 @@
+"""The boundary between two train steps, where ledger and learner agree."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.errors import ShoalError
+
+
+@dataclass(frozen=True)
+class StepBoundary:
+    """Waits while the run is paused, and writes checkpoints."""
+
+    controls: RunControls
+    record: RunRecord
+    version: CurrentVersion
+    checkpoints: Checkpoints
+    learner: LearnerClient
+    ledger: Ledger
+    report: Report
+
+    async def wait_while_paused(self) -> bool:
+        """Returns True once the run is not paused, and False when it must stop now.
+
+        Answers requests for checkpoints meanwhile.
+        """
+        while True:
+            while requests := self.controls.checkpoint_requests:
+                await self._answer(requests[0])
+                del requests[0]  # Not before: if the run ends meanwhile, the request is refused with its error.
+            if self.controls.stop is StopMode.NOW:
+                return False
+            if not self.controls.is_paused:
+                return True
+            await self.controls.wait_for_change()
+
+    async def save_checkpoint(self) -> str:
+        """Writes and reports a checkpoint, unless the last one is of this step; returns its name."""
+        began = time.monotonic()
+        checkpoint_id = await self.checkpoints.save(
+            self.learner, self.ledger, attempt=self.record.attempt, policy_version=self.version.policy_version
+        )
+        if checkpoint_id == self.record.last_checkpoint_id:
+            return checkpoint_id
+        self.report.checkpoint(checkpoint_id, self.version.policy_version, time.monotonic() - began)
+        return checkpoint_id
+
+    async def _answer(self, request: "asyncio.Future[str]") -> None:
+        try:
+            checkpoint_id = await self.save_checkpoint()
+        except ShoalError as error:
+            if not request.cancelled():
+                request.set_exception(error)
+        else:
+            if not request.cancelled():
+                request.set_result(checkpoint_id)

@@ -1,0 +1,141 @@
+"""Train steps: plan, train, write to the ledger, publish, report."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.reporting.spans import publish_spans
+from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer
+from services.coordinator.rollout.buffer import PacingBuffer
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.groups import DropReason, JudgedGroup
+from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
+from services.coordinator.store.rows import TrainedGroup
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.training.reward_kl import RewardKl, RewardKlController
+from services.coordinator.training.step_plan import StepPlan, plan_step
+from services.coordinator.workers.learner_client import LearnerClient
+from services.coordinator.workers.publisher import Publisher
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+from shoal.grpo.moments import Moments
+
+
+@dataclass(kw_only=True)
+class TrainSteps:
+    """Takes the train steps of a run, one after the other, and keeps its progress."""
+
+    config: RunConfig
+    record: RunRecord
+    version: CurrentVersion
+    progress: Progress
+    buffer: PacingBuffer[JudgedGroup]
+    prompt_order: PromptOrder
+    ledger: Ledger
+    learner: LearnerClient
+    publisher: Publisher
+    reward_kl: RewardKlController
+    commands: RunCommands
+    boundary: StepBoundary
+    metrics: StepMetrics
+    report: Report
+    learner_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Taken by a step and by a catch-up: in the middle of a step, the learner would broadcast weights that are newer
+    than their version."""
+    num_skipped: int = 0
+    """Steps in a row that were not applied."""
+
+    async def take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> bool:
+        """Takes one step over groups, and publishes its weights; returns whether it was applied.
+
+        Raises `FailedPrecondition` when `grpo.max_skipped_steps` in a row were not.
+        """
+        plan, kl = await self._plan(groups)
+        skip_reason, learner_metrics = await self._train(plan)
+        if skip_reason:
+            await self._skip(groups, skip_reason, plan.moments)
+            return False
+        self.num_skipped = 0
+        timer.trained()
+        trainer_metrics = self.reward_kl.adapt(kl) | learner_metrics
+        await self._write(groups, plan.trained, plan.dropped, plan.moments)
+        self.record.policy_version = self.version.policy_version
+        publish = None
+        if await self.boundary.wait_while_paused():  # A run that stops needs no publish, but its step is reported.
+            publish = await self.publisher.publish(self.version.weights)
+            await self.commands.stay_paused()
+        timer.published()
+        publish_spans(plan.batch.groups, self.version.policy_version, timer.published_s)
+        await self.buffer.release()
+        timer.finished()
+        finished = FinishedStep(
+            groups=groups,
+            plan=plan,
+            trainer=trainer_metrics,
+            publish=publish,
+            timer=timer,
+            num_episodes=self.progress.num_episodes,
+            num_excluded_prompts=self.prompt_order.num_excluded,
+        )
+        self.report.step(self.version.policy_version, self.metrics.of(finished))
+        return True
+
+    async def _plan(self, groups: Sequence[JudgedGroup]) -> tuple[StepPlan, RewardKl]:
+        step_id = f"{self.version.weights.attempt}/{self.buffer.next_to_take}"
+        async with self.learner_lock:
+            kl = await self.reward_kl.measure(groups)
+        plan = await asyncio.to_thread(
+            plan_step, self.config, groups, self.version.weights, step_id, kl, self.progress.reward_moments
+        )
+        return plan, kl
+
+    async def _train(self, plan: StepPlan) -> tuple[str, dict[str, float]]:
+        """Trains the learner; returns why the step was not applied, empty if it was, and the learner's metrics."""
+        if not plan.batch.groups:
+            return plan.empty_reason, {}
+        sleeps = self.config.generator.sleep_while_training
+        async with self.learner_lock:
+            if sleeps:
+                await self.publisher.sleep()
+            result = await self.learner.train_step(plan.batch)
+            self.version.weights = result.version
+        if result.skip_reason and sleeps:
+            await self.publisher.wake()  # After a step that was applied, the publish wakes the generators.
+        return result.skip_reason, dict(result.metrics)
+
+    async def _skip(self, groups: Sequence[JudgedGroup], reason: str, moments: Moments) -> None:
+        """Drops the groups of a step that was not applied. The version stays."""
+        self.num_skipped += 1
+        dropped = [(group.order_number, DropReason.SKIPPED_STEP) for group in groups if not group.settled.drop_reason]
+        await self._write(groups, (), dropped, moments)
+        await self.buffer.release()
+        self.report.skipped_step(self.version.policy_version, reason)
+        if self.num_skipped >= self.config.grpo.max_skipped_steps:
+            raise FailedPrecondition(
+                f"{self.num_skipped} steps in a row were skipped (grpo.max_skipped_steps): {reason}",
+                reason=ErrorReason.STEPS_SKIPPED,
+            )
+
+    async def _write(
+        self,
+        groups: Sequence[JudgedGroup],
+        trained: Sequence[TrainedGroup],
+        dropped: Sequence[tuple[int, DropReason]],
+        moments: Moments,
+    ) -> None:
+        """Writes the end of a step to the ledger."""
+        self.progress = Progress(
+            policy_version=self.version.policy_version,
+            next_order_number=self.buffer.next_to_take,
+            num_episodes=self.progress.num_episodes + sum(len(group.settled.completions) for group in groups),
+            kl_coef=self.reward_kl.coef,
+            reward_moments=moments,
+        )
+        excluded = self.prompt_order.exclude_learned(groups)
+        await self.ledger.step_done(self.progress, trained=trained, dropped=dropped, excluded=excluded)

@@ -1,0 +1,144 @@
+"""The record of a run, active or not: `run.json`, `config.json` and the lock in its folder."""
+
+import fcntl
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.coordinator.store.atomic_write import write_atomically
+from shoal.config import RunConfig, dump_config, parse_config
+from shoal.config.load import config_struct
+from shoal.config.run import MAX_RUN_NAME_CHARS
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss, FailedPrecondition
+from shoal.v1 import coordinator_pb2
+
+
+class RunLock:
+    """Marks a run as driven by a coordinator. The kernel releases the lock when the process ends, however it ends.
+
+    Several coordinators may share a data folder, each with its own run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the lock of a run's folder. Raises `FailedPrecondition` when another coordinator drives the run."""
+        self._file = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise FailedPrecondition(
+                f"run {folder.name} is driven by another coordinator; stop it there", reason=ErrorReason.RUN_ACTIVE
+            ) from None
+
+    def release(self) -> None:
+        """Releases the run for other coordinators."""
+        self._file.close()
+
+
+def new_run_id(name: str) -> str:
+    """Makes a run id of a `run.name` and the time, cut to the longest id that is allowed."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{name[: MAX_RUN_NAME_CHARS - 1 - len(stamp)]}-{stamp}"
+
+
+class RunState(StrEnum):
+    """The state of a run."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPING = "STOPPING"
+    FINISHED = "FINISHED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is over, with success or without."""
+        return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+@dataclass
+class RunRecord:
+    """A run as its folder describes it."""
+
+    run_id: str
+    folder: Path
+    state: RunState = RunState.STARTING
+    message: str = ""
+    attempt: int = 0
+    policy_version: int = 0
+    num_steps: int = 0
+    create_time_s: float = field(default_factory=time.time)
+    last_checkpoint_id: str = ""
+    weight_epoch: int = 0
+    """The last epoch that a broadcast group of this run was named by."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The metrics of the last step."""
+
+    def save(self) -> None:
+        """Writes `run.json`, from which a later coordinator loads the run."""
+        values = asdict(self)
+        del values["folder"]
+        write_atomically(self.folder / "run.json", json.dumps(values, indent=2) + "\n")
+
+    def next_weight_epoch(self) -> int:
+        """Returns an epoch that no broadcast group of this run has had.
+
+        Saves it first, since workers may outlive a coordinator.
+        """
+        self.weight_epoch += 1
+        self.save()
+        return self.weight_epoch
+
+    @classmethod
+    def load(cls, folder: Path) -> "RunRecord":
+        """Reads `run.json`. Raises OSError or ValueError when it cannot be read."""
+        values: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        try:
+            values["state"] = RunState(values["state"])
+            return cls(folder=folder, **values)
+        except (KeyError, TypeError) as error:  # Truncated, edited by hand, or of another version.
+            raise ValueError(f"{folder / 'run.json'} does not describe a run: {error}") from None
+
+    def save_config(self, config: RunConfig) -> None:
+        """Writes the resolved configuration to `config.json`."""
+        write_atomically(self.folder / "config.json", json.dumps(dump_config(config), indent=2) + "\n")
+
+    def load_config(self) -> RunConfig:
+        """Reads the configuration that the run was started with. Raises `DataLoss` when it cannot be read."""
+        path = self.folder / "config.json"
+        try:
+            return parse_config(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataLoss(
+                f"run {self.run_id} has lost its configuration: {path} cannot be read: {why}; restore it, or start a "
+                "new run"
+            ) from None
+
+    def to_wire(self, num_groups: Mapping[str, int], config: RunConfig | None) -> coordinator_pb2.Run:
+        """Returns the run as a message; `config` may be left out."""
+        create_time = Timestamp()
+        create_time.FromNanoseconds(int(self.create_time_s * 1e9))
+        return coordinator_pb2.Run(
+            run_id=self.run_id,
+            state=coordinator_pb2.RunState.Value(f"RUN_STATE_{self.state.value}"),
+            message=self.message,
+            attempt=self.attempt,
+            policy_version=self.policy_version,
+            num_steps=self.num_steps,
+            create_time=create_time,
+            path=str(self.folder),
+            last_checkpoint_id=self.last_checkpoint_id,
+            num_groups=dict(num_groups),
+            metrics=self.metrics,
+            config=config_struct(config) if config else None,
+        )

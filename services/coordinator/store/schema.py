@@ -1,0 +1,99 @@
+"""The tables of the ledger, and their version."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+SCHEMA_VERSION = 1
+"""Raised with every change of the tables, or of a column's contents that earlier code cannot read.
+
+Stored in the file as SQLite's `user_version`; 0 in files from before there was a version.
+"""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS groups (
+    order_number INTEGER PRIMARY KEY,
+    group_id TEXT NOT NULL UNIQUE,
+    prompt_id TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    prompt_text TEXT NOT NULL,
+    trace_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    num_issues INTEGER NOT NULL,
+    drop_reason TEXT NOT NULL DEFAULT '',
+    train_step INTEGER NOT NULL DEFAULT 0,
+    staleness INTEGER,
+    greedy_reward REAL
+);
+CREATE TABLE IF NOT EXISTS completions (
+    order_number INTEGER NOT NULL REFERENCES groups,
+    sample_index INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    finish_reason TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    version_spans TEXT NOT NULL,
+    token_ids BLOB,
+    behavior_logprobs BLOB,
+    outcome TEXT,
+    reward REAL,
+    verifier_scores TEXT,
+    reward_parts TEXT,
+    advantage REAL,
+    token_advantages BLOB,
+    weight REAL,
+    PRIMARY KEY (order_number, sample_index)
+);
+CREATE TABLE IF NOT EXISTS transitions (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    order_number INTEGER NOT NULL REFERENCES groups,
+    state TEXT NOT NULL,
+    time_s REAL NOT NULL,
+    attempt INTEGER NOT NULL,
+    policy_version INTEGER NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS progress (
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
+    policy_version INTEGER NOT NULL,
+    next_order_number INTEGER NOT NULL,
+    num_episodes INTEGER NOT NULL,
+    kl_coef REAL,
+    reward_count INTEGER NOT NULL,
+    reward_mean REAL NOT NULL,
+    reward_squares REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS excluded_prompts (
+    prompt_id TEXT PRIMARY KEY,
+    order_number INTEGER NOT NULL REFERENCES groups
+);
+"""
+
+
+def create_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Creates the tables in a new file. Raises `FailedPrecondition` for a file of another version."""
+    if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    _check(connection, path)
+
+
+def check_version(path: Path) -> None:
+    """Raises `FailedPrecondition` for a ledger of another version."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        _check(connection, path)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != SCHEMA_VERSION:
+        age = "an older" if version < SCHEMA_VERSION else "a newer"
+        raise FailedPrecondition(
+            f"the ledger {path} has version {version} of its tables, and this Shoal reads version {SCHEMA_VERSION}: "
+            f"{age} Shoal wrote it. Resume the run with that one, or start a new run, from this one's model if it was "
+            "exported",
+            reason=ErrorReason.LEDGER_VERSION,
+            metadata={"found": str(version), "known": str(SCHEMA_VERSION)},
+        )

@@ -1,0 +1,102 @@
+"""The KL divergence from the reference policy, where it is part of the reward."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config import RunConfig
+from shoal.grpo.kl import adapted_coef, kl_sums, reward_kl
+from shoal.rollout import Completion, Float32Array
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RewardKl:
+    """The KL divergence of one step's completions from the reference, to be subtracted from their rewards."""
+
+    coef: float = 0.0
+    kl_T: Mapping[tuple[int, int], Float64Array] = field(default_factory=dict)
+    """[T] an estimate for each token, by the group's order number and the sample's index; 0 where the token does not
+    count in the loss."""
+    mean: float = 0.0
+    """The mean over the completions of the mean over their counted tokens."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The KL estimates to report, by metric name."""
+
+    def penalty(self, order_number: int, completion: Completion) -> Float64Array:
+        """Returns [T]: what the KL subtracts from the reward of each token."""
+        kl_T = self.kl_T.get((order_number, completion.sample_index))
+        return np.zeros(completion.num_tokens) if kl_T is None else self.coef * kl_T
+
+
+class RewardKlController:
+    """Measures the KL divergence from the reference, and adapts its coefficient after each step.
+
+    The policy's log-probabilities are those that the engine reported: the distribution that the tokens were drawn
+    from.
+    """
+
+    def __init__(self, config: RunConfig, learner: LearnerClient) -> None:
+        self._config = config
+        self._learner = learner
+        self.coef = config.kl.coef
+        """The coefficient of the next step."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether rewards depend on the reference at all."""
+        return self._config.kl.place == "reward" and self._config.kl.coef > 0
+
+    async def measure(self, groups: Sequence[JudgedGroup]) -> RewardKl:
+        """Measures the KL of all completions in the groups that are trained on."""
+        if not self.is_enabled:
+            return RewardKl()
+        pairs = [
+            (group.settled, completion)
+            for group in groups
+            if group.is_trained
+            for completion in group.settled.completions
+        ]
+        logprobs = await self._learner.reference_logprobs(
+            [np.concatenate([group.prompt.token_ids, completion.token_ids]) for group, completion in pairs],
+            self._config.sampling.temperature,
+        )
+        # The log-probabilities of the prompt come first.
+        reference = [values[len(values) - c.num_tokens :] for (_, c), values in zip(pairs, logprobs, strict=True)]
+        behavior = [completion.behavior_logprobs for _, completion in pairs]
+        masks = [counted_tokens(completion) for _, completion in pairs]
+        estimates = [
+            reward_kl(self._config.kl, behavior_T, reference_T) * mask
+            for behavior_T, reference_T, mask in zip(behavior, reference, masks, strict=True)
+        ]
+        keys = [(group.order_number, completion.sample_index) for group, completion in pairs]
+        means = [float(kl_T.sum()) / max(1, int(mask.sum())) for kl_T, mask in zip(estimates, masks, strict=True)]
+        counted = [(b_T[mask], r_T[mask]) for b_T, r_T, mask in zip(behavior, reference, masks, strict=True)]
+        return RewardKl(
+            self.coef,
+            dict(zip(keys, estimates, strict=True)),
+            statistics.fmean(means or [0.0]),
+            _estimator_metrics(counted),
+        )
+
+    def adapt(self, kl: RewardKl) -> dict[str, float]:
+        """Moves the coefficient toward `kl.target`; returns the metrics of the step's KL."""
+        if not kl.kl_T:
+            return {}
+        mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())
+        self.coef = adapted_coef(self._config.kl, kl.coef, kl.mean, len(kl.kl_T))
+        return {**kl.metrics, "objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}
+
+
+def _estimator_metrics(pairs: Sequence[tuple[Float32Array, Float32Array]]) -> dict[str, float]:
+    """The estimators that a learner with KL in its loss reports, from [T] behavior and reference log-probabilities."""
+    if not pairs:
+        return {}
+    means = np.mean([kl_sums(behavior_T, reference_T) for behavior_T, reference_T in pairs], axis=0)
+    return dict(zip(("objective/kl", "objective/kl2", "objective/kl3"), map(float, means), strict=True))

@@ -1,0 +1,202 @@
+"""Plans of train steps: which completions are trained on, with which advantages and weights."""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from services.coordinator.rollout.groups import DropReason, JudgedGroup, counted_tokens
+from services.coordinator.store.rows import TrainedGroup
+from services.coordinator.training.reward_kl import Float64Array, RewardKl
+from shoal.config import RunConfig
+from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages, seen_rewards
+from shoal.grpo.moments import Moments
+from shoal.grpo.staleness import staleness
+from shoal.grpo.token_advantage import token_advantages, uniform_advantages
+from shoal.grpo.weighting import difficulty_weights, length_weights
+from shoal.rollout import Completion, Rollout, TrainBatch, TrainGroup, WeightVersion
+
+_NO_REWARDS = Moments()
+
+Samples = Sequence[tuple[JudgedGroup, int]]
+"""The completions that are trained on: a group, and an index into its completions."""
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The groups of one step, sorted into those that are trained on and those that are not."""
+
+    batch: TrainBatch
+    trained: tuple[TrainedGroup, ...]
+    dropped: tuple[tuple[int, DropReason], ...]
+    """Order number and reason of each group that is not trained on, without those dropped before they were scored."""
+    moments: Moments = _NO_REWARDS
+    """The moments of all rewards that the run has compared, those of this step included."""
+
+    @property
+    def empty_reason(self) -> str:
+        """Why no group is trained on. Example: "no group is trained on: 3 no_signal, 1 not_scored"."""
+        reasons = Counter(reason for _, reason in self.dropped)
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        return f"no group is trained on: {counts or 'all were dropped before'}"
+
+
+def plan_step(
+    config: RunConfig,
+    groups: Sequence[JudgedGroup],
+    version: WeightVersion,
+    train_step_id: str,
+    kl: RewardKl | None = None,
+    moments: Moments = _NO_REWARDS,
+) -> StepPlan:
+    """Plans one train step: advantages, weights, selected groups.
+
+    Statistics of raw rewards over the batch ("batch_mean", "batch_std", "nonzero_share") are over every scored
+    completion of the step; `batch_normalize` is over the groups that are trained on; whitening is over the tokens
+    that are trained on. `moments` are those of all rewards before this step.
+    """
+    kl = kl or RewardKl()
+    compared = [group for group in groups if not group.settled.drop_reason]
+    rewards = _compared_rewards(config, compared, kl)
+    moments = seen_rewards(config.advantage, rewards, moments)
+    advantages = completion_advantages(config.advantage, rewards, moments)
+    by_group = {group.order_number: values for group, values in zip(compared, advantages, strict=True)}
+    selected = [group for group in groups if group.is_trained]
+    if config.advantage.batch_normalize:
+        by_group |= _batch_normalized(config, selected, by_group)
+    rollouts = _rollouts(config, selected, by_group, kl)
+    train_groups, trained = [], []
+    for group in selected:
+        settled, chosen = group.settled, tuple(rollouts[group.order_number])
+        age = staleness(version, (rollout.completion.oldest_version for rollout in chosen))
+        train_groups.append(TrainGroup(settled.group_id, settled.prompt.token_ids, chosen, settled.traceparent))
+        trained.append(TrainedGroup(group.order_number, age, chosen))
+    batch = TrainBatch(train_step_id, version, config.sampling.temperature, tuple(train_groups))
+    dropped = tuple((group.order_number, group.drop_reason) for group in compared if group.drop_reason)
+    return StepPlan(batch, tuple(trained), dropped, moments)
+
+
+def _compared_rewards(config: RunConfig, groups: Sequence[JudgedGroup], kl: RewardKl) -> list[RewardGroup]:
+    """The rewards of each group's completions, less the KL of whole completions."""
+    if config.kl.reward_level == "completion":
+        return [_penalized(group, kl) for group in groups]
+    return [group.rewards for group in groups]
+
+
+def _penalized(group: JudgedGroup, kl: RewardKl) -> RewardGroup:
+    """`reward - coef x sum of KL` for each completion."""
+    rewards = tuple(
+        None if reward is None else reward - float(kl.penalty(group.order_number, completion).sum())
+        for reward, completion in zip(group.rewards.rewards, group.settled.completions, strict=True)
+    )
+    return replace(group.rewards, rewards=rewards)
+
+
+def _batch_normalized(
+    config: RunConfig, groups: Sequence[JudgedGroup], by_group: Mapping[int, Sequence[float | None]]
+) -> dict[int, list[float | None]]:
+    present = [[value for value in by_group[group.order_number] if value is not None] for group in groups]
+    result = {}
+    for group, values in zip(groups, batch_normalized(config.advantage, present), strict=True):
+        remaining = iter(values)
+        result[group.order_number] = [
+            None if value is None else next(remaining) for value in by_group[group.order_number]
+        ]
+    return result
+
+
+def _rollouts(
+    config: RunConfig,
+    groups: Sequence[JudgedGroup],
+    by_group: Mapping[int, Sequence[float | None]],
+    kl: RewardKl,
+) -> dict[int, list[Rollout]]:
+    """The rollouts that are trained on, by the group's order number."""
+    samples = [(group, index) for group in groups for index in group.trained_indices]
+    completions = [group.settled.completions[index] for group, index in samples]
+    advantages = [by_group[group.order_number][index] or 0.0 for group, index in samples]
+    token_rewards_T = _token_rewards(config, groups, samples, kl)
+    advantages_T: Sequence[Float64Array | None] = [None] * len(samples)
+    if token_rewards_T or config.advantage.discount < 1:
+        masks_T = [counted_tokens(completion) for completion in completions]
+        advantages_T = token_advantages(config.advantage, advantages, masks_T, token_rewards_T)
+    else:
+        num_tokens = [_num_counted(completion) for completion in completions]
+        advantages = uniform_advantages(config.advantage, advantages, num_tokens)
+    weights = _weights(config, samples)
+    result: dict[int, list[Rollout]] = {group.order_number: [] for group in groups}
+    for (group, index), advantage, values_T, weight in zip(samples, advantages, advantages_T, weights, strict=True):
+        rollout = Rollout(group.settled.completions[index], advantage, weight, group.rewards.rewards[index])
+        result[group.order_number].append(rollout if values_T is None else _with_tokens(rollout, values_T))
+    return result
+
+
+def _with_tokens(rollout: Rollout, advantages_T: Float64Array) -> Rollout:
+    """Gives the rollout an advantage for each token if they differ; their mean stands for the whole."""
+    counted = advantages_T[counted_tokens(rollout.completion)]
+    if not len(counted) or np.all(counted == counted[0]):
+        return replace(rollout, advantage=float(counted[0]) if len(counted) else 0.0)
+    return replace(rollout, advantage=float(counted.mean()), token_advantages=advantages_T.astype(np.float32))
+
+
+def _token_rewards(
+    config: RunConfig, groups: Sequence[JudgedGroup], samples: Samples, kl: RewardKl
+) -> list[Float64Array]:
+    """[T] for each sample the rewards at its tokens: the advantages of its steps, less the KL. Empty without either."""
+    takes_kl = bool(kl.kl_T) and config.kl.reward_level == "token"
+    has_steps = any(group.settled.step_rewards for group in groups)
+    if not takes_kl and not has_steps:
+        return []
+    by_step = _step_advantages(config, groups) if has_steps else {}
+    result = []
+    for group, index in samples:
+        completion = group.settled.completions[index]
+        values_T = np.zeros(completion.num_tokens)
+        counted = np.flatnonzero(counted_tokens(completion))
+        for token, advantage in by_step.get((group.order_number, index), ()):
+            # A step may end with tokens that are not the policy's: its last counted token before them gets the reward.
+            before = counted[counted <= token]
+            if len(before):
+                values_T[before[-1]] += advantage
+        result.append(values_T - kl.penalty(group.order_number, completion) if takes_kl else values_T)
+    return result
+
+
+def _step_advantages(
+    config: RunConfig, groups: Sequence[JudgedGroup]
+) -> dict[tuple[int, int], list[tuple[int, float]]]:
+    """Token and advantage of each step, by the group's order number and the completion's index.
+
+    Steps are compared as whole completions are: all steps of a group form one group of rewards.
+    """
+    flat = [
+        [(index, reward) for index, rewards in enumerate(group.settled.step_rewards) for reward in rewards]
+        for group in groups
+    ]
+    advantages = completion_advantages(
+        config.advantage.model_copy(update={"per_verifier": False}),
+        [RewardGroup(tuple(reward.value for _, reward in steps)) for steps in flat],
+    )
+    result: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for group, steps, values in zip(groups, flat, advantages, strict=True):
+        for (index, reward), value in zip(steps, values, strict=True):
+            result.setdefault((group.order_number, index), []).append((reward.token, value or 0.0))
+    return result
+
+
+def _weights(config: RunConfig, samples: Samples) -> list[float]:
+    """The factor of each completion in the loss; the mean is 1."""
+    weights = [1.0] * len(samples)
+    if config.loss.difficulty_weight:
+        weights = difficulty_weights([group.correct_share or 0.0 for group, _ in samples])
+    if config.loss.length_weight:
+        lengths = length_weights([group.settled.completions[index].num_tokens for group, index in samples])
+        weights = [weight * length for weight, length in zip(weights, lengths, strict=True)]
+    mean = statistics.fmean(weights) if weights else 1.0
+    return [weight / mean for weight in weights]
+
+
+def _num_counted(completion: Completion) -> int:
+    return int(counted_tokens(completion).sum())

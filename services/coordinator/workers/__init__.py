@@ -1,0 +1,1 @@
+"""The workers of a run: their registry, pools, clients, and weights."""

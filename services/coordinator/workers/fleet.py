@@ -1,0 +1,329 @@
+"""The workers that serve a run: configure them as they come, remove them as they are lost.
+
+shoal/worker/reexec.py describes the restart of a worker for its next run, which `Fleet` waits for.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
+from shoal.concurrency import Signal
+from shoal.config import RunConfig
+from shoal.config.load import config_struct
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ShoalError
+from shoal.rollout import WeightVersion
+from shoal.rpc.channel import connect
+from shoal.v1 import (
+    generator_pb2,
+    generator_pb2_grpc,
+    learner_pb2,
+    learner_pb2_grpc,
+    reward_pb2,
+    reward_pb2_grpc,
+    worker_pb2,
+)
+from shoal.worker.reexec import MAX_END_S
+
+STATUS_TIMEOUT_S = 5.0
+"""Workers promise to answer `GetStatus` within a second; the rest is for a busy machine."""
+CONFIGURE_TIMEOUT_S = 30.0
+POLL_S = 0.25
+"""Between two status calls to a worker that is loading its model."""
+RESTART_TIMEOUT_S = MAX_END_S + 60.0
+"""Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
+
+
+@dataclass
+class Member:
+    """A worker that is configured for the run."""
+
+    record: WorkerRecord
+    channel: grpc.aio.Channel
+    stub: Any
+    outstanding: int = 0
+    """Work that it has been sent and has not delivered, by which calls are routed: completions of a generator, groups
+    of a reward service."""
+    serving: bool = False
+    """Whether it may be called. A generator without the current weights may not."""
+    notice: str = ""
+    """The last status message of a working reward service; empty when all is well."""
+    version: WeightVersion | None = None
+    """The last weights that passed all checks on a generator; None before its first load."""
+
+    @property
+    def name(self) -> str:
+        return _name(self.record)
+
+
+_NAMES = {
+    worker_pb2.WORKER_KIND_GENERATOR: "generator",
+    worker_pb2.WORKER_KIND_REWARD: "reward service",
+    worker_pb2.WORKER_KIND_LEARNER: "learner",
+}
+_SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
+    worker_pb2.WORKER_KIND_GENERATOR: (
+        "shoal.v1.GeneratorService",
+        generator_pb2_grpc.GeneratorServiceStub,
+        generator_pb2.GeneratorServiceConfigureRequest,
+        generator_pb2.GeneratorServiceGetStatusRequest,
+    ),
+    worker_pb2.WORKER_KIND_REWARD: (
+        "shoal.v1.RewardService",
+        reward_pb2_grpc.RewardServiceStub,
+        reward_pb2.RewardServiceConfigureRequest,
+        reward_pb2.RewardServiceGetStatusRequest,
+    ),
+    worker_pb2.WORKER_KIND_LEARNER: (
+        "shoal.v1.LearnerService",
+        learner_pb2_grpc.LearnerServiceStub,
+        learner_pb2.LearnerServiceConfigureRequest,
+        learner_pb2.LearnerServiceGetStatusRequest,
+    ),
+}
+
+
+_NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
+
+
+class Fleet:
+    """The workers of a run.
+
+    A worker becomes a member once it is configured and has loaded its models. Each registration of a worker makes a
+    new member.
+    """
+
+    def __init__(self, config: RunConfig, run_id: str, registry: WorkerRegistry, events: EventLog) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._registry = registry
+        self._events = events
+        self._members: dict[str, Member] = {}
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
+        self._restarting: dict[str, tuple[WorkerRecord, float]] = {}
+        """Workers that restart for this run, and their deadlines. They come back under other ids."""
+        self._learner_loss = ""
+        """Why the learner was lost; empty while it is not."""
+        self._changed = Signal()
+
+    @property
+    def generators(self) -> list[Member]:
+        return self._of_kind(worker_pb2.WORKER_KIND_GENERATOR)
+
+    @property
+    def rewards(self) -> list[Member]:
+        return self._of_kind(worker_pb2.WORKER_KIND_REWARD)
+
+    @property
+    def learner(self) -> Member:
+        """The learner's rank 0. Raises `FailedPrecondition` when it is lost."""
+        learners = self._of_kind(worker_pb2.WORKER_KIND_LEARNER)
+        if not learners:
+            raise FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST)
+        return learners[0]
+
+    def _of_kind(self, kind: int) -> list[Member]:
+        return [member for member in self._members.values() if member.record.kind == kind]
+
+    async def manage(self) -> None:
+        """Follows the registry for as long as the run lasts.
+
+        Raises `FailedPrecondition` when the learner is lost, and the policy with it.
+        """
+        try:
+            while True:
+                self._reconcile()
+                if self._learner_loss:
+                    raise FailedPrecondition(
+                        f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST
+                    )
+                await self._registry.wait_for_change(timeout_s=1.0)
+        finally:
+            for task in self._loading.values():
+                task.cancel()
+            for member in self._members.values():
+                await member.channel.close()
+
+    def _reconcile(self) -> None:
+        alive = {record.worker_id: record for kind in _SERVICES for record in self._registry.alive(_kind(kind))}
+        for worker_id, member in list(self._members.items()):
+            if worker_id not in alive:
+                self._remove(member, member.record.loss_reason)
+        for member in self.rewards:
+            self._report_notice(member)
+        for worker_id in list(self._failures):
+            if worker_id not in alive:
+                del self._failures[worker_id]
+        for worker_id, record in alive.items():
+            known = worker_id in self._members or worker_id in self._loading or worker_id in self._failures
+            if not known:
+                self._match_restarted(record)
+                self._loading[worker_id] = asyncio.create_task(self._load(record))
+        for worker_id, (record, deadline) in list(self._restarting.items()):
+            if asyncio.get_running_loop().time() > deadline:
+                del self._restarting[worker_id]
+                self._log("worker_lost", record, f"is lost: {_NOT_BACK}", reason=_NOT_BACK)
+                self._changed.notify()
+
+    def _match_restarted(self, record: WorkerRecord) -> None:
+        """Takes a new worker for one that restarts: one at the same address, else the first of the same kind."""
+        of_kind = [worker_id for worker_id, (left, _) in self._restarting.items() if left.kind == record.kind]
+        at_address = [worker_id for worker_id in of_kind if self._restarting[worker_id][0].address == record.address]
+        for worker_id in (at_address or of_kind)[:1]:
+            del self._restarting[worker_id]
+
+    def _report_notice(self, member: Member) -> None:
+        """Logs the status message of a working reward service when it changes."""
+        status = member.record.status
+        if status.state == worker_pb2.WORKER_STATE_READY and status.message != member.notice:
+            member.notice = status.message
+            self._events.add(
+                "worker_notice",
+                f"{member.name}: {status.message or 'all is well again'}",
+                worker_id=member.record.worker_id,
+                address=member.record.address,
+                notice=status.message,
+            )
+
+    def _remove(self, member: Member, reason: str) -> None:
+        has_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
+        del self._members[member.record.worker_id]
+        member.serving = False
+        self._log("worker_lost", member.record, f"is lost: {reason}", reason=reason)
+        if has_policy:  # The run never used any other learner.
+            self._learner_loss = reason
+        # Leave the channel open for the calls that are under way on it; they end by themselves.
+        self._changed.notify()
+
+    async def _load(self, record: WorkerRecord) -> None:
+        """Configures one worker and waits until it has loaded its models."""
+        service, stub_of, configure, get_status = _SERVICES[record.kind]
+        channel = connect(record.address, service)
+        stub = stub_of(channel)
+        member = Member(record, channel, stub)
+        try:
+            request = configure(run_id=self._run_id, config=config_struct(self._config))
+            response = await stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S)
+            while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
+                await asyncio.sleep(POLL_S)
+                response = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
+            if response.status.state == worker_pb2.WORKER_STATE_FAILED:
+                raise FailedPrecondition(response.status.message, reason=ErrorReason.WORKER_FAILED)
+            if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
+                # The number that it registered with may be from before it was configured.
+                status = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
+                record.num_weight_ranks = status.num_weight_ranks
+        except ShoalError as error:
+            await channel.close()
+            if error.reason == ErrorReason.STARTING_OVER:
+                self._expect_restart(record)
+            else:
+                self._failures[record.worker_id] = (record, error)
+                self._log("worker_failed", record, f"cannot serve this run: {error.message}")
+        else:
+            # A generator serves once weights are published to it.
+            member.serving = record.kind != worker_pb2.WORKER_KIND_GENERATOR
+            self._members[record.worker_id] = member
+            self._log("worker_joined", record, "is ready")
+        finally:
+            del self._loading[record.worker_id]
+            self._changed.notify()
+
+    def _expect_restart(self, record: WorkerRecord) -> None:
+        """Records that a worker of an earlier run restarts for this one. It will register as another worker."""
+        self._restarting[record.worker_id] = (record, asyncio.get_running_loop().time() + RESTART_TIMEOUT_S)
+        self._registry.report_lost(record.worker_id, f"it restarts for run {self._run_id}")
+        self._log("worker_restarting", record, "served another run, and restarts for this one")
+
+    def _log(self, kind: str, record: WorkerRecord, message: str, **attributes: str) -> None:
+        self._events.add(
+            kind,
+            f"{_name(record)} {message}",
+            worker_id=record.worker_id,
+            worker_kind=_NAMES[record.kind],
+            address=record.address,
+            **attributes,
+        )
+
+    async def report_lost(self, member: Member, error: ShoalError) -> None:
+        """Removes a member after a call to it failed."""
+        self._registry.report_lost(member.record.worker_id, f"a call to it failed: {error.message}")
+        if self._members.get(member.record.worker_id) is member:
+            self._remove(member, member.record.loss_reason)
+
+    async def answers(self, member: Member) -> bool:
+        """Whether a worker answers a status call. Reports it as lost if it does not."""
+        try:
+            await member.stub.GetStatus(_SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
+        except ShoalError as error:
+            await self.report_lost(member, error)
+            return False
+        return True
+
+    async def wait_until_ready(self) -> None:
+        """Waits for a worker of each kind, and for all that are loading or restarting.
+
+        Raises `FailedPrecondition` that names the missing kinds, or the reason why all workers of a kind failed.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._config.coordinator.worker_timeout_s
+        while True:
+            missing = [kind for kind in _SERVICES if not self._of_kind(kind)]
+            if not missing and not self._loading and not self._restarting:
+                return
+            if self._restarting:  # Its time to register and load begins once it is back.
+                deadline = now() + self._config.coordinator.worker_timeout_s
+            for kind in missing:
+                self._raise_if_hopeless(kind)
+            remaining = deadline - now()
+            if remaining <= 0:
+                if not missing:
+                    return
+                raise FailedPrecondition(self._missing_message(missing), reason=ErrorReason.NO_WORKER)
+            await self._changed.wait(min(remaining, 1.0))
+
+    def _raise_if_hopeless(self, kind: int) -> None:
+        """Raises the first failure of a kind when all its workers have failed."""
+        failures = [error for record, error in self._failures.values() if record.kind == kind]
+        loading = [1 for record in self._registry.alive(_kind(kind)) if record.worker_id in self._loading]
+        restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
+        if failures and not loading and not restarting:
+            raise FailedPrecondition(f"the {_NAMES[_kind(kind)]} cannot serve this run: {failures[0].message}")
+
+    def _missing_message(self, kinds: Sequence[int]) -> str:
+        *others, last = (f"no {_NAMES[_kind(kind)]}" for kind in kinds)
+        names = f"{', '.join(others)} and {last}" if others else last
+        return (
+            f"{names} registered and loaded within coordinator.worker_timeout_s "
+            f"({self._config.coordinator.worker_timeout_s:.0f} s): start one with --coordinator set to this "
+            "coordinator's address, and see its log if it is running"
+        )
+
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Returns when a member came, went, or changed `serving`, or after the timeout."""
+        await self._changed.wait(timeout_s)
+
+    def notify(self) -> None:
+        """Wakes the waiters after a member's `serving` changed."""
+        self._changed.notify()
+
+
+def _name(record: WorkerRecord) -> str:
+    return f"{_NAMES[record.kind]} {record.address}"
+
+
+def _kind(number: int) -> worker_pb2.WorkerKind.ValueType:
+    return worker_pb2.WorkerKind.ValueType(number)
+
+
+def loaded_version(status: generator_pb2.GeneratorServiceGetStatusResponse) -> WeightVersion | None:
+    """Returns the weights that a generator reports; None before its first load."""
+    if not status.HasField("version"):
+        return None
+    return WeightVersion(status.version.attempt, status.version.policy_version)

@@ -1,0 +1,131 @@
+"""Calls to the learner, in the types of the run."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.coordinator.workers.fleet import Fleet
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Unavailable
+from shoal.rollout import Float32Array, Int32Array, TrainBatch, WeightVersion
+from shoal.rpc import retries
+from shoal.v1 import learner_pb2, weights_pb2
+from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+
+CONTROL_TIMEOUT_S = 30.0
+"""For calls that do not run a model."""
+STORAGE_TIMEOUT_S = 1800.0
+"""For calls that write or read a whole model."""
+
+NUM_TOKENS_A_CALL = 2**18
+"""Tokens of the sequences in one call for log-probabilities: 1 MiB each way, and seconds between two heartbeats."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result of a train step."""
+
+    applied: bool
+    skip_reason: str
+    version: WeightVersion
+    metrics: Mapping[str, float]
+
+
+class LearnerClient:
+    """Calls the learner's rank 0."""
+
+    def __init__(self, fleet: Fleet, config: RunConfig) -> None:
+        self._fleet = fleet
+        self._step_timeout_s = config.coordinator.train_step_timeout_s
+        self._publish_timeout_s = config.weights.timeout_s
+
+    @property
+    def _stub(self) -> Any:
+        return self._fleet.learner.stub
+
+    async def version(self) -> WeightVersion:
+        """Returns the version of the learner's weights."""
+        status = await self._stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=CONTROL_TIMEOUT_S)
+        return version_from_wire(status.version)
+
+    async def train_step(self, batch: TrainBatch) -> StepResult:
+        """Takes one step. Sent again when the connection breaks: the step's id keeps it from being taken twice."""
+
+        async def messages() -> AsyncIterator[learner_pb2.TrainStepRequest]:
+            for message in batch_to_wire(batch):
+                yield message
+
+        try:
+            response = await retries.TRAIN_STEP.call(
+                lambda: self._stub.TrainStep(messages(), timeout=self._step_timeout_s)
+            )
+        except Unavailable as error:
+            raise Unavailable(f"the learner is lost: {error.message}", reason=ErrorReason.LEARNER_LOST) from error
+        return StepResult(
+            applied=response.applied,
+            skip_reason=response.skip_reason,
+            version=version_from_wire(response.version),
+            metrics=dict(response.metrics),
+        )
+
+    async def reference_logprobs(self, sequences: Sequence[Int32Array], temperature: float) -> tuple[Float32Array, ...]:
+        """Computes the reference's log-probabilities of each sequence, for all its tokens but the first."""
+        result: list[Float32Array] = []
+        for part in _parts(sequences):
+            request = learner_pb2.ComputeLogprobsRequest(
+                token_ids=map(int32_to_wire, part), temperature=temperature, model=learner_pb2.MODEL_REFERENCE
+            )
+            response = await self._stub.ComputeLogprobs(request, timeout=self._step_timeout_s)
+            result += [float32_from_wire(data, "logprobs") for data in response.logprobs]
+        return tuple(result)
+
+    async def create_weight_group(
+        self, epoch: int, world_size: int
+    ) -> tuple[weights_pb2.WeightRendezvous, weights_pb2.Manifest]:
+        """Creates the broadcast group of an epoch; returns where to join it, and the tensors to expect."""
+        request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
+        response = await self._stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S)
+        return response.rendezvous, response.manifest
+
+    async def publish_weights(self, epoch: int, canary: weights_pb2.Canary) -> learner_pb2.PublishWeightsResponse:
+        """Broadcasts the current weights."""
+        request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
+        # The learner enforces the deadline itself; this one is for a learner that does not answer at all.
+        response = await self._stub.PublishWeights(request, timeout=self._publish_timeout_s + CONTROL_TIMEOUT_S)
+        assert isinstance(response, learner_pb2.PublishWeightsResponse)
+        return response
+
+    async def save_checkpoint(
+        self, checkpoint_id: str, keep: Sequence[str]
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        """Writes a checkpoint, and deletes the earlier ones that `keep` does not name."""
+        request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep)
+        response = await self._stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+        assert isinstance(response, learner_pb2.LearnerServiceSaveCheckpointResponse)
+        return response
+
+    async def load_checkpoint(
+        self, checkpoint_id: str, files: Sequence[learner_pb2.FileDigest], attempt: int
+    ) -> WeightVersion:
+        """Restores a checkpoint."""
+        request = learner_pb2.LoadCheckpointRequest(checkpoint_id=checkpoint_id, files=files, attempt=attempt)
+        response = await self._stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+        return version_from_wire(response.version)
+
+    async def export_model(self) -> str:
+        """Writes the model folder; returns its path on the learner's machine."""
+        response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
+        return str(response.path)
+
+
+def _parts(sequences: Sequence[Int32Array]) -> Iterator[Sequence[Int32Array]]:
+    """Yields the sequences of each call."""
+    part: list[Int32Array] = []
+    for sequence in sequences:
+        if part and sum(map(len, part)) + len(sequence) > NUM_TOKENS_A_CALL:
+            yield part
+            part = []
+        part.append(sequence)
+    if part:
+        yield part

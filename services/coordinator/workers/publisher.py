@@ -1,0 +1,233 @@
+"""Publishing weights to the generators, and what happens when one of them fails.
+
+    publish -> pass over all generators -> all loaded
+                     | some failed: the event log names them and the reasons
+                     v
+               epoch + 1, the whole pass again without the dead -> all loaded
+                     | failed again
+                     v
+               one pass for each that is left -> loaded, or STALE until the next publish
+
+A pass (weight_broadcast.py): form the group of the epoch if the membership changed; every generator pauses and reports
+READY; the learner broadcasts; every generator loads, checks, and reports DONE. Every wait has a deadline.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.fleet import STATUS_TIMEOUT_S, Fleet, Member, loaded_version
+from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
+from services.coordinator.workers.weight_broadcast import Failures, Transfer, form_group
+from shoal.config import RunConfig
+from shoal.errors import ShoalError
+from shoal.rollout import Int32Array, WeightVersion
+from shoal.v1 import generator_pb2, weights_pb2
+from shoal.wire import int32_to_wire
+
+CANARY_TOKENS = 32
+"""Tokens of the canary prompt: enough to reach every layer, few enough to cost nothing."""
+
+
+@dataclass
+class PublishReport:
+    """The result of a publish."""
+
+    version: WeightVersion
+    loaded: list[str] = field(default_factory=list)
+    """Names of the generators that have the version now."""
+    duration_s: float = 0.0
+    pause_s: float = 0.0
+    """Longest pause of a generator."""
+    broadcast_s: float = 0.0
+    num_bytes: int = 0
+    canary_gap: float = 0.0
+    """Mean absolute difference between engine and learner on the canary's log-probabilities; the worst generator."""
+
+
+class Publisher:
+    """Keeps every generator on the learner's weights."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        fleet: Fleet,
+        learner: LearnerClient,
+        events: EventLog,
+        next_epoch: Callable[[], int],
+        canary: Int32Array,
+    ) -> None:
+        """`next_epoch` returns epochs that were never used in this run, restores included.
+
+        `canary`: [P] tokens of the prompt whose log-probabilities prove each load; P at least 2.
+        """
+        self._config = config.weights
+        self._fleet = fleet
+        self._learner = learner
+        self._events = events
+        self._canary = weights_pb2.Canary(token_ids=int32_to_wire(canary[:CANARY_TOKENS]))
+        self._next_epoch = next_epoch
+        self._epoch = 0
+        self._group: list[Member] = []
+        """Members of the current epoch's group, in rank order."""
+        self._verified: dict[str, WeightVersion] = {}
+        """By worker id, the last version that passed all checks on a generator."""
+        self.lock = asyncio.Lock()
+        """Taken during a publish, and by everything else that pauses or resumes generators."""
+
+    async def publish(self, version: WeightVersion) -> PublishReport:
+        """Brings every generator to the learner's weights. Those that fail become STALE and serve nothing."""
+        async with self.lock:
+            return await self._publish(version, list(self._fleet.generators))
+
+    async def catch_up(self, version: WeightVersion) -> PublishReport | None:
+        """Brings the generators that missed the version to it, while the others go on sampling."""
+        async with self.lock:
+            stale = [member for member in self._fleet.generators if not member.serving]
+            late = [member for member in stale if not await self._has(member, version)]
+            for member in stale:
+                member.serving = member not in late
+                if member.serving:
+                    member.version = version
+            self._fleet.notify()
+            return await self._publish(version, late) if late else None
+
+    async def _has(self, member: Member, version: WeightVersion) -> bool:
+        """Whether a generator that was out of reach for a while has the version all the same.
+
+        Its own report is not enough: the weights that it loaded may not be those that were sent.
+        """
+        if self._verified.get(member.record.worker_id) != version:
+            return False
+        try:
+            status = await member.stub.GetStatus(
+                generator_pb2.GeneratorServiceGetStatusRequest(), timeout=STATUS_TIMEOUT_S
+            )
+        except ShoalError:
+            return False
+        return loaded_version(status) == version
+
+    async def _publish(self, version: WeightVersion, members: Sequence[Member]) -> PublishReport:
+        report = PublishReport(version)
+        began = time.monotonic()
+        waiting = list(members)
+        for _ in range(2):
+            waiting = await self._pass(version, waiting, report)
+            if not waiting:
+                break
+        else:
+            for member in waiting:
+                await self._pass(version, [member], report)
+        self._fleet.notify()
+        report.duration_s = time.monotonic() - began
+        self._events.add(
+            "publish",
+            f"weights {version} are on {len(report.loaded)} generator{'' if len(report.loaded) == 1 else 's'}"
+            f" after {report.duration_s:.2f} s (paused for {report.pause_s:.2f} s)",
+            policy_version=version.policy_version,
+            attempt=version.attempt,
+            epoch=self._epoch,
+            generators=report.loaded,
+            duration_s=report.duration_s,
+            pause_s=report.pause_s,
+            broadcast_s=report.broadcast_s,
+            num_bytes=report.num_bytes,
+            canary_gap=report.canary_gap,
+        )
+        return report
+
+    async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> list[Member]:
+        """Makes one pass over some generators. Returns those that are alive and have not loaded."""
+        if not members:
+            return []
+        failures = {} if members == self._group else await self._form_group(members)
+        if not failures:
+            failures = await self._transfer(version, members, report)
+        if not failures:
+            return []
+        self._group = []  # The next pass needs a new epoch, even with the same members.
+        return await self._survivors(version, members, failures, report)
+
+    async def _form_group(self, members: list[Member]) -> Failures:
+        """Makes the group of the next epoch. Returns the members that did not join."""
+        self._epoch = self._next_epoch()
+        self._group = []
+        failures = await form_group(self._learner, members, self._epoch, self._config.timeout_s)
+        if not failures:
+            self._group = members
+        return failures
+
+    async def _transfer(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
+        """Transfers the weights over the current group, and puts the members that loaded them into service.
+
+        Returns the members that did not load them.
+        """
+        transfer = Transfer(
+            self._learner, members, self._config, epoch=self._epoch, version=version, canary=self._canary
+        )
+        result = await transfer.run()
+        if result.sent is not None:
+            report.broadcast_s, report.num_bytes = result.sent.broadcast_s, result.sent.num_bytes
+        for member in members:
+            if (loaded := result.loaded.get(member.record.worker_id)) is not None:
+                member.serving = True
+                member.version = version
+                self._verified[member.record.worker_id] = version
+                report.loaded.append(member.name)
+                report.pause_s = max(report.pause_s, loaded.pause_s)
+                report.canary_gap = max(report.canary_gap, loaded.canary_gap)
+        return result.failures
+
+    async def _survivors(
+        self, version: WeightVersion, members: list[Member], failures: Failures, report: PublishReport
+    ) -> list[Member]:
+        """Takes the members that failed out of service. Returns those that another pass can reach."""
+        waiting = [member for member in members if member.name not in report.loaded]
+        for member in waiting:
+            member.serving = False
+        answers = await asyncio.gather(*(self._fleet.answers(member) for member in waiting))
+        dead = [member for member, answer in zip(waiting, answers, strict=True) if not answer]
+        # When a member is dead, the others fail as well, because the broadcast broke off. Log the dead alone.
+        for member in dead or waiting:
+            if (error := failures.get(member.record.worker_id)) is not None:
+                self._events.add(
+                    "publish_failed",
+                    f"{member.name} did not load weights {version} in epoch {self._epoch}: {error.message}",
+                    worker_id=member.record.worker_id,
+                    address=member.record.address,
+                    epoch=self._epoch,
+                    policy_version=version.policy_version,
+                    reason=error.reason,
+                )
+        return [member for member in waiting if member not in dead]
+
+    async def pause(self) -> None:
+        """Stops sampling on every generator."""
+        async with self.lock:
+            await self._call_all("PauseGeneration", generator_pb2.PauseGenerationRequest())
+
+    async def resume(self) -> None:
+        """Resumes sampling on every generator that serves."""
+        async with self.lock:
+            await self._call_all("ResumeGeneration", generator_pb2.ResumeGenerationRequest())
+
+    async def sleep(self) -> None:
+        """Frees the GPU memory of every generator, until the next publish or `wake`."""
+        async with self.lock:
+            await self._call_all("Sleep", generator_pb2.SleepRequest())
+
+    async def wake(self) -> None:
+        """Ends `sleep` where no publish does."""
+        async with self.lock:
+            await self._call_all("Wake", generator_pb2.WakeRequest())
+
+    async def _call_all(self, method: str, request: object) -> None:
+        async def call(member: Member) -> None:
+            try:
+                await getattr(member.stub, method)(request, timeout=CONTROL_TIMEOUT_S)
+            except ShoalError as error:
+                await self._fleet.report_lost(member, error)
+
+        await asyncio.gather(*(call(member) for member in self._fleet.generators if member.serving))

@@ -1,0 +1,116 @@
+"""The registry of workers: their descriptions and leases."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shoal.concurrency import Signal
+from shoal.error_reasons import ErrorReason
+from shoal.errors import NotFound
+from shoal.v1 import worker_pb2
+from shoal.wire import invalid
+
+LEASE_S = 15.0
+"""Time that a worker counts as alive after a heartbeat. Workers send one every 3 s, so four may be lost."""
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
+
+
+@dataclass
+class WorkerRecord:
+    """A worker process, by its last registration and heartbeat."""
+
+    worker_id: str
+    kind: worker_pb2.WorkerKind.ValueType
+    address: str
+    num_weight_ranks: int
+    heartbeat_at: float
+    """Monotonic clock."""
+    status: worker_pb2.WorkerStatus = field(
+        default_factory=lambda: worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
+    )
+    lost: bool = False
+    loss_reason: str = ""
+
+
+class WorkerRegistry:
+    """Keeps leases, and notifies listeners of workers that came or were lost."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._records: dict[str, WorkerRecord] = {}
+        self._changed = Signal()
+
+    def register(
+        self, worker_id: str, kind: worker_pb2.WorkerKind.ValueType, address: str, num_weight_ranks: int
+    ) -> WorkerRecord:
+        """Adds a worker, or renews it. Any other worker at its address is lost."""
+        if not worker_id:
+            raise invalid("worker_id", "is required")
+        if kind == worker_pb2.WORKER_KIND_UNSPECIFIED:
+            raise invalid("kind", "must be set")
+        if not _ADDRESS.fullmatch(address):
+            raise invalid("address", f"must be host:port (given: {address!r})")
+        if num_weight_ranks < 0:
+            raise invalid("num_weight_ranks", f"must be at least 0 (given: {num_weight_ranks})")
+        for other in self._records.values():
+            if other.address == address and other.worker_id != worker_id and not other.lost:
+                self._mark_lost(other, f"another process took its address {address}")
+        known = self._records.get(worker_id)
+        record = known or WorkerRecord(worker_id, kind, address, num_weight_ranks, self._clock())
+        record.address, record.num_weight_ranks = address, num_weight_ranks
+        record.heartbeat_at = self._clock()
+        record.lost, record.loss_reason = False, ""
+        self._records[worker_id] = record
+        self._changed.notify()
+        return record
+
+    def heartbeat(self, worker_id: str, status: worker_pb2.WorkerStatus) -> None:
+        """Renews a lease. Raises `NotFound` for a worker that is unknown or lost and has to register again."""
+        record = self._records.get(worker_id)
+        if record is None or record.lost:
+            raise NotFound(f"worker {worker_id!r} is not known here; register again", reason=ErrorReason.UNKNOWN_WORKER)
+        record.heartbeat_at = self._clock()
+        if record.status.state != status.state:
+            self._changed.notify()
+        record.status.CopyFrom(status)
+
+    def report_lost(self, worker_id: str, reason: str) -> None:
+        """Marks a worker as lost at once, without waiting for its lease to expire."""
+        record = self._records.get(worker_id)
+        if record is not None and not record.lost:
+            self._mark_lost(record, reason)
+
+    def expire(self) -> None:
+        """Marks the workers with an expired lease as lost."""
+        for record in self._records.values():
+            if not record.lost and self.heartbeat_age_s(record) > LEASE_S:
+                self._mark_lost(record, f"no heartbeat for {self.heartbeat_age_s(record):.0f} s")
+
+    def heartbeat_age_s(self, record: WorkerRecord) -> float:
+        """Returns the seconds since a worker's last heartbeat."""
+        return self._clock() - record.heartbeat_at
+
+    def alive(self, kind: worker_pb2.WorkerKind.ValueType) -> list[WorkerRecord]:
+        """Returns the workers of a kind with a valid lease, in the order of their registration."""
+        return [record for record in self._records.values() if record.kind == kind and not record.lost]
+
+    def all(self) -> list[WorkerRecord]:
+        """Returns all workers, lost ones included, by kind and id."""
+        return sorted(self._records.values(), key=lambda record: (record.kind, record.worker_id))
+
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Returns when a worker came, was lost, or changed its state, or after the timeout."""
+        await self._changed.wait(timeout_s)
+
+    async def expire_forever(self) -> None:
+        """Expires leases, for as long as the coordinator runs."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.expire()
+
+    def _mark_lost(self, record: WorkerRecord, reason: str) -> None:
+        record.lost, record.loss_reason = True, reason
+        self._changed.notify()

@@ -1,0 +1,212 @@
+"""The reward services of a run as one: score groups, check labels, replace a service that is lost."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.fleet import Fleet, Member
+from services.coordinator.workers.utilization import Utilization
+from services.coordinator.workers.verifier_code import VerifierCode
+from shoal.concurrency import Signal, first_error
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
+from shoal.rollout import Completion, GroundTruth, Prompt, Score
+from shoal.v1 import reward_pb2
+from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
+
+LIST_TIMEOUT_S = 30.0
+LABELS_TIMEOUT_S = 600.0
+"""For one request of `_MAX_REQUEST_LABELS`; a label of `math` takes some milliseconds, any other far less."""
+_MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20
+_MAX_LABEL_REQUESTS = 4
+"""Requests in flight, so that all processes of all services have work."""
+
+
+class GrowingGroup:
+    """The completions of one group as they arrive. Each reader gets all of them from the first on."""
+
+    def __init__(self) -> None:
+        self.completions: list[Completion] = []
+        self._complete = False
+        self._changed = Signal()
+
+    def add(self, completion: Completion) -> None:
+        """Adds a completion, and wakes the readers."""
+        self.completions.append(completion)
+        self._changed.notify()
+
+    def complete(self) -> None:
+        """Marks the group as complete: no more completions come."""
+        self._complete = True
+        self._changed.notify()
+
+    async def read(self) -> AsyncIterator[Completion]:
+        """Yields all completions, and waits for those that have not arrived."""
+        index = 0
+        while True:
+            changed = self._changed.next
+            while index < len(self.completions):
+                yield self.completions[index]
+                index += 1
+            if self._complete:
+                return
+            await changed.wait()
+
+
+class RewardPool:
+    """All reward services of a run."""
+
+    def __init__(self, fleet: Fleet, events: EventLog, config: RunConfig) -> None:
+        self._fleet = fleet
+        self._events = events
+        self._wait_timeout_s = config.coordinator.worker_timeout_s
+        self._code = VerifierCode(events, settle_s=config.reward.timeout_s)
+        self.utilization = Utilization()
+
+    async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
+        """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have, or that cannot
+        work there."""
+        member = await self._choose()
+        response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
+        listed = {verifier.name: verifier.unavailable for verifier in response.verifiers}
+        for prompt in prompts:
+            for name in sorted({truth.verifier for truth in prompt.ground_truths}):
+                if name not in listed:
+                    raise InvalidArgument(
+                        f"prompt {prompt.prompt_id} names the verifier {name!r}, which the reward service does not"
+                        f" have; known: {', '.join(sorted(listed))}"
+                    )
+                if reason := listed[name]:
+                    raise InvalidArgument(
+                        f"prompt {prompt.prompt_id} names the verifier {name!r}, which cannot work at {member.name}: "
+                        f"{reason}"
+                    )
+
+    async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:
+        """Returns what is wrong with each label; an empty text for a usable one.
+
+        Raises `FailedPrecondition` with the reason UNIMPLEMENTED if the service does not check labels.
+        """
+        problems = [""] * len(truths)
+        free = asyncio.Semaphore(_MAX_LABEL_REQUESTS)
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            for first, request in _label_requests(truths):
+                await free.acquire()
+                checking = tasks.create_task(self._check_labels(first, request, problems))
+                checking.add_done_callback(lambda _: free.release())
+        return problems
+
+    async def _check_labels(self, first: int, request: reward_pb2.CheckLabelsRequest, problems: list[str]) -> None:
+        while True:
+            member = await self._choose()
+            member.outstanding += 1
+            try:
+                response = await member.stub.CheckLabels(request, timeout=LABELS_TIMEOUT_S)
+            except DeadlineExceeded as error:
+                raise FailedPrecondition(
+                    f'labels were not checked in time: {error.message}; data.malformed_labels = "keep" skips the check'
+                ) from None
+            except (Unavailable, Internal, FailedPrecondition) as error:
+                if error.reason == ErrorReason.UNIMPLEMENTED:
+                    raise
+                await self._fleet.report_lost(member, error)
+            else:
+                for problem in response.problems:
+                    problems[first + problem.index] = problem.reason
+                return
+            finally:
+                member.outstanding -= 1
+
+    async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:
+        """Scores each completion of a group as it arrives; returns the scores by sample index.
+
+        Scoring has no side effects. So when a service is lost, another one gets the completions without a score; when
+        it is too busy, some service gets them after the delay that it asked for. Raises `FailedPrecondition` when no
+        service is there within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
+        """
+        scores: dict[int, Score] = {}
+        while True:
+            member = await self._choose()
+            try:
+                await self._score_at(member, prompt, group, timeout_s, scores)
+                return [scores[index] for index in sorted(scores)]
+            except ResourceExhausted as error:
+                if error.retry_after_s is None:  # A completion exceeds the size of a message; a delay does not help.
+                    raise InvalidArgument(f"{group_id} has a completion that cannot be sent: {error.message}") from None
+                # Not earlier than asked, and spread out: many calls may have been refused at the same moment.
+                await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.2))
+            except (Unavailable, Internal, FailedPrecondition) as error:
+                # FailedPrecondition comes from a new process at the same address that is not configured yet.
+                await self._fleet.report_lost(member, error)
+                self._events.add(
+                    "scoring_repeated",
+                    f"{group_id} is scored again elsewhere: {member.name} is lost",
+                    group_id=group_id,
+                    worker_id=member.record.worker_id,
+                )
+
+    async def _choose(self) -> Member:
+        deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
+        while not (members := self._fleet.rewards):
+            remaining = deadline - asyncio.get_running_loop().time()
+            if remaining <= 0:
+                raise FailedPrecondition(
+                    f"no reward service for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
+                    reason=ErrorReason.NO_REWARD,
+                )
+            await self._fleet.wait_for_change(min(remaining, 1.0))
+        return min(members, key=lambda candidate: (candidate.outstanding, random.random()))
+
+    async def _score_at(
+        self, member: Member, prompt: Prompt, group: GrowingGroup, timeout_s: float, scores: dict[int, Score]
+    ) -> None:
+        """Adds the missing scores, each as it arrives."""
+        num_tokens: dict[int, int] = {}
+        """Lengths of the completions that were sent."""
+        is_open = True
+
+        async def requests() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
+            yield reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
+            async for completion in group.read():
+                if not is_open:  # The call has ended: no reader is left.
+                    return
+                if completion.sample_index in scores:
+                    continue
+                num_tokens[completion.sample_index] = completion.num_tokens
+                self.utilization.out()
+                yield reward_pb2.ScoreGroupRequest(completion=completion_to_wire(completion))
+
+        member.outstanding += 1
+        try:
+            async for response in member.stub.ScoreGroup(requests(), timeout=timeout_s):
+                score = score_from_wire(response.score)
+                self._code.observe(member.name, prompt.prompt_id, score)
+                if score.sample_index in num_tokens and score.sample_index not in scores:
+                    self.utilization.back(num_tokens=num_tokens[score.sample_index])
+                    scores[score.sample_index] = score
+        finally:
+            is_open = False
+            member.outstanding -= 1
+            self.utilization.back(len(num_tokens.keys() - scores.keys()))
+        if missing := {completion.sample_index for completion in group.completions} - scores.keys():
+            raise Internal(f"{member.name} did not score samples {sorted(missing)} of {prompt.prompt_id}")
+
+
+def _label_requests(truths: Sequence[GroundTruth]) -> Iterator[tuple[int, reward_pb2.CheckLabelsRequest]]:
+    """Yields all labels in order, as requests with the index of their first label.
+
+    A request stays well below gRPC's limit, unless a single label does not.
+    """
+    request, first, num_bytes = reward_pb2.CheckLabelsRequest(), 0, 0
+    for index, truth in enumerate(truths):
+        message = ground_truth_to_wire(truth)
+        is_full = index - first >= _MAX_REQUEST_LABELS or num_bytes + message.ByteSize() > _MAX_REQUEST_BYTES
+        if is_full and index > first:
+            yield first, request
+            request, first, num_bytes = reward_pb2.CheckLabelsRequest(), index, 0
+        request.ground_truths.append(message)
+        num_bytes += message.ByteSize()
+    if request.ground_truths:
+        yield first, request

@@ -1,0 +1,235 @@
+"""Broadcasts of weights: form the group of an epoch, transfer over it, check what was loaded.
+
+Failures are values here, by worker id: a failed member is the publisher's business, not an exception.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.coordinator.workers.fleet import Member
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config.services import WeightsConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable
+from shoal.rollout import WeightVersion
+from shoal.v1 import generator_pb2, learner_pb2, weights_pb2
+from shoal.wire import float32_from_wire, version_to_wire
+
+Failures = dict[str, ShoalError]
+"""Why members failed, by worker id."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A load that passed its checks."""
+
+    pause_s: float
+    canary_gap: float
+    """Mean absolute difference between engine and learner on the canary's log-probabilities."""
+
+
+@dataclass(frozen=True)
+class TransferResult:
+    """The outcome of a transfer. A member in neither table was ready, or not yet, when others failed."""
+
+    failures: Failures
+    loaded: dict[str, Loaded] = field(default_factory=dict)
+    """By worker id."""
+    sent: learner_pb2.PublishWeightsResponse | None = None
+    """The learner's report; None when the broadcast did not finish."""
+
+
+async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: int, timeout_s: float) -> Failures:
+    """Makes the broadcast group of an epoch. Returns the members that did not join."""
+    world_size = 1 + sum(member.record.num_weight_ranks for member in members)
+    rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
+
+    async def join(member: Member, rank_offset: int) -> None:
+        request = generator_pb2.JoinWeightGroupRequest(
+            rendezvous=rendezvous, rank_offset=rank_offset, manifest=manifest
+        )
+        await member.stub.JoinWeightGroup(request, timeout=timeout_s)
+
+    joins: dict[str, asyncio.Task[None]] = {}
+    rank = 1
+    for member in members:
+        joins[member.record.worker_id] = asyncio.create_task(join(member, rank))
+        rank += member.record.num_weight_ranks
+    # A member that cannot join keeps all the others waiting, so the first failure ends the attempt.
+    await asyncio.wait(joins.values(), return_when=asyncio.FIRST_EXCEPTION)
+    failures = _failures(joins)
+    await _end(joins)
+    return failures
+
+
+class Transfer:
+    """One transfer of the learner's weights over the group of an epoch."""
+
+    def __init__(
+        self,
+        learner: LearnerClient,
+        members: Sequence[Member],
+        config: WeightsConfig,
+        *,
+        epoch: int,
+        version: WeightVersion,
+        canary: weights_pb2.Canary,
+    ) -> None:
+        self._learner = learner
+        self._config = config
+        self._epoch = epoch
+        self._canary = canary
+        self._loads = {member.record.worker_id: _Load(member, epoch, version, canary) for member in members}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> TransferResult:
+        """Waits until all members are ready, broadcasts, waits until all have loaded, and checks their loads."""
+        timeout_s = self._config.ready_timeout_s + self._config.timeout_s
+        self._tasks = {worker_id: asyncio.create_task(load.run(timeout_s)) for worker_id, load in self._loads.items()}
+        try:
+            if failures := await self._await_ready():
+                return TransferResult(failures)
+            return await self._broadcast()
+        finally:
+            await _end(self._tasks)
+
+    async def _await_ready(self) -> Failures:
+        """Waits until all members are ready to receive. Returns those that failed or were too slow."""
+
+        async def all_ready() -> None:
+            for load in self._loads.values():
+                await load.ready.wait()
+
+        waits = [asyncio.create_task(all_ready()), asyncio.create_task(_first_failure(self._tasks.values()))]
+        await asyncio.wait(waits, timeout=self._config.ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        failures = _failures(self._tasks)
+        if not failures:
+            for worker_id, load in self._loads.items():
+                if not load.ready.is_set():
+                    failures[worker_id] = DeadlineExceeded(
+                        f"not ready to receive within weights.ready_timeout_s ({self._config.ready_timeout_s:g} s)"
+                    )
+        return failures
+
+    async def _broadcast(self) -> TransferResult:
+        broadcast = asyncio.create_task(self._learner.publish_weights(self._epoch, self._canary))
+        failure = asyncio.create_task(_first_failure(self._tasks.values()))
+        await asyncio.wait([broadcast, failure], return_when=asyncio.FIRST_COMPLETED)
+        if not broadcast.done():
+            # A member is gone. The rest of its group notices by itself, or when the next epoch aborts this one.
+            await asyncio.wait([broadcast], timeout=1.0)
+            broadcast.cancel()
+            return TransferResult(await self._broken_broadcast(Unavailable("the broadcast broke off")))
+        failure.cancel()
+        try:
+            sent = broadcast.result()
+        except (Unavailable, DeadlineExceeded) as error:
+            return TransferResult(await self._broken_broadcast(error))
+        await asyncio.wait(self._tasks.values(), timeout=self._config.timeout_s)
+        return self._check(sent)
+
+    async def _broken_broadcast(self, error: ShoalError) -> Failures:
+        """Returns why each member did not load. None of them did: a broadcast reaches all or none."""
+        # Generators notice a broken collective within moments; the next epoch aborts it for those that do not.
+        await asyncio.wait(self._tasks.values(), timeout=1.0)
+        failures = _failures(self._tasks)
+        return {worker_id: failures.get(worker_id, error) for worker_id in self._tasks}
+
+    def _check(self, sent: learner_pb2.PublishWeightsResponse) -> TransferResult:
+        """Compares the weights and the canary of each member with the learner's."""
+        failures = _failures(self._tasks)
+        loaded: dict[str, Loaded] = {}
+        for worker_id, load in self._loads.items():
+            if worker_id in failures:
+                continue
+            if load.done is None:
+                failures[worker_id] = DeadlineExceeded(
+                    f"not loaded within weights.timeout_s ({self._config.timeout_s:g} s)"
+                )
+                continue
+            gap = _mean_gap(sent.canary, load.done.canary)
+            if (error := self._load_error(sent, load.done, gap)) is not None:
+                failures[worker_id] = error
+            else:
+                loaded[worker_id] = Loaded(load.done.pause_s, gap)
+        return TransferResult(failures, loaded, sent)
+
+    def _load_error(
+        self, sent: learner_pb2.PublishWeightsResponse, done: generator_pb2.LoadWeightsResponse, canary_gap: float
+    ) -> DataLoss | None:
+        expected = {entry.name: entry.xxh3 for entry in sent.hashes}
+        received = {entry.name: entry.xxh3 for entry in done.hashes}
+        names = sorted(expected.keys() | received.keys())
+        differing = [name for name in names if expected.get(name) != received.get(name)]
+        if differing:
+            return DataLoss(
+                f"{len(differing)} of {len(expected)} tensors arrived changed, the first is {differing[0]}",
+                reason=ErrorReason.WEIGHTS_CORRUPT,
+            )
+        if not canary_gap <= self._config.canary_tolerance:  # Also true of NaN.
+            return DataLoss(
+                f"the canary's log-probabilities differ from the learner's by {canary_gap:.3g} on average, more than "
+                f"weights.canary_tolerance ({self._config.canary_tolerance:g})",
+                reason=ErrorReason.CANARY_DIFFERS,
+            )
+        return None
+
+
+class _Load:
+    """The `LoadWeights` call of one generator."""
+
+    def __init__(self, member: Member, epoch: int, version: WeightVersion, canary: weights_pb2.Canary) -> None:
+        self.ready = asyncio.Event()
+        self.done: generator_pb2.LoadWeightsResponse | None = None
+        self._stub = member.stub
+        self._request = generator_pb2.LoadWeightsRequest(epoch=epoch, version=version_to_wire(version), canary=canary)
+
+    async def run(self, timeout_s: float) -> None:
+        async for response in self._stub.LoadWeights(self._request, timeout=timeout_s):
+            if response.stage == generator_pb2.LOAD_STAGE_READY:
+                self.ready.set()
+            elif response.stage == generator_pb2.LOAD_STAGE_DONE:
+                self.done = response
+        if self.done is None:
+            raise Unavailable("LoadWeights ended without DONE")
+
+
+async def _first_failure(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Returns as soon as one task has failed; never, if none does."""
+    pending = set(tasks)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if any(not task.cancelled() and task.exception() for task in done):
+            return
+    await asyncio.Event().wait()
+
+
+def _failures(tasks: dict[str, asyncio.Task[None]]) -> Failures:
+    """Returns the errors of the tasks that have failed. Raises any that is not a `ShoalError`: it is a defect."""
+    failures: Failures = {}
+    for worker_id, task in tasks.items():
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, ShoalError):
+                raise error
+            failures[worker_id] = error
+    return failures
+
+
+async def _end(tasks: dict[str, asyncio.Task[None]]) -> None:
+    """Cancels the tasks that are still running, and waits for all."""
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+def _mean_gap(sent: weights_pb2.Canary, received: weights_pb2.Canary) -> float:
+    learner = float32_from_wire(sent.logprobs, "canary.logprobs")
+    engine = float32_from_wire(received.logprobs, "canary.logprobs")
+    if learner.shape != engine.shape or not len(learner):
+        return float("inf")
+    return float(np.abs(learner - engine).mean())

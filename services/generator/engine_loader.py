@@ -1,0 +1,159 @@
+"""The engine of a generator: start, takeover by the next run, end."""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from services.generator.engine import Engine
+from services.generator.requests import Requests
+from services.generator.weight_loader import WeightLoader
+from shoal.config.run import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted
+from shoal.rollout import WeightVersion
+from shoal.telemetry import metrics, names
+from shoal.v1 import worker_pb2
+from shoal.worker.lifecycle import Lifecycle
+from shoal.worker.reexec import Reexec
+
+log = logging.getLogger(__name__)
+
+StartEngine = Callable[[RunConfig], Awaitable[Engine]]
+
+_LAST_GRACE_S = 20.0
+"""Time from the engine's death until the process ends, whatever still runs in it."""
+
+
+@dataclass
+class Running:
+    """An engine with its requests and its weights."""
+
+    engine: Engine
+    requests: Requests
+    weights: WeightLoader
+
+
+class EngineLoader:
+    """Loads the engine that a configuration asks for. All methods belong to one event loop."""
+
+    def __init__(self, start_engine: StartEngine, reexec: Reexec) -> None:
+        self._start_engine = start_engine
+        self._lifecycle = Lifecycle("the generator", reexec)
+        self._config: RunConfig | None = None
+        self._running: Running | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def configure(self, run_id: str, config: RunConfig) -> None:
+        """Starts the engine for a run, beside the event loop. The same configuration again changes nothing.
+
+        Another run takes the engine over if it asks for the same engine. If it asks for another one, or if the
+        process is about to end or to restart, raises `Unavailable` (STARTING_OVER, ENDING).
+        """
+        if self._lifecycle.is_configured(run_id, config):
+            return
+        earlier, is_loading = self._lifecycle.run_id, self._lifecycle.state == worker_pb2.WORKER_STATE_LOADING
+        if (is_loading or self._running) and self._config and _engine_part(config) != _engine_part(self._config):
+            refusal = self._lifecycle.restart(
+                f"the generator serves run {earlier}, whose [model], [generator] or sampling.stop_strings settings "
+                f"differ from those of run {run_id}"
+            )
+            self._drop_requests(f"run {run_id} took the generator over", ErrorReason.OTHER_RUN)
+            raise refusal
+        self._config = config
+        if self._running is not None:
+            log.info("engine taken over", extra={"run_id": run_id, "from_run_id": earlier})
+            self._drop_requests(f"run {run_id} took the generator over", ErrorReason.OTHER_RUN)
+        if is_loading:
+            # The engine that starts, or that forgets the weights of an earlier run, serves this run as well.
+            self._lifecycle.adopt(run_id, config)
+        elif (running := self._running) is not None:
+            self._lifecycle.load(
+                run_id, config, lambda: running.weights.reset(f"run {run_id} began"), message="taking the engine over"
+            )
+        else:
+            self._lifecycle.load(run_id, config, lambda: self._start(config), message="starting the engine")
+
+    async def _start(self, config: RunConfig) -> None:
+        engine = await self._start_engine(config)
+        requests = Requests(engine, capacity=config.generator.max_num_seqs + config.generator.max_queued_requests)
+
+        def drop_requests(version: WeightVersion) -> None:
+            self._drop_requests(f"the run was restored: weights {version} are coming", ErrorReason.RESTORED)
+
+        weights = WeightLoader(engine, keep_stale_kv=config.generator.keep_stale_kv, on_new_attempt=drop_requests)
+        self._running = Running(engine, requests, weights)
+        self._watching = asyncio.create_task(self._watch(engine))
+
+    def _drop_requests(self, because: str, reason: ErrorReason) -> None:
+        if self._running is not None:
+            self._running.requests.drop_all(Aborted(because, reason=reason))
+
+    async def _watch(self, engine: Engine) -> None:
+        """Ends the process when the engine has died: only a new process can start another engine."""
+        cause = await engine.died()
+        if self._lifecycle.is_ending:
+            return
+        log.critical("engine died", extra={"cause": cause})
+        # A part of the engine may block the orderly end.
+        last = threading.Timer(_LAST_GRACE_S, os._exit, (1,))
+        last.daemon = True
+        last.start()
+        self._lifecycle.fail(f"the engine has died: {cause}")
+        self._drop_requests("the generator's engine has died", ErrorReason.ENGINE_DEAD)
+
+    @property
+    def running(self) -> Running:
+        """The engine. Raises `FailedPrecondition` while there is none."""
+        if self._running is None or self._lifecycle.state == worker_pb2.WORKER_STATE_FAILED:
+            raise self._lifecycle.not_ready(ErrorReason.NOT_CONFIGURED)
+        return self._running
+
+    @property
+    def current(self) -> Running | None:
+        """The engine, if there is one."""
+        return self._running
+
+    @property
+    def num_weight_ranks(self) -> int:
+        """Number of ranks that the engine has in a broadcast group; 0 before the first configuration."""
+        if self._config is None:
+            return 0
+        return self._config.generator.tensor_parallel_size * self._config.generator.pipeline_parallel_size
+
+    def status(self) -> worker_pb2.WorkerStatus:
+        """Returns state and load."""
+        if self._config is None or self._running is None:
+            return self._lifecycle.status(worker_pb2.WorkerLoad())
+        in_flight = self._running.requests.num_in_flight
+        capacity = self._config.generator.max_num_seqs
+        load = worker_pb2.WorkerLoad(
+            num_running=min(in_flight, capacity), num_waiting=max(in_flight - capacity, 0), capacity=capacity
+        )
+        metrics.gauge(names.GENERATOR_RUNNING).set(load.num_running)
+        metrics.gauge(names.GENERATOR_WAITING).set(load.num_waiting)
+        return self._lifecycle.status(load, loaded=_loaded_state(self._running.weights))
+
+    async def close(self) -> None:
+        """Ends the engine, also one that is still starting."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._lifecycle.close()
+        if self._running is not None:
+            self._drop_requests("the generator is shutting down", ErrorReason.SHUTTING_DOWN)
+            await self._running.engine.close()
+
+
+def _engine_part(config: RunConfig) -> tuple[object, ...]:
+    """Returns the part of a configuration that the engine is made from."""
+    return config.model, config.generator, config.max_model_len, bool(config.sampling.stop_strings)
+
+
+def _loaded_state(weights: WeightLoader) -> tuple[worker_pb2.WorkerState.ValueType, str]:
+    if weights.is_stale:
+        return worker_pb2.WORKER_STATE_STALE, weights.stale_reason
+    if weights.is_paused:
+        return worker_pb2.WORKER_STATE_PAUSED, "paused by PauseGeneration"
+    return worker_pb2.WORKER_STATE_READY, ""

@@ -1,0 +1,214 @@
+"""Commands of the learner, as one rank executes them. All ranks run the same code; rank 0 also returns the results."""
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from services.learner.engine.deepspeed_engine import DeepSpeedEngine
+from services.learner.engine.deepspeed_settings import check_machine
+from services.learner.engine.reference import ReferenceModel
+from services.learner.learner import Learner, StepResult
+from services.learner.model.policy import load_policy, load_reference
+from services.learner.publish import WeightPublisher, make_manifest
+from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
+from services.learner.storage.checkpoints import FileDigest, load_checkpoint, save_checkpoint
+from services.learner.storage.export import export_model
+from shoal.config import RunConfig, parse_config
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ShoalError
+from shoal.models.model_folder import model_config, resolve_model
+from shoal.rollout import Float32Array, TrainBatch, WeightVersion
+from shoal.v1 import learner_pb2
+from shoal.weights.manifest import Manifest, TensorHash
+from shoal.wire import batch_from_wire, int32_from_wire
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SentWeights:
+    """The result of a publish."""
+
+    hashes: tuple[TensorHash, ...]
+    finished: float
+    """Time at which the last tensor was sent, in `time.monotonic()`."""
+    canary_logprobs: Float32Array | None
+
+
+class LearnerCommands:
+    """The commands of one rank, and the learner that they act on. Call every method on all ranks, in the same order."""
+
+    def __init__(self, process_group: ProcessGroup, data_dir: Path) -> None:
+        self.process_group = process_group
+        self._data_dir = data_dir
+        self._run_dir = data_dir
+        self._learner: Learner | None = None
+        self._manifest: Manifest | None = None
+
+    @property
+    def learner(self) -> Learner:
+        """The configured learner. Raises `FailedPrecondition` before `configure`."""
+        if self._learner is None:
+            raise _not_configured()
+        return self._learner
+
+    @property
+    def manifest(self) -> Manifest:
+        """The tensors that are broadcast. Raises `FailedPrecondition` before `configure`."""
+        if self._manifest is None:
+            raise _not_configured()
+        return self._manifest
+
+    def configure(self, run_id: str, config: RunConfig) -> None:
+        """Loads the run's model, and drops the one loaded before.
+
+        Raises `InvalidArgument`, on every rank alike, when a rank cannot load it.
+        """
+        self._run_dir = self._data_dir / run_id
+        settings, process_group = config.learner, self.process_group
+        if self._learner is not None:
+            self._learner.engine.close()
+            if self._learner.reference is not None:
+                self._learner.reference.close()
+            self._learner = None
+        check_machine(settings, device=process_group.device, num_ranks=process_group.size)
+        process_group.form_sequence_groups(settings.sequence_parallel_size)
+        with process_group.raising_on_all():
+            folder = resolve_model(config.model.path, config.model.revision)
+            model = model_config(folder)
+            policy = load_policy(folder, settings, sequence_group=process_group.sequence_group)
+            policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
+            reference = None
+            if config.kl.needs_reference:
+                is_fixed = config.kl.reference_update_steps is None
+                reference = load_reference(
+                    folder, settings, is_fixed=is_fixed, sequence_group=process_group.sequence_group
+                )
+        engine = DeepSpeedEngine(policy, settings, device=process_group.device)
+        self._learner = Learner(
+            config,
+            process_group,
+            engine,
+            None if reference is None else ReferenceModel(reference, settings, device=process_group.device),
+            lm=policy.lm,
+            model=model,
+        )
+        self._manifest = make_manifest(engine, config, model)
+        num_parameters = sum(spec.num_elements for spec in self._manifest.tensors)
+        _log.info("model loaded", extra={"model": str(folder), "num_parameters": num_parameters})
+
+    def train_step(self, batch: TrainBatch) -> StepResult:
+        """Takes a train step, as `Learner.step`."""
+        result = self.learner.step(batch)
+        if self.learner.config.launch.single_gpu:
+            # The generator on the same GPU needs the memory that torch keeps for later allocations.
+            torch.cuda.empty_cache()
+        return result
+
+    def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
+        """Computes the log-probabilities of each sequence, as `Learner.logprobs`, under the policy or the reference."""
+        sequences = [int32_from_wire(data, "token_ids") for data in request.token_ids]
+        is_reference = request.model == learner_pb2.MODEL_REFERENCE
+        return self.learner.logprobs(sequences, request.temperature, is_reference=is_reference)
+
+    def publish_weights(
+        self, request: learner_pb2.PublishWeightsRequest, publisher: WeightPublisher | None
+    ) -> SentWeights:
+        """Gathers all weights once, and broadcasts them from rank 0, which has the publisher.
+
+        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective, so that the
+        other ranks do not wait in one.
+        """
+        learner, manifest = self.learner, self.manifest
+        tensors = learner.engine.full_parameters(getattr(torch, manifest.tensors[0].dtype))
+        hashes: tuple[TensorHash, ...] = ()
+        error: ShoalError | None = None
+        if publisher is None:
+            for _ in tensors:
+                pass
+        else:
+            try:
+                hashes = publisher.send(request.epoch, manifest, tensors)
+            except ShoalError as raised:
+                error = raised
+        finished = time.monotonic()
+        canary = int32_from_wire(request.canary.token_ids, "canary.token_ids")
+        # After the broadcast, while the generators load: they are paused until then.
+        logprobs = learner.logprobs([canary], temperature=1.0)[0] if len(canary) else None
+        if error is not None:
+            raise error
+        return SentWeights(hashes, finished, logprobs)
+
+    def save_checkpoint(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest) -> list[FileDigest]:
+        """Writes a checkpoint, as `storage.checkpoints.save_checkpoint`."""
+        keep = set(request.keep_checkpoint_ids)
+        return save_checkpoint(self.learner, self._run_dir / "checkpoints", request.checkpoint_id, keep=keep)
+
+    def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest) -> WeightVersion:
+        """Restores a checkpoint, as `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
+        if request.checkpoint_id:
+            files = [FileDigest(file.path, file.num_bytes, file.sha256) for file in request.files]
+            load_checkpoint(
+                self.learner,
+                self._run_dir / "checkpoints",
+                request.checkpoint_id,
+                files=files,
+                attempt=request.attempt,
+            )
+        else:
+            if self.learner.num_optimizer_steps:
+                self.configure(self._run_dir.name, self.learner.config)
+            self.learner.version = WeightVersion(request.attempt, 0)
+        return self.learner.version
+
+    def export_model(self) -> Path:
+        """Exports the policy, as `storage.export.export_model`, in the type of the model's own files."""
+        learner = self.learner
+        folder = self._run_dir / "model"
+        dtype = getattr(torch, learner.model.dtype)
+        export_model(learner.engine, learner.lm, learner.config.model, folder, self.process_group, dtype=dtype)
+        return folder
+
+
+def _not_configured() -> FailedPrecondition:
+    return FailedPrecondition("the learner is not configured: call Configure first", reason=ErrorReason.NOT_CONFIGURED)
+
+
+def follow(commands: LearnerCommands) -> None:
+    """Executes the commands of rank 0 until STOP. Raises RuntimeError when rank 0 is gone.
+
+    Rank 0 reports a `ShoalError`. Any other error ends this rank, and with it the others.
+    """
+    while True:
+        command, body = commands.process_group.receive_command()
+        if command is Command.STOP:
+            commands.process_group.leave()
+            return
+        try:
+            _execute(commands, command, body)
+        except ShoalError as error:
+            _log.info("command failed", extra={"command": command.name, "error": error.message})
+
+
+def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
+    match command:
+        case Command.IDLE | Command.STOP:
+            pass
+        case Command.CONFIGURE:
+            request = learner_pb2.LearnerServiceConfigureRequest.FromString(body)
+            commands.configure(request.run_id, parse_config(request.config))
+        case Command.TRAIN_STEP:
+            commands.train_step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
+        case Command.COMPUTE_LOGPROBS:
+            commands.compute_logprobs(learner_pb2.ComputeLogprobsRequest.FromString(body))
+        case Command.PUBLISH_WEIGHTS:
+            commands.publish_weights(learner_pb2.PublishWeightsRequest.FromString(body), None)
+        case Command.SAVE_CHECKPOINT:
+            commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest.FromString(body))
+        case Command.LOAD_CHECKPOINT:
+            commands.load_checkpoint(learner_pb2.LoadCheckpointRequest.FromString(body))
+        case Command.EXPORT_MODEL:
+            commands.export_model()

@@ -1,0 +1,208 @@
+"""DeepSpeed behind the few methods that the learner's step needs.
+
+Parameters, gradients and optimizer state are float32 at every ZeRO stage, because at the learning rates of
+reinforcement learning an update is smaller than the resolution of a bfloat16 weight. Only the forward and backward
+passes compute in bfloat16 (autocast, inside the policy). So up to stage 2 DeepSpeed sees a plain float32 model. At
+stage 3 parameters are gathered for every layer, and DeepSpeed's own `torch_autocast` gathers them in bfloat16: half
+the traffic, and no second copy in the backward pass.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.learner.engine.deepspeed_settings import deepspeed, policy_settings, release, start_deepspeed
+from services.learner.engine.optimizer import make_optimizer
+from services.learner.model.packing import PackedRow
+from services.learner.model.policy import Policy
+from shoal.config.learner import LearnerConfig
+
+_GATHER_BYTES = 256 << 20
+"""Float32 bytes of sharded parameters that are gathered and read at once."""
+_TAG = "state"
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """The outcome of one optimizer step."""
+
+    applied: bool
+    """False when the gradient or the loss was not finite; then nothing changed."""
+    grad_norm: float
+    """Global L2 norm before clipping; not finite if the gradient was not."""
+
+
+class DeepSpeedEngine:
+    """A policy with its optimizer, sharded over the ranks according to the ZeRO stage.
+
+    Call every method on all ranks, in the same order: each may contain collectives.
+    """
+
+    def __init__(self, policy: Policy, config: LearnerConfig, *, device: torch.device) -> None:
+        start_deepspeed(device)
+        self.device = device
+        self._stage = config.zero_stage
+        self._is_offloaded = config.offload_optimizer
+        self._max_grad_norm = config.max_grad_norm
+        self._parameters = list(policy.lm.named_parameters())
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters}
+        self._engine, *_ = deepspeed.initialize(
+            model=policy.train(),
+            optimizer=make_optimizer(policy, config),
+            config=policy_settings(config),
+            dist_init_required=False,
+        )
+        self._storage = _Storage()
+        self._engine.checkpoint_engine = self._storage
+        # DeepSpeed copies its conversion script beside the files on rank 0 alone: on a full disk that would fail while
+        # the other ranks wait for rank 0.
+        self._engine._copy_recovery_script = lambda save_path: None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter, by its name in transformers; tied parameters appear once."""
+        return self._shapes
+
+    def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
+        """Runs `Policy.forward`."""
+        scored: tuple[Tensor, Tensor] = self._engine(row, temperature)
+        return scored
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Adds the gradient of a loss. `is_last` marks the last loss before `step`.
+
+        After the last one DeepSpeed averages the gradients over the ranks.
+        """
+        self._engine.set_gradient_accumulation_boundary(is_last)
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    def step(self, learning_rate: float, *, refuse: bool) -> StepOutcome:
+        """Clips the accumulated gradient and applies it, unless it is not finite or `refuse` is True.
+
+        The gradient is dropped in both cases. All ranks come to the same decision if they pass the same `refuse`.
+        """
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        return self._step_replicated(refuse) if self._stage == 0 else self._step_sharded(refuse)
+
+    def _step_replicated(self, refuse: bool) -> StepOutcome:
+        """Takes a step at stage 0, where DeepSpeed averages the gradients but does not check them."""
+        parameters = [parameter for _, parameter in self._parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if refuse or not torch.isfinite(norm):
+            self._engine.zero_grad()
+            return StepOutcome(applied=False, grad_norm=float(norm))
+        if self._max_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
+        self._engine.step()
+        return StepOutcome(applied=True, grad_norm=float(norm))
+
+    def _step_sharded(self, refuse: bool) -> StepOutcome:
+        """Takes a step at stages 1 to 3, where DeepSpeed clips, and drops a gradient whose norm is not finite."""
+        if refuse:
+            self._poison()
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm()
+        return StepOutcome(applied=bool(self._engine.was_step_applied()), grad_norm=float(norm))
+
+    def _poison(self) -> None:
+        """Makes the gradient not finite, so that DeepSpeed clears it on every rank."""
+        if self._is_offloaded:
+            # The gradients are with the optimizer on the host, and DeepSpeed checks only their norms.
+            norms = self._engine.optimizer.norm_for_param_grads
+            norms.update({key: torch.tensor(torch.nan) for key in norms})
+            return
+        for gradients in self._engine.optimizer.averaged_gradients.values():
+            for gradient in gradients or ():
+                if gradient is not None:
+                    gradient.fill_(torch.nan)
+
+    def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Yields each whole parameter by name, in a fixed order, on this rank's device; exhaust the iterator.
+
+        Parameters are float32, except that sharded ones may come in bfloat16 if that is `dtype`: the float32 value
+        rounded once, as the caller would. A tensor may be the parameter itself: do not write to it.
+        """
+        if self._stage < 3:
+            yield from ((name, parameter.data) for name, parameter in self._parameters)
+        elif dtype == torch.bfloat16:
+            for names, parameters in self._gather_buckets():
+                with deepspeed.zero.GatheredParameters(parameters):
+                    whole = [parameter.data.to(dtype, copy=True) for parameter in parameters]
+                yield from zip(names, whole, strict=True)
+        else:
+            # The parameters gathered for the forward pass may be rounded to bfloat16; the masters are not.
+            for name, parameter in self._parameters:
+                yield name, deepspeed.utils.safe_get_full_fp32_param(parameter)
+
+    def _gather_buckets(self) -> Iterator[tuple[list[str], list[Tensor]]]:
+        names: list[str] = []
+        parameters: list[Tensor] = []
+        size = 0
+        for name, parameter in self._parameters:
+            num_bytes = 4 * parameter.ds_numel
+            if names and size + num_bytes > _GATHER_BYTES:
+                yield names, parameters
+                names, parameters, size = [], [], 0
+            names.append(name)
+            parameters.append(parameter)
+            size += num_bytes
+        if names:
+            yield names, parameters
+
+    def save(self, folder: Path) -> OSError | None:
+        """Writes this rank's shards of parameters and optimizer below an existing folder.
+
+        Returns a failed write instead of raising it, so that no rank leaves the others waiting.
+        """
+        self._storage.error = None
+        try:
+            (folder / _TAG).mkdir(exist_ok=True)
+        except OSError as error:
+            self._storage.error = error
+        self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
+        return self._storage.error
+
+    def load(self, folder: Path) -> None:
+        """Restores the state that `save` wrote, on the same number of ranks and with the same ZeRO stage."""
+        self._engine.load_checkpoint(str(folder), tag=_TAG)
+
+    def close(self) -> None:
+        """Releases the memory."""
+        release(self._engine, [parameter for _, parameter in self._parameters])
+        # DeepSpeed keeps the group of second copies (hpZ) for the life of the process: another configuration would
+        # reuse it.
+        deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
+
+
+def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:
+    """Returns each parameter's whole gradient. Call it on all ranks, between the last `backward` and `step`."""
+    return {name: deepspeed.utils.safe_get_full_grad(parameter) for name, parameter in engine._parameters}
+
+
+class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine):
+    """Writes files and syncs them to disk. Keeps the first error instead of raising it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+
+    def save(self, state_dict: Any, path: str) -> None:
+        if self.error is not None:
+            return
+        try:
+            with open(path, "wb") as file:
+                torch.save(state_dict, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self.error = error
+        except RuntimeError as error:
+            # When the file fails, torch's writer raises an error of its own; the OSError is its context.
+            self.error = error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error))

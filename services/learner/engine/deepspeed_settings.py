@@ -1,0 +1,111 @@
+"""DeepSpeed's settings, and their check against this machine. Other modules import `deepspeed` from here."""
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    # DeepSpeed would detect this by itself, but with a warning.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed as deepspeed
+
+from shoal.config.learner import LearnerConfig
+from shoal.errors import InvalidArgument
+
+_BUCKET_ELEMENTS = 50_000_000
+"""Gradient elements that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
+
+
+def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int) -> None:
+    """Raises `InvalidArgument` for a setting that does not fit this machine or this number of ranks."""
+    for name in ("offload_optimizer", "offload_parameters"):
+        if getattr(config, name) and device.type == "cpu":
+            raise InvalidArgument(
+                f"learner.{name}: this learner has no GPU, so everything is in host memory already; set it to false"
+            )
+    for name in ("sequence_parallel_size", "zero_hpz_partition_size"):
+        size = getattr(config, name)
+        if num_ranks % size:
+            raise InvalidArgument(
+                f"learner.{name} ({size}) must divide the learner's ranks ({num_ranks}): they form groups of that size"
+            )
+
+
+def policy_settings(config: LearnerConfig) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration for the policy."""
+    zero = _sharding(config) | {"reduce_bucket_size": _BUCKET_ELEMENTS}
+    if config.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if config.zero_hpz_partition_size > 1:
+        zero["zero_hpz_partition_size"] = config.zero_hpz_partition_size
+    settings: dict[str, Any] = {
+        # The learner counts rows: DeepSpeed sees one row at a time, and `backward` marks the last one.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_allow_untested_optimizer": True,
+        # Torch's fused AdamW also works on the host, and needs no compiler at the first start.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": zero,
+        # At stage 0 the learner clips: DeepSpeed would not report the norm.
+        "gradient_clipping": 0.0 if config.zero_stage == 0 else config.max_grad_norm,
+        "steps_per_print": 2**62,
+    }
+    if config.zero_stage == 3 and config.compute_dtype == "bfloat16":
+        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    return settings
+
+
+def reference_settings(config: LearnerConfig, *, dtype: torch.dtype) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration for a reference at stage 3, with weights of type `dtype`."""
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": _sharding(config),
+        "bf16": {"enabled": dtype == torch.bfloat16},
+    }
+
+
+def _sharding(config: LearnerConfig) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": config.zero_stage}
+    if config.offload_parameters:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return zero
+
+
+def release(engine: Any, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Destroys a DeepSpeed engine and releases its memory.
+
+    At stage 3 the parameters' hooks keep engine, optimizer and each other alive beyond any garbage collection: 16 bytes
+    and more for each parameter, whenever a learner returns to the model that it began with. So this function empties
+    the large tensors itself.
+    """
+    engine.destroy()
+    sharding, adam = engine.optimizer, engine.basic_optimizer
+    if adam is not None:
+        adam.state.clear()
+        adam.param_groups.clear()
+    if sharding is not None and sharding is not adam:
+        vars(sharding).clear()
+        engine.optimizer = None
+    for parameter in parameters:
+        parameter.grad = None
+        # Small parameters stay whole, as views of this rank's whole buffer.
+        parameter.data = torch.empty(0, dtype=parameter.dtype)
+        for name in ("ds_tensor", "ds_secondary_tensor"):
+            if (shard := getattr(parameter, name, None)) is not None:
+                shard.data = torch.empty(0, dtype=shard.dtype)
+
+
+def start_deepspeed(device: torch.device) -> None:
+    """Initializes DeepSpeed on the existing process group. Safe to repeat."""
+    # DeepSpeed uses deprecated names of two collectives, and torch warns at each call.
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # On a CPU DeepSpeed would spend most of a minute at the first start compiling this extension; gloo does without it.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)

@@ -1,0 +1,88 @@
+"""The reference: the model that the KL divergence is measured from.
+
+It is either the model that the run began with (arXiv:1909.08593), or a model that follows the policy: every
+`kl.reference_update_steps` train steps reference = (1 - alpha) x reference + alpha x policy, with
+alpha = `kl.reference_alpha` (TR-DPO, arXiv:2404.09656). A run without a KL term neither loads nor runs a reference.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from services.learner.engine.deepspeed_settings import deepspeed, reference_settings, release, start_deepspeed
+from services.learner.model.packing import PackedRow
+from services.learner.model.policy import Policy
+from shoal.config.learner import LearnerConfig
+
+
+def follow(reference: Tensor, policy: Tensor, alpha: float) -> None:
+    """Sets reference = (1 - alpha) x reference + alpha x policy, in place and in the reference's type; any shape."""
+    reference.lerp_(policy.to(reference.device, reference.dtype), alpha)
+
+
+class ReferenceModel:
+    """A model that is run but not trained; sharded like the policy at stage 3, else whole on every rank.
+
+    Call every method on all ranks, in the same order.
+    """
+
+    def __init__(self, reference: Policy, config: LearnerConfig, *, device: torch.device) -> None:
+        self._model: Any
+        self._parameters = list(reference.lm.named_parameters())
+        self._is_sharded = config.zero_stage == 3
+        if self._is_sharded:
+            start_deepspeed(device)
+            settings = reference_settings(config, dtype=self._parameters[0][1].dtype)
+            self._model, *_ = deepspeed.initialize(model=reference, config=settings, dist_init_required=False)
+            self._model.eval()
+        else:
+            self._model = reference.to(device)
+
+    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
+        """Computes the log-probabilities of the row's scored tokens, [C]."""
+        with torch.no_grad():
+            logprobs_C, _ = self._model(row, temperature)
+        assert isinstance(logprobs_C, Tensor)
+        return logprobs_C
+
+    def follow(self, policy: Iterator[tuple[str, Tensor]], alpha: float) -> None:
+        """Takes a step towards the policy. `policy` yields whole parameters by name, in the order of this model's."""
+        for (name, parameter), (policy_name, tensor) in zip(self._parameters, policy, strict=True):
+            assert name == policy_name
+            with torch.no_grad(), self._whole(parameter, writes=True):
+                follow(parameter.data, tensor.detach(), alpha)
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields each whole parameter by name; exhaust the iterator. Do not write to the tensors."""
+        for name, parameter in self._parameters:
+            with self._whole(parameter, writes=False):
+                whole = parameter.data.clone() if self._is_sharded else parameter.data
+            yield name, whole
+
+    def load(self, files: list[Path]) -> None:
+        """Loads every parameter by name from safetensors files."""
+        file_of: dict[str, Path] = {}
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                file_of |= dict.fromkeys(tensors.keys(), file)
+        for name, parameter in self._parameters:
+            with safe_open(file_of[name], "pt") as tensors, torch.no_grad(), self._whole(parameter, writes=True):
+                parameter.data.copy_(tensors.get_tensor(name))
+
+    def close(self) -> None:
+        """Releases the memory."""
+        if self._is_sharded:
+            release(self._model, [parameter for _, parameter in self._parameters])
+
+    def _whole(self, parameter: torch.nn.Parameter, *, writes: bool) -> Any:
+        """Returns a context in which the parameter is whole on every rank.
+
+        With `writes`, all ranks must write the same values; those of rank 0 are kept.
+        """
+        return deepspeed.zero.GatheredParameters(
+            [parameter], modifier_rank=0 if writes else None, enabled=self._is_sharded
+        )

@@ -1,0 +1,61 @@
+"""The completion tokens of some groups that count in the loss, end to end in issue order.
+
+Every rank has all of them. So each rank computes what needs a whole mini-batch or step (divisors, means, quantiles)
+from them, with the same result. A packed row then picks its tokens by index.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.learner.loss.objectives.completions import Completions
+from services.learner.model.packing import loss_mask
+from shoal.rollout import Rollout, TrainGroup
+
+
+@dataclass(frozen=True)
+class LossTokens:
+    """N tokens of S completions. Every tensor is [N], on the CPU."""
+
+    behavior_logprobs_N: Tensor
+    """float32; NaN where unknown."""
+    advantages_N: Tensor
+    """float32."""
+    rewards_N: Tensor
+    """float32, the reward of the token's completion; NaN where there is none."""
+    weights_N: Tensor
+    """float32, the weight of the token's completion: a factor of its whole loss."""
+    completions: Completions
+
+    def __len__(self) -> int:
+        return len(self.advantages_N)
+
+    @classmethod
+    def of(cls, groups: Sequence[TrainGroup]) -> "LossTokens":
+        """Collects the tokens of some groups."""
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        masks = [loss_mask(rollout) for rollout in rollouts]
+        counts = np.array([int(mask.sum()) for mask in masks])
+
+        def per_token(values: list[float]) -> Tensor:
+            return torch.from_numpy(np.repeat(np.array(values, dtype=np.float32), counts))
+
+        behavior = [rollout.completion.behavior_logprobs[mask] for rollout, mask in zip(rollouts, masks, strict=True)]
+        advantages = [_advantages(rollout)[mask] for rollout, mask in zip(rollouts, masks, strict=True)]
+        return cls(
+            behavior_logprobs_N=torch.from_numpy(np.concatenate(behavior)),
+            advantages_N=torch.from_numpy(np.concatenate(advantages)),
+            rewards_N=per_token([np.nan if rollout.reward is None else rollout.reward for rollout in rollouts]),
+            weights_N=per_token([rollout.weight for rollout in rollouts]),
+            completions=Completions(torch.from_numpy(np.repeat(np.arange(len(rollouts)), counts)), len(rollouts)),
+        )
+
+
+def _advantages(rollout: Rollout) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Returns the advantages of all tokens of a completion, [T]."""
+    if rollout.token_advantages is not None:
+        return np.asarray(rollout.token_advantages, dtype=np.float32)
+    return np.full(rollout.completion.num_tokens, rollout.advantage, dtype=np.float32)

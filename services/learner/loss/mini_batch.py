@@ -1,0 +1,132 @@
+"""Mini-batches: whole groups, and the factor of each of their tokens in the loss.
+
+Everything here is computed from values that all ranks have, before the mini-batch is packed. What needs the policy's
+log-probabilities of the whole step (proximal log-probabilities for several optimizer steps, quantiles, means of
+weights, divisors without rejected tokens) comes from a survey: one pass without gradient over the step's groups,
+before the first optimizer step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from services.learner.loss.aggregation import token_factors
+from services.learner.loss.correction import Correction, correct, entropy_threshold
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.objectives.completions import Completions
+from services.learner.model.packing import cut_mini_batches
+from shoal.config import RunConfig
+from shoal.rollout import TrainGroup
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The step's tokens under the policy, before the first optimizer step. Both are [N] float32, on the CPU."""
+
+    logprobs_N: Tensor
+    entropies_N: Tensor
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """The groups of one optimizer step. Every tensor is [N], on the CPU."""
+
+    groups: tuple[TrainGroup, ...]
+    tokens: LossTokens
+    factors_N: Tensor
+    """float64: the loss is the sum of these times the tokens' losses; 0 for a rejected token."""
+    counts_N: Tensor
+    """bool: whether the token takes part in the loss at all; False for a rejected token."""
+    is_kept_N: Tensor
+    """bool: whether the token's policy loss counts. Other tokens still count in the divisor, and keep their KL."""
+    proximal_logprobs_N: Tensor | None
+    """From before the first optimizer step of the train step. None: the live log-probabilities serve instead."""
+    correction: Correction | None
+    """None: computed from the live log-probabilities."""
+
+    @property
+    def num_counted(self) -> int:
+        return int(self.counts_N.sum())
+
+
+def needs_survey(config: RunConfig) -> bool:
+    """Returns whether a step needs a survey of its tokens before it begins.
+
+    With one optimizer step the policy's live log-probabilities are the proximal ones.
+    """
+    correction, num_optimizer_steps = config.correction, config.grpo.num_epochs * config.grpo.num_mini_batches
+    return (
+        (config.loss.baseline == "proximal" and num_optimizer_steps > 1)
+        or config.loss.top_entropy_share < 1
+        or correction.normalize
+        or any(test.reject for test in correction.filters)
+    )
+
+
+def plan_mini_batches(groups: Sequence[TrainGroup], survey: Survey | None, config: RunConfig) -> list[MiniBatch]:
+    """Plans the mini-batches of a step: whole groups in issue order. `survey` covers all tokens of `groups`."""
+    step = LossTokens.of(groups)
+    correction = None
+    is_kept_N = torch.ones(len(step), dtype=torch.bool)
+    if survey is not None:
+        correction = correct_step(step, survey, config)
+        is_kept_N = keep_top_entropy(survey.entropies_N, config.loss.top_entropy_share)
+    planned, start = [], 0
+    for part in cut_mini_batches(groups, config.grpo.num_mini_batches):
+        tokens = LossTokens.of(part)
+        at = slice(start, start + len(tokens))
+        start = at.stop
+        planned.append(
+            weigh_mini_batch(
+                part,
+                tokens,
+                config,
+                is_kept_N=is_kept_N[at],
+                proximal_logprobs_N=None if survey is None else survey.logprobs_N[at],
+                correction=None if correction is None else pick(correction, at),
+            )
+        )
+    return planned
+
+
+def correct_step(step: LossTokens, survey: Survey, config: RunConfig) -> Correction:
+    """Computes the correction of all tokens of a step."""
+    return correct(config.correction, survey.logprobs_N, step.behavior_logprobs_N, step.advantages_N, step.completions)
+
+
+def keep_top_entropy(entropies_N: Tensor, share: float) -> Tensor:
+    """Picks the `share` of a step's tokens with the highest entropy, [N] bool; all tokens if `share` is 1."""
+    if share == 1 or not len(entropies_N):
+        return torch.ones(len(entropies_N), dtype=torch.bool)
+    return entropies_N >= entropy_threshold(entropies_N, share)
+
+
+def weigh_mini_batch(
+    groups: tuple[TrainGroup, ...],
+    tokens: LossTokens,
+    config: RunConfig,
+    *,
+    is_kept_N: Tensor,
+    proximal_logprobs_N: Tensor | None,
+    correction: Correction | None,
+) -> MiniBatch:
+    """Computes the factor of each token of a mini-batch."""
+    counts_N = torch.ones(len(tokens), dtype=torch.bool)
+    if correction is not None:
+        counts_N = ~correction.is_rejected_C
+    counted = Completions(tokens.completions.index_C[counts_N], tokens.completions.num)
+    factors_N = torch.zeros(len(tokens), dtype=torch.float64)
+    factors_N[counts_N] = token_factors(
+        config.loss.resolved_aggregation,
+        counted,
+        denominator=config.loss.denominator or config.sampling.max_completion_tokens,
+        empty_sequences=config.loss.empty_sequences,
+    )
+    return MiniBatch(groups, tokens, factors_N * tokens.weights_N, counts_N, is_kept_N, proximal_logprobs_N, correction)
+
+
+def pick(correction: Correction, at: Tensor | slice) -> Correction:
+    """Returns the correction of some of the tokens."""
+    return Correction(**{field.name: getattr(correction, field.name)[at] for field in fields(Correction)})

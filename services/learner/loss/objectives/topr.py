@@ -1,0 +1,23 @@
+"""TOPR (arXiv:2503.14286): the plain policy gradient for rewarded completions, a truncated ratio for the others.
+
+Reward above 0: -`topr_positive_weight` A log pi. Else: -`topr_negative_weight` sg(clip(r, ratio_low, ratio_high)) A
+log pi. The reward selects the branch, not the advantage.
+"""
+
+import torch
+
+from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
+from shoal.config.loss import LossConfig
+
+
+def topr(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
+    """Returns the loss of each token. Clipped means: the weight of an unrewarded completion's token was bounded."""
+    ratio_C = torch.exp(tokens.detached_log_ratio_C)
+    is_rewarded_C = tokens.rewards_C > 0
+    bounded_C = config.topr_negative_weight * torch.clamp(ratio_C, config.ratio_low, config.ratio_high)
+    weights_C = torch.where(is_rewarded_C, config.topr_positive_weight, bounded_C)
+    return policy_loss(
+        weighted_logprobs(tokens, weights_C),
+        low_C=~is_rewarded_C & (ratio_C < config.ratio_low),
+        high_C=~is_rewarded_C & (ratio_C > config.ratio_high),
+    )

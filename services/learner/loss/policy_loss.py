@@ -1,0 +1,153 @@
+"""The loss of the tokens of one packed row: the chosen objective, the correction, the KL term and the entropy bonus.
+
+loss = sum over tokens of factor (weight x policy loss + kl_coef x KL) - entropy_coef x mean entropy. The factors are
+the mini-batch's (`mini_batch.py`), so the losses of all its rows, on all ranks, add up to its loss.
+
+A dropped token (filters, off-policy mask, low entropy) loses its policy term, but still counts in the divisor and
+keeps its KL. A rejected token leaves the loss altogether. Neither the correction's weights nor its filters have a
+gradient. The entropy bonus is a mean over tokens whatever the aggregation.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.learner.loss.correction import Correction, correct, is_off_policy
+from services.learner.loss.kl import token_kl
+from services.learner.loss.mini_batch import MiniBatch, pick
+from services.learner.loss.objectives import OBJECTIVES
+from services.learner.loss.objectives.completions import Completions
+from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, known_baseline
+from shoal.config import RunConfig
+
+
+@dataclass(frozen=True)
+class RowTokens:
+    """The tokens of a row that count in the loss, with their values from the mini-batch. Every tensor is [C]."""
+
+    where_C: Tensor
+    """int64: their indices among the row's scored tokens."""
+    behavior_logprobs_C: Tensor
+    """NaN where unknown."""
+    advantages_C: Tensor
+    rewards_C: Tensor
+    factors_C: Tensor
+    is_kept_C: Tensor
+    proximal_logprobs_C: Tensor | None
+    correction: Correction | None
+    completions: Completions
+
+    def to(self, device: torch.device) -> "RowTokens":
+        return RowTokens(**{field.name: _to(getattr(self, field.name), device) for field in fields(self)})
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Completions):
+        return Completions(value.index_C.to(device), value.num)
+    if isinstance(value, Correction):
+        return Correction(**{field.name: getattr(value, field.name).to(device) for field in fields(Correction)})
+    return value
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """The loss of a row. Every tensor but `loss` is [C], without gradient."""
+
+    loss: Tensor
+    """[] the row's share of the mini-batch's loss, with gradient."""
+    tokens: RowTokens
+    policy: PolicyLoss
+    policy_loss_C: Tensor
+    """Weighted."""
+    logprobs_C: Tensor
+    baseline_logprobs_C: Tensor
+    entropy_C: Tensor
+    correction: Correction
+    is_dropped_C: Tensor
+    """bool: the policy term was dropped, for any reason."""
+    reference_logprobs_C: Tensor | None
+    kl_C: Tensor | None
+    """Not weighted."""
+
+
+def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
+    """Picks the tokens at the indices `at_C` that count; -1 stands for a token outside the mini-batch."""
+    where_C = torch.nonzero(at_C >= 0).squeeze(1)
+    where_C = where_C[mini_batch.counts_N[at_C[where_C]]]
+    at = at_C[where_C]
+    tokens, proximal_N, correction = mini_batch.tokens, mini_batch.proximal_logprobs_N, mini_batch.correction
+    return RowTokens(
+        where_C=where_C,
+        behavior_logprobs_C=tokens.behavior_logprobs_N[at],
+        advantages_C=tokens.advantages_N[at],
+        rewards_C=tokens.rewards_N[at],
+        factors_C=mini_batch.factors_N[at].to(tokens.advantages_N.dtype),
+        is_kept_C=mini_batch.is_kept_N[at],
+        proximal_logprobs_C=None if proximal_N is None else proximal_N[at],
+        correction=None if correction is None else pick(correction, at),
+        completions=Completions(tokens.completions.index_C[at], tokens.completions.num),
+    )
+
+
+def row_loss(
+    tokens: RowTokens,
+    logprobs_C: Tensor,
+    entropy_C: Tensor,
+    reference_logprobs_C: Tensor | None,
+    config: RunConfig,
+    *,
+    kl_coef: float,
+    num_counted: int,
+) -> RowLoss:
+    """Computes the loss of a row, from [C] log-probabilities with gradient, and entropies, of all its scored tokens.
+
+    The entropies need a gradient only with `loss.entropy_coef`. `num_counted` is the number of tokens of the whole
+    mini-batch that count.
+    """
+    live_C, entropy_C = logprobs_C[tokens.where_C], entropy_C[tokens.where_C]
+    detached_C = live_C.detach()
+    proximal_C = detached_C if tokens.proximal_logprobs_C is None else tokens.proximal_logprobs_C
+    behavior_C = known_baseline(tokens.behavior_logprobs_C, detached_C)
+    baseline_C = behavior_C if config.loss.baseline == "behavior" else proximal_C
+    policy_tokens = PolicyTokens(
+        live_C, detached_C, baseline_C, tokens.advantages_C, tokens.rewards_C, tokens.completions
+    )
+    policy = OBJECTIVES[config.loss.objective](policy_tokens, config.loss)
+    correction = tokens.correction
+    if correction is None:
+        correction = correct(
+            config.correction, proximal_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions
+        )
+    is_dropped_C = correction.is_dropped_C | ~tokens.is_kept_C
+    if config.loss.off_policy_mask is not None:
+        is_dropped_C = is_dropped_C | is_off_policy(
+            detached_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions, config.loss.off_policy_mask
+        )
+    # Zero the weight too: that of a long completion may be infinite without a bound, and 0 x infinity is NaN.
+    weights_C = torch.where(is_dropped_C, 0.0, correction.weights_C)
+    policy_loss_C = torch.where(is_dropped_C, 0.0, policy.loss_C * weights_C)
+    loss_C, kl_C, reference_C = policy_loss_C, None, None
+    if reference_logprobs_C is not None:
+        reference_C = reference_logprobs_C[tokens.where_C]
+        kl_C = token_kl(policy_tokens, reference_C, config.kl)
+        loss_C = policy_loss_C + kl_coef * kl_C if kl_coef else loss_C
+    loss = (loss_C * tokens.factors_C).sum()
+    if config.loss.entropy_coef:
+        loss = loss - config.loss.entropy_coef * entropy_C.sum() / max(1, num_counted)
+    return RowLoss(
+        loss=loss,
+        tokens=tokens,
+        policy=policy,
+        policy_loss_C=policy_loss_C.detach(),
+        logprobs_C=detached_C,
+        baseline_logprobs_C=baseline_C,
+        entropy_C=entropy_C.detach(),
+        correction=correction,
+        is_dropped_C=is_dropped_C,
+        reference_logprobs_C=reference_C,
+        kl_C=None if kl_C is None else kl_C.detach(),
+    )

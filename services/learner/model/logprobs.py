@@ -1,0 +1,112 @@
+"""Log-probabilities and entropies of scored tokens, computed a chunk of logits at a time.
+
+Letters: C scored tokens, B of them in a block, E size of the hidden state, V size of the vocabulary.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+_BLOCK_BYTES = 8 << 20
+"""Small enough for the CPU's caches and for the allocator to reuse; on a GPU small enough not to matter."""
+
+
+class TokenScorer(nn.Module):
+    """The model's output layer as a module that returns log-probabilities instead of logits.
+
+    It shares the layer's parameters. Each forward calls this module once, so DeepSpeed gathers the layer's weight once,
+    however many chunks follow: the number of collectives must not depend on a rank's tokens.
+    """
+
+    def __init__(self, head: nn.Linear, *, chunk_tokens: int, logit_softcap: float | None = None) -> None:
+        super().__init__()
+        self.weight = head.weight
+        self.bias = head.bias
+        self.chunk_tokens = chunk_tokens
+        self.logit_softcap = logit_softcap
+        self.entropy_gradient = False
+        """Whether the entropies have a gradient, as an entropy bonus needs; it costs a second pass over the logits."""
+
+    def forward(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Computes the targets' log-probabilities at the temperature, [C], and the entropies, [C]; both float32.
+
+        The log-probabilities have a gradient; the entropies have one if `entropy_gradient` is set. At most
+        `chunk_tokens` rows of logits exist at once. With more than one chunk the backward pass recomputes the logits.
+        """
+        if len(targets_C) <= self.chunk_tokens:
+            return self._score(hidden_CE, targets_C, temperature)
+        scored = [
+            checkpoint(self._score, hidden, targets, temperature, use_reentrant=False)
+            for hidden, targets in zip(
+                hidden_CE.split(self.chunk_tokens), targets_C.split(self.chunk_tokens), strict=True
+            )
+        ]
+        logprobs, entropies = zip(*scored, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def _score(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        logits_CV = nn.functional.linear(hidden_CE, self.weight, self.bias)
+        if self.logit_softcap is not None:
+            logits_CV = self.logit_softcap * torch.tanh(logits_CV / self.logit_softcap)
+        scored: tuple[Tensor, Tensor] = _TokenLogprobs.apply(logits_CV, targets_C, temperature, self.entropy_gradient)
+        return scored
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax(logits / temperature) at the targets, and the entropy.
+
+    It works in blocks of rows, so that float32 values of the vocabulary exist for one block only, and overwrites the
+    logits with their gradient: plain autograd would keep a float32 copy of all logits and allocate several more.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_CV: Tensor, targets_C: Tensor, temperature: float, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        # Keep the largest logit apart from the log-sum-exp: added to it, the logarithm of the sum would lose its last
+        # digits, and with them the log-probability of a likely token, which is a difference of the two.
+        max_C, lse_C, logprobs_C, entropy_C = torch.empty(4, len(targets_C), device=logits_CV.device)
+        for rows in _blocks(logits_CV):
+            scaled_BV = logits_CV[rows].float() / temperature
+            max_C[rows] = scaled_BV.amax(dim=-1)
+            scaled_BV.sub_(max_C[rows, None])
+            exp_BV = torch.exp(scaled_BV)
+            sum_B = exp_BV.sum(dim=-1)
+            lse_C[rows] = torch.log(sum_B)
+            logprobs_C[rows] = scaled_BV.gather(-1, targets_C[rows, None]).squeeze(-1) - lse_C[rows]
+            entropy_C[rows] = lse_C[rows] - torch.linalg.vecdot(exp_BV, scaled_BV) / sum_B
+        ctx.save_for_backward(logits_CV, targets_C, max_C, lse_C, entropy_C)
+        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy_C)
+        return logprobs_C, entropy_C
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        grad_C, entropy_grad_C = grads
+        logits_CV, targets_C, max_C, lse_C, entropy_C = ctx.saved_tensors
+        for rows in _blocks(logits_CV):
+            # d logprob / d logit = ([target] - softmax) / temperature
+            grad_B = grad_C[rows, None] / ctx.temperature
+            block_BV = (logits_CV[rows].float() / ctx.temperature).sub_(max_C[rows, None])
+            block_BV.sub_(lse_C[rows, None])
+            if ctx.entropy_gradient:
+                # d entropy / d logit = -softmax (log softmax + entropy) / temperature
+                entropy_grad_B = entropy_grad_C[rows, None] / ctx.temperature
+                weights_BV = -grad_B - entropy_grad_B * (block_BV + entropy_C[rows, None])
+                block_BV.exp_().mul_(weights_BV)
+            else:
+                block_BV.exp_().mul_(-grad_B)
+            logits_CV[rows] = block_BV.scatter_add_(-1, targets_C[rows, None], grad_B)
+        return logits_CV, None, None, None
+
+
+def _blocks(logits_CV: Tensor) -> Iterator[slice]:
+    """Yields slices of rows whose float32 values take at most `_BLOCK_BYTES`."""
+    num_rows, vocabulary = logits_CV.shape
+    step = max(1, _BLOCK_BYTES // (4 * vocabulary))
+    for start in range(0, num_rows, step):
+        yield slice(start, start + step)

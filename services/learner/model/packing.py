@@ -1,0 +1,266 @@
+"""Packing: the tensors of this rank's forwards, from the groups of a train step.
+
+Letters for shapes: R tokens of a row, each prompt once; C completion tokens that are scored; N sequences (a prompt
+with one completion) of about the same length L.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shoal.grpo.packing import GroupLengths, Row, plan_packing
+from shoal.rollout import FinishReason, Rollout, TrainBatch, TrainGroup
+from shoal.wire import invalid
+
+Int64Array = npt.NDArray[np.int64]
+
+_SHORTEST_IN_BUCKET = 0.75
+"""Sequences shorter than this share of a bucket's longest go to the next bucket; it bounds attention's padding."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The sequences of a row, for attention.
+
+    The row contains a prompt once, and each of its completions attends to it as if the prompt came right before. So
+    attention copies each prompt and completion into a sequence, padded at the end to the length of its bucket, and
+    takes each token's output from one of the sequences. Padding comes after all real tokens, so causal attention needs
+    no mask for it.
+    """
+
+    buckets: tuple[Tensor, ...]
+    """[N, L] each: the row indices of the tokens of N sequences; padding repeats the sequence's last token."""
+    output_R: Tensor
+    """[R] the index of each token's output among the buckets' tokens, laid end to end."""
+
+    def to(self, device: torch.device) -> "Layout":
+        return Layout(tuple(bucket.to(device) for bucket in self.buckets), self.output_R.to(device))
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """The input of one forward of one rank."""
+
+    token_ids_R: Tensor
+    """[R] int64."""
+    positions_R: Tensor
+    """[R] int64, counted from the beginning of the sequence's prompt."""
+    layout: Layout
+    predicting_C: Tensor
+    """[C] the row index of the token whose output predicts the scored token."""
+    targets_C: Tensor
+    """[C] int64, the scored tokens."""
+    at_C: Tensor
+    """[C] int64, the index of the scored token among its mini-batch's `LossTokens`; -1 if it is not among them."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids_R)
+
+    def to(self, device: torch.device) -> "PackedRow":
+        return PackedRow(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+
+def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None) -> None:
+    """Raises `InvalidArgument`, naming group and fault, for a batch that the model cannot train on."""
+    if not any(num_loss_tokens(group) for group in batch.groups):
+        raise invalid("groups", "there is no completion token to train on")
+    for group in batch.groups:
+        name = f"group {group.group_id}"
+        if not len(group.prompt_token_ids):
+            raise invalid("group.prompt_token_ids", f"{name} has an empty prompt: nothing predicts its first token")
+        check_tokens(group.prompt_token_ids, vocab_size, "group.prompt_token_ids", name)
+        for rollout in group.rollouts:
+            completion = rollout.completion
+            name = f"group {group.group_id}, sample {completion.sample_index}"
+            if completion.finish_reason is FinishReason.ABORT:
+                raise invalid("completion.finish_reason", f"{name} was aborted; aborted completions are not trained on")
+            if not np.isfinite(rollout.advantage):
+                raise invalid("rollout.advantage", f"{name} must be finite (given: {rollout.advantage})")
+            if rollout.token_advantages is not None and not np.isfinite(rollout.token_advantages).all():
+                raise invalid("rollout.token_advantages", f"{name} must have finite values only")
+            if not (np.isfinite(rollout.weight) and rollout.weight >= 0):
+                raise invalid("rollout.weight", f"{name} must be at least 0 and finite (given: {rollout.weight})")
+            check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
+            length = len(group.prompt_token_ids) + completion.num_tokens
+            if max_positions is not None and length > max_positions:
+                raise invalid(
+                    "completion.token_ids",
+                    f"{name} is {length} tokens with its prompt; the model takes {max_positions}",
+                )
+
+
+def check_rewards(batch: TrainBatch, objective: str) -> None:
+    """Raises `InvalidArgument` when a completion has no reward but the objective needs it."""
+    if objective != "topr":
+        return
+    for group in batch.groups:
+        for rollout in group.rollouts:
+            if rollout.reward is None:
+                raise invalid(
+                    "rollout.reward",
+                    f"group {group.group_id}, sample {rollout.completion.sample_index} has no reward, but "
+                    "loss.objective topr treats rewarded completions differently from others",
+                )
+
+
+def check_tokens(token_ids: npt.NDArray[np.int32], vocab_size: int, field: str, name: str) -> None:
+    """Raises `InvalidArgument` when a token id is outside the model's vocabulary."""
+    if len(token_ids) and (int(token_ids.min()) < 0 or int(token_ids.max()) >= vocab_size):
+        raise invalid(
+            field,
+            f"{name} has token ids from {token_ids.min()} to {token_ids.max()}; the model's are 0 to {vocab_size - 1}",
+        )
+
+
+def num_loss_tokens(group: TrainGroup) -> int:
+    """Counts the completion tokens of a group that count in the loss."""
+    return sum(int(loss_mask(rollout).sum()) for rollout in group.rollouts)
+
+
+def token_starts(groups: Sequence[TrainGroup]) -> list[Int64Array]:
+    """Returns, for each rollout of each group, the index of its first token among the groups' loss tokens.
+
+    The loss tokens are all tokens that count in the loss, end to end.
+    """
+    starts, end = [], 0
+    for group in groups:
+        ends = end + np.cumsum([0, *(int(loss_mask(rollout).sum()) for rollout in group.rollouts)])
+        starts.append(ends[:-1])
+        end = int(ends[-1])
+    return starts
+
+
+def loss_mask(rollout: Rollout) -> npt.NDArray[np.bool_]:
+    """Returns which tokens of the completion count in the loss, [T]."""
+    mask = rollout.completion.loss_mask
+    return np.ones(rollout.completion.num_tokens, dtype=bool) if mask is None else mask
+
+
+def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> list[tuple[TrainGroup, ...]]:
+    """Cuts groups into mini-batches of whole groups, in issue order, as evenly as possible.
+
+    Mini-batches without a token to train on are left out. A step may have fewer groups than the configuration asks
+    for; then it may have fewer mini-batches too.
+    """
+    edges = np.linspace(0, len(groups), num_mini_batches + 1).round().astype(int)
+    cut = [tuple(groups[start:end]) for start, end in pairwise(edges)]
+    return [part for part in cut if any(num_loss_tokens(group) for group in part)]
+
+
+def pack_for_rank(
+    groups: Sequence[TrainGroup], *, max_tokens: int, rank: int, num_ranks: int
+) -> tuple[list[PackedRow], int]:
+    """Packs this rank's rows of a mini-batch, as many as every other rank's.
+
+    Also returns the number of rows, over all ranks, that are not empty.
+    """
+    lengths = [
+        GroupLengths(len(group.prompt_token_ids), tuple(rollout.completion.num_tokens for rollout in group.rollouts))
+        for group in groups
+    ]
+    plan = plan_packing(lengths, max_tokens=max_tokens, num_ranks=num_ranks)
+    starts = token_starts(groups)
+    return [pack_row(groups, row, starts) for row in plan.of_rank(rank)], plan.num_rows
+
+
+def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array]) -> PackedRow:
+    """Lays the pieces of a row end to end. A row without scored tokens becomes an idle row.
+
+    `starts` is the result of `token_starts` for the groups.
+    """
+    token_ids: list[npt.NDArray[np.int32]] = []
+    positions: list[Int64Array] = []
+    sequences: list[Int64Array] = []
+    predicting: list[Int64Array] = []
+    targets: list[npt.NDArray[np.int32]] = []
+    at: list[Int64Array] = []
+    end = 0
+    for piece in row:
+        prompt = groups[piece.group].prompt_token_ids
+        prompt_at = np.arange(end, end + len(prompt))
+        token_ids.append(prompt)
+        positions.append(np.arange(len(prompt)))
+        end += len(prompt)
+        for index in piece.completions:
+            rollout = groups[piece.group].rollouts[index]
+            completion = rollout.completion
+            completion_at = np.arange(end, end + completion.num_tokens)
+            sequence = np.concatenate([prompt_at, completion_at])
+            counts = loss_mask(rollout)
+            start = starts[piece.group][index]
+            token_ids.append(completion.token_ids)
+            positions.append(np.arange(len(prompt), len(sequence)))
+            sequences.append(sequence)
+            predicting.append(sequence[len(prompt) - 1 : -1][counts])
+            targets.append(completion.token_ids[counts])
+            at.append(np.arange(start, start + int(counts.sum())))
+            end += completion.num_tokens
+    if not sum(map(len, targets)):
+        return _idle_row()
+    return PackedRow(
+        token_ids_R=_tensor(token_ids, torch.int64),
+        positions_R=_tensor(positions, torch.int64),
+        layout=make_layout(sequences, end),
+        predicting_C=_tensor(predicting, torch.int64),
+        targets_C=_tensor(targets, torch.int64),
+        at_C=_tensor(at, torch.int64),
+    )
+
+
+def _idle_row() -> PackedRow:
+    """Makes the shortest row: it costs next to nothing and adds nothing, but takes part in every collective."""
+    return sequence_row([np.zeros(2, dtype=np.int32)])
+
+
+def sequence_row(sequences: Sequence[npt.NDArray[np.int32]]) -> PackedRow:
+    """Packs whole sequences of at least two tokens into a row that scores every token but the first of each."""
+    lengths = [len(sequence) for sequence in sequences]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    at = [np.arange(start, start + length) for start, length in zip(starts[:-1], lengths, strict=True)]
+    targets = _tensor([sequence[1:] for sequence in sequences], torch.int64)
+    return PackedRow(
+        token_ids_R=_tensor(sequences, torch.int64),
+        positions_R=_tensor([np.arange(length) for length in lengths], torch.int64),
+        layout=make_layout(at, int(starts[-1])),
+        predicting_C=_tensor([indices[:-1] for indices in at], torch.int64),
+        targets_C=targets,
+        at_C=torch.full((len(targets),), -1),
+    )
+
+
+def make_layout(sequences: Sequence[Int64Array], num_tokens: int) -> Layout:
+    """Makes the layout of a row of `num_tokens`. Each sequence is the row indices of its tokens."""
+    output = np.empty(num_tokens, dtype=np.int64)
+    buckets: list[Int64Array] = []
+    offset = 0
+    for bucket in _bucket(sequences):
+        longest = len(bucket[0])
+        padded = np.stack([np.pad(indices, (0, longest - len(indices)), mode="edge") for indices in bucket])
+        for number, indices in enumerate(bucket):
+            start = offset + number * longest
+            output[indices] = np.arange(start, start + len(indices))
+        buckets.append(padded)
+        offset += padded.size
+    return Layout(tuple(torch.from_numpy(bucket) for bucket in buckets), torch.from_numpy(output))
+
+
+def _bucket(sequences: Sequence[Int64Array]) -> list[list[Int64Array]]:
+    """Puts sequences of similar length together, longest first."""
+    buckets: list[list[Int64Array]] = []
+    for indices in sorted(sequences, key=len, reverse=True):
+        if buckets and len(indices) >= _SHORTEST_IN_BUCKET * len(buckets[-1][0]):
+            buckets[-1].append(indices)
+        else:
+            buckets.append([indices])
+    return buckets
+
+
+def _tensor(arrays: Sequence[npt.NDArray[np.generic]], dtype: torch.dtype) -> Tensor:
+    # Concatenation copies into fresh memory: arrays from the wire are read-only.
+    return torch.from_numpy(np.concatenate(arrays)).to(dtype)

@@ -1,0 +1,93 @@
+"""The launcher of a learner's ranks on one machine. On several machines torchrun starts them.
+
+How the ranks restart for another run: shoal/worker/reexec.py.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+_log = logging.getLogger(__name__)
+
+_STOP_S = 3.0
+"""Time for followers to leave by themselves."""
+
+
+def is_launched() -> bool:
+    """Returns whether torchrun, or rank 0, started this process as one of several ranks."""
+    return "RANK" in os.environ
+
+
+def limit_threads(num_ranks: int) -> None:
+    """Divides the cores among the ranks of this machine, unless OMP_NUM_THREADS is set. Call it before importing torch.
+
+    Threads that wait for each other sleep instead of spinning: where an engine uses the same cores, a spinning thread
+    keeps the thread that it waits for from running (50 times slower, measured on two busy cores).
+    """
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+class Followers:
+    """The ranks other than rank 0, as its child processes. They end with rank 0, and it notices when one fails."""
+
+    def __init__(self, num_ranks: int, arguments: list[str]) -> None:
+        """Creates the store for the rendezvous, and starts the ranks from 1 with rank 0's command line."""
+        from torch.distributed import TCPStore
+
+        # Open from here on, so that no other process takes the port in between.
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+        shared = {
+            "WORLD_SIZE": str(num_ranks),
+            "LOCAL_WORLD_SIZE": str(num_ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+        }
+        # All ranks are on this machine: they need not be reachable from others.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        command = [sys.executable, "-m", "services.learner", *arguments, "--die-with-parent"]
+        self._processes = [
+            subprocess.Popen(
+                command,
+                env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                # Programs read the first line of rank 0's stdout: keep the followers' output out of it.
+                stdout=sys.stderr.fileno(),
+            )
+            for rank in range(1, num_ranks)
+        ]
+        os.environ.update(shared | {"RANK": "0", "LOCAL_RANK": "0"})
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the ranks from 1, by rank."""
+        return [process.pid for process in self._processes]
+
+    def watch(self, on_death: Callable[[str], None]) -> None:
+        """Calls `on_death`, in another thread, if a rank fails."""
+        for rank, process in enumerate(self._processes, start=1):
+            threading.Thread(
+                target=_watch_one, args=(rank, process, on_death), name=f"watch-rank-{rank}", daemon=True
+            ).start()
+
+    def close(self) -> None:
+        """Waits for the ranks to leave, and kills those that do not."""
+        deadline = time.monotonic() + _STOP_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _log.warning("learner rank does not leave", extra={"pid": process.pid})
+                process.kill()
+                process.wait()
+
+
+def _watch_one(rank: int, process: subprocess.Popen[bytes], on_death: Callable[[str], None]) -> None:
+    exit_code = process.wait()
+    if exit_code:
+        on_death(f"learner rank {rank} (pid {process.pid}) ended with exit code {exit_code}")

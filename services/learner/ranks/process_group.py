@@ -1,0 +1,213 @@
+"""The process group of the learner's ranks, and the commands that rank 0 broadcasts over it.
+
+Beside the group that carries gradients there is a control group, always gloo. Rank 0 sends commands through it as the
+bytes of the public protobuf messages. Nothing is pickled.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from google.protobuf.message import Message
+from torch import Tensor
+
+import shoal.errors
+from services.learner.model.sequence_parallel import SequenceGroup
+from services.learner.ranks.rendezvous import fresh_store
+from shoal.errors import ShoalError
+
+IDLE_S = 10.0
+"""Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
+_TIMEOUT = timedelta(minutes=30)
+"""Longest wait of one rank for another: a slow disk, a large export."""
+_LENGTH = struct.Struct("<q")
+_M = TypeVar("_M", bound=Message)
+
+
+class Command(IntEnum):
+    """A command that rank 0 sends to the other ranks. Each docstring names the message that goes with it."""
+
+    IDLE = 0
+    """Do nothing; no message."""
+    CONFIGURE = 1
+    """LearnerServiceConfigureRequest."""
+    TRAIN_STEP = 2
+    """The stream of TrainStepRequest, each message after its length."""
+    COMPUTE_LOGPROBS = 3
+    """ComputeLogprobsRequest."""
+    PUBLISH_WEIGHTS = 4
+    """PublishWeightsRequest."""
+    SAVE_CHECKPOINT = 5
+    """LearnerServiceSaveCheckpointRequest."""
+    LOAD_CHECKPOINT = 6
+    """LoadCheckpointRequest."""
+    EXPORT_MODEL = 7
+    """ExportModelRequest."""
+    STOP = 8
+    """Leave; no message."""
+
+
+class ProcessGroup:
+    """All ranks of the learner, as one of them sees them. Call every method on all ranks, in the same order."""
+
+    def __init__(self, *, rank: int, size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self.sequence_group: SequenceGroup | None = None
+        # A separate group, so that a stuck collective of the model does not block commands.
+        self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+
+    @classmethod
+    def connect(cls, store: dist.Store | None = None) -> "ProcessGroup":
+        """Joins the process group that the environment names; returns when all ranks have joined.
+
+        torchrun or Shoal's own launcher sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; without them
+        there is one rank. `store` is the launcher's store, on rank 0 of its ranks.
+        """
+        rank, size = int(os.environ.setdefault("RANK", "0")), int(os.environ.setdefault("WORLD_SIZE", "1"))
+        local_rank = int(os.environ.setdefault("LOCAL_RANK", str(rank)))
+        if torch.cuda.is_available():
+            device = torch.device("cuda", local_rank)
+            torch.cuda.set_device(device)
+        else:
+            device = torch.device("cpu")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if size == 1:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                torchrun_store, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+                store = fresh_store(torchrun_store, rank=rank, size=size, timeout=_TIMEOUT)
+            elif store is None:
+                store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+        return cls(rank=rank, size=size, device=device)
+
+    def form_sequence_groups(self, size: int) -> None:
+        """Forms groups of `size` consecutive ranks that work on the same packed rows (sequence parallelism).
+
+        `size` must divide the number of ranks.
+        """
+        if size == (1 if self.sequence_group is None else self.sequence_group.size):
+            return
+        self.sequence_group = None
+        for start in range(0, self.size if size > 1 else 0, size):
+            # Every rank has to take part in the creation of every group.
+            group = dist.new_group(list(range(start, start + size)), timeout=_TIMEOUT)
+            if start <= self.rank < start + size:
+                self.sequence_group = SequenceGroup(group, index=self.rank - start, size=size)
+
+    @property
+    def data_rank(self) -> int:
+        """The index of the part of the data that this rank computes; ranks that share rows have the same."""
+        return self.rank // (1 if self.sequence_group is None else self.sequence_group.size)
+
+    @property
+    def data_size(self) -> int:
+        """The number of parts of the data."""
+        return self.size // (1 if self.sequence_group is None else self.sequence_group.size)
+
+    def send_command(self, command: Command, body: bytes = b"") -> None:
+        """Broadcasts a command to all followers. Rank 0 only. Raises RuntimeError when a rank is gone."""
+        if self.size > 1:
+            dist.broadcast(torch.tensor([command, len(body)]), 0, group=self._control)
+            if body:
+                dist.broadcast(_to_tensor(body), 0, group=self._control)
+
+    def receive_command(self) -> tuple[Command, bytes]:
+        """Waits for the next command. Followers only. Raises RuntimeError when rank 0 is gone."""
+        header = torch.empty(2, dtype=torch.int64)
+        dist.broadcast(header, 0, group=self._control)
+        command, length = header.tolist()
+        body = torch.empty(length, dtype=torch.uint8)
+        if length:
+            dist.broadcast(body, 0, group=self._control)
+        return Command(command), body.numpy().tobytes()
+
+    def all_gather(self, body: bytes) -> list[bytes]:
+        """Returns, on every rank, the bytes of each rank, by rank."""
+        if self.size == 1:
+            return [body]
+        lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(body)]), group=self._control)
+        longest = max(1, *(int(length) for length in lengths))
+        bodies = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(bodies, _to_tensor(body.ljust(longest, b"\0")), group=self._control)
+        return [padded.numpy().tobytes()[: int(length)] for padded, length in zip(bodies, lengths, strict=True)]
+
+    def all_reduce(self, values: Tensor, *, maximum: bool = False) -> Tensor:
+        """Returns the elementwise sum, or maximum, over all parts of the data, as float64 on the CPU.
+
+        Ranks that share rows have the same values; only the first of them counts in a sum.
+        """
+        reduced = values.detach().to("cpu", torch.float64, copy=True)
+        if self.sequence_group is not None and self.sequence_group.index and not maximum:
+            reduced.zero_()
+        if self.size > 1:
+            dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self._control)
+        return reduced
+
+    def raise_on_all(self, error: ShoalError | None) -> None:
+        """Raises on every rank the error of the first rank that has one."""
+        serialized = b"" if error is None else _serialize_error(error)
+        for rank, other in enumerate(self.all_gather(serialized)):
+            if other:
+                raise _parse_error(other, rank, self.size)
+
+    @contextmanager
+    def raising_on_all(self) -> Iterator[None]:
+        """Returns a context that succeeds on all ranks, or raises a `ShoalError` of one rank on all of them.
+
+        It must not contain collectives.
+        """
+        error: ShoalError | None = None
+        try:
+            yield
+        except ShoalError as raised:
+            error = raised
+        self.raise_on_all(error)
+
+    def leave(self) -> None:
+        """Destroys the process groups. Nothing may be called after it."""
+        dist.destroy_process_group()
+
+
+def join_messages(messages: Iterable[Message]) -> bytes:
+    """Joins messages into one string of bytes, each message after its length."""
+    bodies = [message.SerializeToString() for message in messages]
+    return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
+
+
+def split_messages(joined: bytes, kind: type[_M]) -> Iterator[_M]:
+    """Yields the messages that `join_messages` joined."""
+    start = 0
+    while start < len(joined):
+        (length,) = _LENGTH.unpack_from(joined, start)
+        start += _LENGTH.size
+        yield kind.FromString(joined[start : start + length])
+        start += length
+
+
+def _to_tensor(body: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(body, dtype=np.uint8).copy())
+
+
+def _serialize_error(error: ShoalError) -> bytes:
+    fields = {"type": type(error).__name__, "message": error.message, "reason": error.reason}
+    return json.dumps(fields | {"metadata": error.metadata}).encode()
+
+
+def _parse_error(serialized: bytes, rank: int, size: int) -> ShoalError:
+    fields = json.loads(serialized)
+    kind: type[ShoalError] = getattr(shoal.errors, fields["type"])
+    where = f"rank {rank}: " if size > 1 else ""
+    return kind(where + fields["message"], reason=fields["reason"], metadata=fields["metadata"])

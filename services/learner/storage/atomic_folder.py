@@ -1,0 +1,91 @@
+"""Folders that are written whole or not at all."""
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def storage_error(error: OSError, folder: Path) -> ShoalError:
+    """Makes the error for a failed write: `ResourceExhausted` for a full disk, else `FailedPrecondition`."""
+    if error.errno in _FULL or _is_full(folder):
+        return ResourceExhausted(
+            f"the disk of {folder} is full: free some space, or give the learner another --data-dir",
+            reason=ErrorReason.DISK_FULL,
+            metadata={"folder": str(folder)},
+        )
+    return FailedPrecondition(
+        f"{folder} cannot be written: {error.strerror or error}", reason=ErrorReason.STORAGE_NOT_WRITABLE
+    )
+
+
+def _is_full(folder: Path) -> bool:
+    """Returns whether less than a megabyte is free: torch's writer does not report why it failed."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free < 1 << 20
+
+
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turns an OSError inside into `ResourceExhausted` (full disk) or `FailedPrecondition`."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, folder) from error
+
+
+def partial_of(folder: Path) -> Path:
+    """Returns the path of `folder` while it is being written."""
+    return folder.with_name(folder.name + ".partial")
+
+
+def start_folder(folder: Path) -> Path:
+    """Makes the empty partial folder in which to write the files of `folder`."""
+    partial = partial_of(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def finish_folder(folder: Path) -> None:
+    """Renames the partial folder to `folder`, in place of an earlier one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    partial_of(folder).rename(folder)
+    _sync(folder.parent)
+
+
+def discard_folder(folder: Path) -> None:
+    """Deletes the partial folder, and its parent if that is empty then."""
+    shutil.rmtree(partial_of(folder), ignore_errors=True)
+    try:
+        folder.parent.rmdir()
+    except OSError:
+        pass
+
+
+def _sync(folder: Path) -> None:
+    """Syncs the renames in a folder to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def list_files(folder: Path) -> list[str]:
+    """Lists the paths of all files below a folder, relative to it, sorted."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def sha256_of(path: Path) -> str:
+    """Computes the SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

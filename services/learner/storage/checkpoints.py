@@ -1,0 +1,201 @@
+"""Checkpoints of the learner: every rank writes its shards; a restore verifies all files first.
+
+`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` contains DeepSpeed's files, `learner.json` and, where the
+reference follows the policy, its weights in `reference/`. There is no other state: the learning rate is a function of
+the optimizer steps, and the policy has no dropout, so nothing is random.
+"""
+
+import json
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from services.learner.engine.deepspeed_engine import DeepSpeedEngine
+from services.learner.engine.reference import ReferenceModel
+from services.learner.ranks.process_group import ProcessGroup
+from services.learner.storage.atomic_folder import (
+    discard_folder,
+    finish_folder,
+    list_files,
+    partial_of,
+    sha256_of,
+    start_folder,
+    storage_error,
+    storage_errors,
+)
+from services.learner.storage.export import write_weights
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss, FailedPrecondition, NotFound, ShoalError
+from shoal.rollout import WeightVersion
+
+_FOLDER = "learner"
+_SUMMARY = "learner.json"
+_REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """A file of a checkpoint."""
+
+    path: str
+    """Below the checkpoint's `learner` folder."""
+    num_bytes: int
+    sha256: str
+
+
+class LearnerState(Protocol):
+    """The attributes of `Learner` that a checkpoint contains, and those that write and read it.
+
+    A protocol, since the layers forbid an import of services/learner/learner.py here.
+    """
+
+    config: RunConfig
+    process_group: ProcessGroup
+    engine: DeepSpeedEngine
+    reference: ReferenceModel | None
+    version: WeightVersion
+    num_optimizer_steps: int
+    kl_coef: float
+
+
+def save_checkpoint(learner: LearnerState, checkpoints: Path, name: str, *, keep: Collection[str]) -> list[FileDigest]:
+    """Writes a checkpoint, and deletes the others below `checkpoints` that are not in `keep`. Call it on all ranks.
+
+    Returns the digests of all files. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
+    `FailedPrecondition` when the folder cannot be written; then nothing of the checkpoint stays.
+    """
+    process_group = learner.process_group
+    folder = checkpoints / name / _FOLDER
+    try:
+        with process_group.raising_on_all(), storage_errors(folder):
+            if process_group.rank == 0:
+                start_folder(folder).joinpath(_SUMMARY).write_text(json.dumps(_summary(learner)))
+        error = learner.engine.save(partial_of(folder))
+        process_group.raise_on_all(None if error is None else storage_error(error, folder))
+        if (reference := moving_reference(learner)) is not None:
+            error = write_weights(partial_of(folder) / _REFERENCE, reference.full_parameters(), process_group)
+            process_group.raise_on_all(None if error is None else storage_error(error, folder))
+        digests = _digest(partial_of(folder), process_group)
+        with process_group.raising_on_all(), storage_errors(folder):
+            if process_group.rank == 0:
+                finish_folder(folder)
+                _delete_others(checkpoints, {name, *keep})
+    except ShoalError:
+        if process_group.rank == 0:
+            discard_folder(folder)
+        raise
+    return digests
+
+
+def load_checkpoint(
+    learner: LearnerState, checkpoints: Path, name: str, *, files: Sequence[FileDigest], attempt: int
+) -> None:
+    """Restores a checkpoint and begins an attempt. Call it on all ranks.
+
+    Raises, on every rank alike and with nothing changed: `NotFound`; `DataLoss` when one of `files` is missing or
+    differs; `FailedPrecondition` when another number of ranks, or another ZeRO stage, wrote the checkpoint.
+    """
+    process_group = learner.process_group
+    folder = checkpoints / name / _FOLDER
+    with process_group.raising_on_all():
+        if not folder.is_dir():
+            raise NotFound(
+                f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT
+            )
+        for file in files[process_group.rank :: process_group.size]:
+            _verify(folder, file)
+        if _SUMMARY not in {file.path for file in files}:
+            raise DataLoss(
+                f"checkpoint {name}: {_SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED
+            )
+        summary = _read_summary(folder)
+        _check_fits(summary, learner, name)
+    learner.engine.load(folder)
+    if (reference := moving_reference(learner)) is not None:
+        reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
+    learner.version = WeightVersion(attempt, summary["policy_version"])
+    learner.num_optimizer_steps = summary["num_optimizer_steps"]
+    learner.kl_coef = summary.get("kl_coef", learner.kl_coef)
+
+
+def moving_reference(learner: LearnerState) -> ReferenceModel | None:
+    """Returns the reference if it follows the policy; a fixed one is the configured model and needs no checkpoint."""
+    return learner.reference if learner.config.kl.reference_update_steps is not None else None
+
+
+def _summary(learner: LearnerState) -> dict[str, Any]:
+    return {
+        "num_ranks": learner.process_group.size,
+        "zero_stage": learner.config.learner.zero_stage,
+        "has_reference": moving_reference(learner) is not None,
+        "attempt": learner.version.attempt,
+        "policy_version": learner.version.policy_version,
+        "num_optimizer_steps": learner.num_optimizer_steps,
+        "kl_coef": learner.kl_coef,
+    }
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads((folder / _SUMMARY).read_text())
+    except (OSError, ValueError) as error:
+        raise DataLoss(f"{folder / _SUMMARY} cannot be read: {error}", reason=ErrorReason.CHECKPOINT_DAMAGED) from error
+    assert isinstance(summary, dict)
+    return summary
+
+
+def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> None:
+    here = {
+        "num_ranks": learner.process_group.size,
+        "zero_stage": learner.config.learner.zero_stage,
+        "has_reference": moving_reference(learner) is not None,
+    }
+    for field, value in here.items():
+        if summary.get(field, False) != value:
+            raise FailedPrecondition(
+                f"checkpoint {name} was written with {field} {summary[field]}, but this learner has {value}: start the "
+                f"learner with {summary[field]}",
+                reason=ErrorReason.OTHER_SHARDING,
+                metadata={field: str(summary[field])},
+            )
+
+
+def _digest(folder: Path, process_group: ProcessGroup) -> list[FileDigest]:
+    """Computes the digests of the files of a folder that all ranks share; each rank hashes its part of them."""
+    with process_group.raising_on_all(), storage_errors(folder):
+        mine = [
+            {"path": path, "num_bytes": (folder / path).stat().st_size, "sha256": sha256_of(folder / path)}
+            for path in list_files(folder)[process_group.rank :: process_group.size]
+        ]
+    parts = [json.loads(part) for part in process_group.all_gather(json.dumps(mine).encode())]
+    return sorted((FileDigest(**fields) for part in parts for fields in part), key=lambda file: file.path)
+
+
+def _verify(folder: Path, file: FileDigest) -> None:
+    path = folder / file.path
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataLoss(
+            f"{file.path} lies outside the checkpoint's folder {folder}", reason=ErrorReason.CHECKPOINT_DAMAGED
+        )
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise DataLoss(
+            f"{path} is missing or cannot be read: {error.strerror}", reason=ErrorReason.CHECKPOINT_DAMAGED
+        ) from error
+    if found != file.sha256:
+        raise DataLoss(
+            f"{path} differs from what was written: its SHA-256 is {found}, in the manifest it is {file.sha256}",
+            reason=ErrorReason.CHECKPOINT_DAMAGED,
+        )
+
+
+def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
+    """Deletes the learner's part of checkpoints that are not in `keep`; the coordinator deletes its own part."""
+    for other in checkpoints.iterdir():
+        if other.name not in keep and (other / _FOLDER).is_dir():
+            shutil.rmtree(other / _FOLDER, ignore_errors=True)
+            discard_folder(other / _FOLDER)

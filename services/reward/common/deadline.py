@@ -1,0 +1,38 @@
+"""A deadline that interrupts Python code in the main thread."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from services.reward.common.verdict import Unscorable
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception: computer algebra would catch that, and go on."""
+
+
+@contextmanager
+def deadline(seconds: float, what: str) -> Iterator[None]:
+    """Ends the block after `seconds` with `Unscorable`, whose message says that `what` took too long.
+
+    Works in the main thread, as in a pool process. In other threads, and during long computations in C, only the pool's
+    own deadline applies.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _OutOfTime:
+        raise Unscorable(f"{what} took longer than {seconds:g} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

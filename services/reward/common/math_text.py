@@ -1,0 +1,173 @@
+"""Answers in LaTeX: find and normalize them as text.
+
+The rules are those of published results on MATH: the normal form of Hendrycks et al. (arXiv:2103.03874) and
+that of Lewkowycz et al. (Minerva, arXiv:2206.14858, appendix D).
+"""
+
+import re
+
+from services.reward.common.verdict import Unscorable
+
+# The answer is at the end. Longer texts are cut, since some patterns below and in math-verify are not linear.
+_MAX_CHARACTERS = 20_000
+_MAX_LEVELS = 100
+_BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_THOUSANDS_SPACE = re.compile(r"(?<=[0-9])\\[,;:!](?=[0-9]{3}(?![0-9]))")
+_BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
+
+
+def tail(text: str) -> str:
+    """Returns the end of a text, which holds its answer."""
+    return text[-_MAX_CHARACTERS:]
+
+
+def joined_thousands(text: str) -> str:
+    """Removes the thin spaces between the thousands of numbers: 1\\,000."""
+    return _THOUSANDS_SPACE.sub("", text)
+
+
+def check_depth(text: str) -> None:
+    """Raises `Unscorable` if brackets are nested too deeply for a parser."""
+    depth = deepest = 0
+    for bracket in _BRACE.findall(text):
+        if bracket in "{([":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket in "})]":
+            depth = max(0, depth - 1)
+    if deepest > _MAX_LEVELS:
+        raise Unscorable(f"brackets are nested {deepest} deep; at most {_MAX_LEVELS} are read")
+
+
+def last_boxed(text: str) -> str | None:
+    """Returns the last \\boxed{...}, or the last \\fbox{...} without one, from its command to its closing brace.
+
+    With a space after the command, "\\boxed 5", it extends to the next dollar sign. None if there is no box, or its
+    brace is never closed.
+    """
+    boxes = list(_BOXES.finditer(text))
+    boxes = [box for box in boxes if box.group() == "\\boxed"] or boxes
+    if not boxes:
+        return None
+    box = boxes[-1]
+    if text.startswith(" ", box.end()):
+        return text[box.start() :].partition("$")[0]
+    end = _end_of_braces(text, box.end())
+    return None if end is None else text[box.start() : end]
+
+
+def without_box(boxed: str) -> str:
+    """Returns the contents of a box that `last_boxed` found."""
+    content = _BOXES.sub("", boxed, count=1).strip()
+    end = _end_of_braces(content, 0) if content.startswith("{") else None
+    return content if end is None else content[1 : end - 1]
+
+
+def _end_of_braces(text: str, start: int) -> int | None:
+    """Returns the end of the first group of braces from `start` on; None if it is never closed."""
+    depth = 0
+    for index in range(start, len(text)):
+        if text[index] == "{":
+            depth += 1
+        elif text[index] == "}":
+            depth -= 1
+            if depth <= 0:
+                return index + 1
+    return None
+
+
+def hendrycks_form(text: str) -> str:
+    """Returns the normal form of MATH's own scorer: answers with the same form are equal.
+
+    Removes spacing, sizes of brackets and fractions, degrees, dollars, percent signs, a unit in \\text{ ...}, and a
+    name of at most two characters before the only "="; adds missing braces and zeros; rewrites a/b as \\frac{a}{b}.
+    """
+    text = text.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
+    text = text.replace("tfrac", "frac").replace("dfrac", "frac").replace("\\left", "").replace("\\right", "")
+    for nothing in ("^{\\circ}", "^\\circ", "\\$"):
+        text = text.replace(nothing, "")
+    if text.count("\\text{ ") == 1:
+        text = text.partition("\\text{ ")[0]
+    text = text.replace("\\%", "").replace(" .", " 0.").replace("{.", "{0.")
+    if text.startswith("."):
+        text = "0" + text
+    name, equals, value = text.partition("=")
+    if equals and "=" not in value and len(name) <= 2:
+        text = value
+    text = re.sub(r"\\sqrt([^{])", r"\\sqrt{\1}", text).replace(" ", "")
+    text = _with_fraction_braces(text)
+    if text == "0.5":
+        return "\\frac{1}{2}"
+    return re.sub(r"\A(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)\Z", r"\\frac{\1}{\2}", text)
+
+
+def _with_fraction_braces(text: str) -> str:
+    """Rewrites \\frac12 as \\frac{1}{2}; returns the text unchanged if a fraction is incomplete."""
+    head, *rest = text.split("\\frac")
+    pieces = [head]
+    for piece in rest:
+        if piece.startswith("{"):
+            pieces.append(piece)
+        elif len(piece) < 2:
+            return text
+        elif piece[1] == "{":
+            pieces.append(f"{{{piece[0]}}}{piece[1:]}")
+        else:
+            pieces.append(f"{{{piece[0]}}}{{{piece[1]}}}{piece[2:]}")
+    return "\\frac".join(pieces)
+
+
+_MINERVA_REPLACED = (
+    ("an ", ""),
+    ("a ", ""),
+    (".$", "$"),
+    ("\\$", ""),
+    ("\\ ", ""),
+    (" ", ""),
+    ("mbox", "text"),
+    (",\\text{and}", ","),
+    ("\\text{and}", ","),
+    ("\\text{m}", "\\text{}"),
+)
+# In this order: removing one can create another.
+_MINERVA_REMOVED = (
+    *("square", "ways", "integers", "dollars", "mph", "inches", "ft", "hours", "km", "units", "\\ldots", "sue"),
+    *("points", "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges"),
+    *("students", "childrentickets", "multiples"),
+    *("\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}", "\\text{}", "\\mathrm{th}"),
+    *("^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
+)
+_MINERVA_ANSWER = re.compile(r"Final Answer: The final answer is(.*?). I hope it is correct.")
+
+
+def minerva_answer(text: str) -> str | None:
+    """Returns the text between "Final Answer: The final answer is" and ". I hope it is correct."; None without them."""
+    found = _MINERVA_ANSWER.search(text)
+    return found[1].strip() if found else None
+
+
+def minerva_form(text: str) -> str:
+    """Returns Minerva's normal form of an answer.
+
+    Keeps only the text after the last "=", and of that the first formula between dollar signs; removes units, articles
+    and the commas of a whole number; keeps the contents of \\text, \\textbf, \\overline and \\boxed; adds missing
+    braces.
+    """
+    text = text.rpartition("=")[2]
+    for old, new in _MINERVA_REPLACED:
+        text = text.replace(old, new)
+    for unit in _MINERVA_REMOVED:
+        text = text.replace(unit, "")
+    text = _first_formulas(text)
+    for command in ("text", "textbf", "overline"):
+        text = re.sub(rf"\\{command}{{([^\n}}]*)}}", r"\1", text)
+    text = re.sub(r"\\boxed{(.*)}", r"\1", text)
+    text = re.sub(r"frac([^{])(.)", r"frac{\1}{\2}", text)
+    text = re.sub(r"sqrt([^{])", r"sqrt{\1}", text).replace("$", "")
+    return text.replace(",", "") if text.replace(",", "").isdigit() else text
+
+
+def _first_formulas(text: str) -> str:
+    """Reduces each line with a formula between dollar signs to its first formula."""
+    lines = text.split("\n")
+    return "\n".join(line.split("$")[1] if line.count("$") > 1 else line for line in lines)

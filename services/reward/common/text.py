@@ -1,0 +1,89 @@
+"""Free text: read, clean and compare it."""
+
+import json
+import re
+import string
+from collections import Counter
+from typing import Any
+
+from services.reward.common.verdict import Unscorable, acceptable_texts
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_TURN = re.compile(
+    r"<(?=[|｜][^\s<>]{1,64}[|｜]>|(?:start|end)_of_turn>|/?s>|[be]os>|</?SYS>>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
+)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def same_words(answer: str, wanted: str) -> bool:
+    """Returns whether both are equal once normalized. If normalizing leaves nothing, as of "A" or "+", compares the
+    originals, case and surrounding white space aside, so that an empty answer never counts."""
+    got = normalized(answer)
+    return got == normalized(wanted) and (bool(got) or answer.strip().lower() == wanted.strip().lower())
+
+
+def clean(text: str) -> str:
+    """Replaces lone surrogates, which cannot be encoded as UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_turns(text: str) -> str:
+    """Puts a blank inside each marker that begins or ends a turn in a chat template, such as <|im_end|>: servers
+    tokenize the templated text, so a marker in an answer would end the question."""
+    return _TURN.sub(r"\g<0> ", text)
+
+
+def normalized(text: str) -> str:
+    """Lower-cases, removes ASCII punctuation and the words a, an, the, and extra spaces (arXiv:1606.05250)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def without_thinking(text: str) -> str:
+    """Returns the text after the last </think>, without answer tags."""
+    answer = text.replace("<|assistant|>", "").strip().rpartition("</think>")[2]
+    return answer.replace("<answer>", "").replace("</answer>", "").strip()
+
+
+def last_between(text: str, start: str, end: str) -> str | None:
+    """Returns the text from the last `start` that an `end` follows, to the first such `end`.
+
+    None without such a pair. Linear in the text.
+    """
+    last_end = text.rfind(end)
+    opened = text.rfind(start, 0, last_end) if last_end >= 0 else -1
+    return text[opened + len(start) :].partition(end)[0] if opened >= 0 else None
+
+
+def token_f1(answer: str, wanted: str) -> float:
+    """Returns the harmonic mean of precision and recall of the normalized words, counted with repetitions. If
+    normalizing leaves nothing of `wanted`, as of "A", 1 for an equal answer, else 0."""
+    got, want = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
+    if not want:
+        return float(same_words(answer, wanted))
+    num_common = (got & want).total()
+    return 2 * num_common / (got.total() + want.total()) if num_common else 0.0
+
+
+def listed_texts(label: Any) -> list[str]:
+    """Returns the `acceptable_texts`; reads a label that is a JSON list written as text."""
+    if isinstance(label, str) and label.lstrip().startswith("["):
+        try:
+            label = json.loads(label)
+        except (ValueError, RecursionError):
+            pass
+    return acceptable_texts(label)
+
+
+def label_number(label: Any, what: str) -> float:
+    """Returns the label as a number. Raises `Unscorable`, whose message says `what` it should be."""
+    if isinstance(label, list) and len(label) == 1:
+        label = label[0]
+    try:
+        if isinstance(label, bool):
+            raise ValueError
+        number = float(label)
+    except (TypeError, ValueError):
+        raise Unscorable(f"the label must be {what} (found: {label!r:.80})") from None
+    if not abs(number) < float("inf"):
+        raise Unscorable(f"the label must be {what} (found: {label!r:.80})")
+    return number

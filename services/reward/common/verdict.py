@@ -1,0 +1,49 @@
+"""The verdict of a verifier on a completion, and the acceptable answers of a label."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.rollout import StepScore
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict of one verifier on one completion."""
+
+    value: float
+    """In the range that the verifier documents."""
+    detail: str = ""
+    """What was found in the completion, for people."""
+    step_scores: tuple[StepScore, ...] = ()
+    """Scores of single steps by a process verifier, in order (see `advantage.step_rewards`)."""
+
+
+class Unscorable(Exception):
+    """The completion cannot be judged, for example because its label is malformed. The message says why."""
+
+
+class Broken(Exception):
+    """The verifier gave no verdict. The message says what it did instead."""
+
+
+def acceptable_texts(label: Any) -> list[str]:
+    """Returns the answers that a label accepts: one text or number, or a list of them.
+
+    Numbers become text as a person writes them: 72.0, as it comes from the wire, is "72".
+
+    Raises `Unscorable` if there is nothing to compare with.
+    """
+    texts = [_text(item) for item in (label if isinstance(label, list) else [label])]
+    if not texts:
+        raise Unscorable("the label is an empty list")
+    return texts
+
+
+def _text(item: Any) -> str:
+    if isinstance(item, bool) or not isinstance(item, str | int | float):
+        raise Unscorable(f"the label must be text, a number or a list of those (found: {type(item).__name__})")
+    if isinstance(item, float) and item.is_integer():
+        return str(int(item))
+    if not str(item).strip():
+        raise Unscorable("the label is empty")
+    return str(item)

@@ -1,0 +1,63 @@
+"""The declaration of a verifier."""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from services.reward.common.verdict import Unscorable, Verdict
+from shoal.config.section import Section
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How completions are judged under one name: the name of the module that declares it as `VERIFIER`."""
+
+    verify: Callable[..., Verdict]
+    """Completion and label -> verdict. Raises `Unscorable`; any other exception means that the verifier broke. Takes
+    `options` as a third argument, and the keyword that `reads` names."""
+    values: str
+    """Range of the value, for people: "1 or 0"."""
+    options: type[Section] | None = None
+    """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into shoal/config/verifiers.py, so
+    it may use nothing but `Section`, `Field` and `Literal`."""
+    reads: Literal["text", "num_tokens", "token_ids"] = "text"
+    """What `verify` reads of the completion besides its text, and the keyword that carries it."""
+    load: Callable[[], None] = lambda: None
+    """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
+    package: str = ""
+    """A package that it needs."""
+    extra: str = "reward"
+    """The extra of Shoal that installs `package`."""
+    unavailable: Callable[[], str] = lambda: ""
+    """Returns why the verifier cannot judge on this machine, or an empty text. May take a second. Completions that it
+    is asked to judge anyway are FAILED with this reason."""
+
+    @property
+    def summary(self) -> str:
+        """The first line of its module's docstring."""
+        return (inspect.getdoc(inspect.getmodule(self.verify)) or "").partition("\n")[0]
+
+    @property
+    def description(self) -> str:
+        """What it reads, what it returns, and in which range."""
+        return inspect.getdoc(self.verify) or ""
+
+    @cached_property
+    def missing_package(self) -> str:
+        """How to install the package that it needs; empty if the package is installed."""
+        if not self.package or importlib.util.find_spec(self.package) is not None:
+            return ""
+        return f"it needs the package {self.package}: pip install 'shoal[{self.extra}]'"
+
+    def judge(self, completion: str, label: Any, token_ids: Sequence[int], options: Mapping[str, Any]) -> Verdict:
+        """Calls `verify` with what it reads. Raises what `verify` raises."""
+        arguments = [self.options.model_validate(options)] if self.options else []
+        if self.reads == "text":
+            return self.verify(completion, label, *arguments)
+        if completion and not token_ids:
+            raise Unscorable("the completion came without token ids, which this verifier reads")
+        read: Any = len(token_ids) if self.reads == "num_tokens" else token_ids
+        return self.verify(completion, label, *arguments, **{self.reads: read})

@@ -1,0 +1,52 @@
+"""One version of a custom verifier's code."""
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class Unusable(Exception):
+    """A function cannot be used as a verifier. The message says why; `field` is the setting to change."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Code:
+    """One version of a function. It travels to the processes that call it, so that all of them run the same version."""
+
+    name: str
+    """Name of the verifier."""
+    function: str
+    path: str = ""
+    """Path of the file, for messages."""
+    source: str = ""
+    """Text of the file."""
+    digest: str = ""
+    """SHA-256 of the file, in hex."""
+    module: str = ""
+    """In place of a file: the module of an installed package."""
+
+    @property
+    def location(self) -> str:
+        """Where the function is, for people."""
+        return self.path or f"{self.module}:{self.function}"
+
+
+def read_code(name: str, file: str, function: str) -> Code:
+    """Reads the file as it is now. Raises `Unusable`."""
+    try:
+        path = Path(file).expanduser()
+        content = path.read_bytes()
+        source = importlib.util.decode_source(content)
+    except FileNotFoundError:
+        raise Unusable("file", f"there is no file {file} on the reward service's machine") from None
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise Unusable("file", f"{file} cannot be read: {why}") from None
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise Unusable("file", f"{file} is not Python source: {error}") from None
+    return Code(name, function, path=str(path), source=source, digest=hashlib.sha256(content).hexdigest())

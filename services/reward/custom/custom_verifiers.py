@@ -1,0 +1,209 @@
+"""The custom verifiers that a configuration and the installed packages name."""
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.reward.custom.code import Code, Unusable, read_code
+from services.reward.custom.probe import Probed, probe
+from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig
+from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from shoal.errors import FieldViolation, InvalidArgument
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+"""Pause between two looks at the files. A changed file is read after it has stayed the same for one pause, so that no
+half-written file is used."""
+_SHOWN_DIGITS = 12
+
+_FileState = tuple[int, int, int]
+_MISSING: _FileState = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class CustomVerifier:
+    """A custom verifier, with the code that judges the next completion."""
+
+    code: Code
+    parameters: frozenset[str] = frozenset()
+    """The arguments that its function takes."""
+    description: str = ""
+    digest: str = ""
+    unavailable: str = ""
+    """Why it cannot be called. Set only for a verifier of a package that no configuration names."""
+
+
+class CustomVerifiers:
+    """Finds custom verifiers, tries each before it is used, and takes new code as files change. Belongs to one event
+    loop."""
+
+    def __init__(
+        self, config: Mapping[str, CustomVerifierConfig], on_code: Callable[[CustomVerifier], None] = lambda _: None
+    ) -> None:
+        """`on_code` gets every version that is to be used from then on."""
+        self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
+        self._on_code = on_code
+        self._verifiers: dict[str, CustomVerifier] = {}
+        self._notices: dict[str, str] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def verifiers(self) -> Mapping[str, CustomVerifier]:
+        """By name."""
+        return self._verifiers
+
+    @property
+    def notice(self) -> str:
+        """A message for people: files whose new version is not used. Empty if there are none."""
+        return "; ".join(self._notices.values())
+
+    async def find(self) -> None:
+        """Tries all of them. Raises `InvalidArgument` that names each table that cannot be used, and why."""
+        codes, problems = _configured(self._config)
+        installed = _installed(self._config)
+        tried = await asyncio.gather(*(_tried(code) for code in (*codes, *installed)))
+        for code, result in zip((*codes, *installed), tried, strict=True):
+            if isinstance(result, Probed):
+                self._use(code, result)
+            elif code.name in self._config:
+                problems.append(FieldViolation(f"reward.custom.{code.name}.{result.field}", str(result)))
+            else:
+                self._verifiers[code.name] = CustomVerifier(code, unavailable=str(result))
+                _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
+        if problems:
+            raise InvalidArgument(
+                "; ".join(f"{problem.field}: {problem.description}" for problem in problems), violations=problems
+            )
+
+    def watch(self) -> None:
+        """Takes new code from now on, for the tables with `reload`."""
+        if any(table.reload for table in self._config.values()):
+            self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stops watching the files."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    async def _watch(self) -> None:
+        files = {name: table.file for name, table in self._config.items() if table.reload}
+        # The files may have changed since `find` read them: compare every one with its code once.
+        taken: dict[str, _FileState | None] = dict.fromkeys(files)
+        before: dict[str, _FileState] = dict.fromkeys(files, _MISSING)
+        while True:
+            now = await asyncio.to_thread(lambda: {name: _file_state(file) for name, file in files.items()})
+            for name, state in now.items():
+                if state == before[name] and state != taken[name]:
+                    taken[name] = state
+                    await self._reload(name)
+            before = now
+            await asyncio.sleep(POLL_S)
+
+    async def _reload(self, name: str) -> None:
+        """Takes a file's code if it differs from the current one and works."""
+        table, current = self._config[name], self._verifiers[name]
+        try:
+            code = await asyncio.to_thread(read_code, name, table.file, table.function)
+            if code.digest != current.digest:
+                self._use(code, await probe(code))
+                fields = {"verifier": name, "code": code.digest, "before": current.digest, "file": code.path}
+                _log.info("verifier has new code", extra=fields)
+        except Unusable as error:
+            self._notices[name] = (
+                f"reward.custom.{name}.{error.field}: the new version is not used, and "
+                f"{current.digest[:_SHOWN_DIGITS]} goes on: {error}"
+            )
+            _log.error("verifier keeps its code", extra={"verifier": name, "error": self._notices[name]})
+        else:
+            self._notices.pop(name, None)
+
+    def _use(self, code: Code, probed: Probed) -> None:
+        verifier = CustomVerifier(code, probed.parameters, probed.description, probed.digest)
+        self._verifiers[code.name] = verifier
+        self._on_code(verifier)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The custom verifiers that this machine could try."""
+
+    digests: Mapping[str, str]
+    """SHA-256, in hex, of the code of those that work, by name."""
+    elsewhere: tuple[str, ...]
+    """Those whose file or package is not on this machine, which need not be the reward service's."""
+
+
+async def check(config: Mapping[str, CustomVerifierConfig]) -> Checked:
+    """Tries the custom verifiers that are on this machine. Raises `InvalidArgument` for those that cannot be used."""
+    here = {name: table for name, table in config.items() if _is_here(table)}
+    custom = CustomVerifiers(here)
+    await custom.find()
+    digests = {name: custom.verifiers[name].digest for name in here}
+    return Checked(digests, tuple(name for name in config if name not in here))
+
+
+def _is_here(table: CustomVerifierConfig) -> bool:
+    if table.file:
+        return Path(table.file).expanduser().exists()
+    package = table.entry_point.partition(":")[0].partition(".")[0]
+    return importlib.util.find_spec(package) is not None
+
+
+def _configured(config: Mapping[str, CustomVerifierConfig]) -> tuple[list[Code], list[FieldViolation]]:
+    """Returns the code that the configuration names, and the problems of tables whose file cannot be read."""
+    codes, problems = [], []
+    for name, table in config.items():
+        try:
+            if table.file:
+                codes.append(read_code(name, table.file, table.function))
+            else:
+                module, _, function = table.entry_point.partition(":")
+                codes.append(Code(name, function, module=module))
+        except Unusable as error:
+            problems.append(FieldViolation(f"reward.custom.{name}.{error.field}", str(error)))
+    return codes, problems
+
+
+def _installed(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
+    """Returns the code that packages register, except under names that the configuration uses.
+
+    Raises `InvalidArgument` if a package registers a name that is taken.
+    """
+    codes: dict[str, Code] = {}
+    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        name = point.name.lower()
+        package = point.dist.name if point.dist else point.value
+        if name in config:
+            continue
+        if name in BUILT_IN_VERIFIERS or name in codes:
+            owner = "a built-in verifier" if name in BUILT_IN_VERIFIERS else f"that of {codes[name].location}"
+            raise InvalidArgument(
+                f"the package {package} registers a verifier {name!r} (entry point {point.value} in "
+                f"{ENTRY_POINT_GROUP}), which is the name of {owner}: rename its entry point, or uninstall it"
+            )
+        # A malformed entry point does not import; the error then has its name.
+        module, _, function = point.value.partition("[")[0].strip().partition(":")
+        codes[name] = Code(name, function, module=module)
+    return list(codes.values())
+
+
+async def _tried(code: Code) -> Probed | Unusable:
+    try:
+        return await probe(code)
+    except Unusable as error:
+        return error
+
+
+def _file_state(file: str) -> _FileState:
+    """Returns what distinguishes one version of a file from another without reading it."""
+    try:
+        status = Path(file).expanduser().stat()
+    except (OSError, RuntimeError):
+        return _MISSING
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,231 @@
+"""Custom verifiers in the process that calls them: load, call, report errors."""
+
+import asyncio
+import hashlib
+import importlib
+import inspect
+import linecache
+import numbers
+import reprlib
+import sys
+import traceback
+import types
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from services.reward.common.verdict import Broken, Unscorable, Verdict
+from services.reward.custom.arguments import NAMES
+from services.reward.custom.code import Code, Unusable
+from services.reward.process.limits import MEMORY_LIMIT_BYTES
+
+_MAX_RESIDENT_BYTES = MEMORY_LIMIT_BYTES // 2
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A function that can be called."""
+
+    code: Code
+    call: Callable[..., Any]
+    parameters: frozenset[str]
+    """Those of `arguments.NAMES` that it takes."""
+    digest: str
+    description: str
+
+    @property
+    def file(self) -> str:
+        """The function's file, as in tracebacks."""
+        return self.code.path or getattr(getattr(self.call, "__code__", None), "co_filename", "")
+
+    def judge(self, arguments: Mapping[str, Any]) -> Verdict:
+        """Calls the function. Raises `Unscorable`, `Broken`, and what the function raises."""
+        value = self.call(**{name: arguments[name] for name in self.parameters})
+        if inspect.isawaitable(value):
+            value = _runner().run(_awaited(value))
+        if value is None:
+            raise Unscorable(f"{self.code.function} returned None: the completion cannot be judged")
+        return Verdict(_number(value, self.code.function))
+
+
+class LoadedVerifiers:
+    """The custom verifiers of one process. Loads each function before its first call."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, Code] = {}
+        self._loaded: dict[str, Loaded | Unusable] = {}
+        self._process = psutil.Process()
+        self.why_replace = ""
+        """Why this process should be replaced: a function leaves memory or open files behind, and the next call would
+        suffer. Empty if it need not be."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._codes
+
+    def use(self, code: Code) -> None:
+        """Takes a verifier, or another version of one, from the next call on."""
+        self._codes[code.name] = code
+        self._loaded.pop(code.name, None)
+
+    def is_loaded(self, name: str) -> bool:
+        return name in self._loaded
+
+    def load(self, name: str) -> None:
+        """Imports the function. An error is raised when the function is called."""
+        try:
+            self._loaded[name] = load(self._codes[name])
+        except Unusable as error:
+            self._loaded[name] = error
+
+    def digest(self, name: str) -> str:
+        """Returns the digest of the code that is called."""
+        loaded = self._loaded[name]
+        return loaded.digest if isinstance(loaded, Loaded) else self._codes[name].digest
+
+    def judge(self, name: str, arguments: Mapping[str, Any]) -> Verdict:
+        """Calls the function. Raises `Unscorable`, `Broken`, and what the function raises."""
+        loaded = self._loaded[name]
+        if isinstance(loaded, Unusable):
+            raise Broken(str(loaded))
+        try:
+            return loaded.judge(arguments)
+        except MemoryError:
+            self.why_replace = f"{name} ran out of memory"
+            raise
+        finally:
+            self._look_for_leaks(name)
+
+    def error_line(self, name: str, error: BaseException) -> str:
+        """Returns an error in a line, with the line of the function's file."""
+        loaded = self._loaded[name]
+        return error_line(error, loaded.file if isinstance(loaded, Loaded) else "")
+
+    def _look_for_leaks(self, name: str) -> None:
+        try:
+            if (used := self._process.memory_info().rss) > _MAX_RESIDENT_BYTES:
+                self.why_replace = f"it has {used >> 20} MiB after {name}"
+        except OSError as error:  # The process has so many files open that it cannot read its own memory use.
+            self.why_replace = f"{error.strerror} after {name}"
+
+
+def load(code: Code) -> Loaded:
+    """Imports the function. Raises `Unusable`."""
+    module = _module_of_file(code) if code.path else _installed(code)
+    found = getattr(module, code.function, None)
+    if not callable(found):
+        functions = [name for name, item in vars(module).items() if inspect.isfunction(item)]
+        raise Unusable(
+            "function" if code.path else "entry_point",
+            f"{code.path or code.module} has no function {code.function!r}; it has: {', '.join(functions) or 'none'}",
+        )
+    parameters = _parameters(found, code)
+    return Loaded(code, found, parameters, code.digest or _digest_of(module), inspect.getdoc(found) or "")
+
+
+def error_line(error: BaseException, path: str) -> str:
+    """Returns an error in one line, "ValueError at /x/score.py:12: ...", with the innermost line of the file `path`."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message raises another error)"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__} at {error.filename}:{error.lineno}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((frame for frame in reversed(frames) if frame.filename == path), frames[-1] if frames else None)
+    where = f" at {at.filename}:{at.lineno}" if at else ""
+    return f"{type(error).__name__}{where}: {message}" if message else f"{type(error).__name__}{where}"
+
+
+def _module_of_file(code: Code) -> types.ModuleType:
+    name = f"shoal_verifier_{code.name}"
+    module = types.ModuleType(name)
+    module.__file__ = code.path
+    if (folder := str(Path(code.path).parent)) not in sys.path:
+        sys.path.append(folder)  # Last, so that a file called `json.py` hides nothing.
+    # Tracebacks must show the lines that run, not those that the file has by then.
+    linecache.cache[code.path] = (len(code.source), None, code.source.splitlines(keepends=True), code.path)
+    before, sys.modules[name] = sys.modules.get(name), module
+    try:
+        exec(compile(code.source, code.path, "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from error
+    return module
+
+
+def _installed(code: Code) -> types.ModuleType:
+    try:
+        return importlib.import_module(code.module)
+    except (Exception, SystemExit) as error:
+        raise Unusable("entry_point", f"{code.module} does not import: {error_line(error, '')}") from error
+
+
+def _digest_of(module: types.ModuleType) -> str:
+    """Returns the digest of the module's file; its imports are not part of it."""
+    file = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def _parameters(function: Callable[..., Any], code: Code) -> frozenset[str]:
+    """Returns the arguments that a function takes. Raises `Unusable` if it cannot be called with those of `NAMES`."""
+    field = "function" if code.path else "entry_point"
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise Unusable(field, f"the parameters of {code.function} cannot be read: {error}") from None
+    found: set[str] = set()
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found.update(NAMES)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            raise Unusable(field, f"{code.function} takes {parameter.name!r} by position only; arguments come by name")
+        elif parameter.name in NAMES:
+            found.add(parameter.name)
+        elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
+            raise Unusable(
+                field, f"{code.function} takes {parameter.name!r}, which does not exist; known: {', '.join(NAMES)}"
+            )
+    if "completion" not in found:
+        raise Unusable(field, f"{code.function} takes no 'completion', so it would judge without looking at any")
+    return frozenset(found)
+
+
+def _number(value: Any, function: str) -> float:
+    """Converts a number or bool, also one of numpy or torch. Raises `Broken` for anything else."""
+    returned = value
+    if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
+        try:
+            value = value.item()
+        except Exception:
+            value = returned
+    if isinstance(value, numbers.Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = float("inf")
+        if abs(number) < float("inf"):
+            return number
+    try:
+        shown = reprlib.repr(returned)
+    except Exception:
+        shown = "a value without a representation"
+    raise Broken(
+        f"{function} returned {shown} ({type(returned).__name__}); it must return a finite number, True or False, or "
+        "None for a completion that cannot be judged"
+    )
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    """Returns the event loop of all calls: with one loop, a function may keep its connections."""
+    return asyncio.Runner()
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value

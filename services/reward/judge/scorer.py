@@ -1,0 +1,53 @@
+"""The scorer of the labels that a language model judges."""
+
+from collections.abc import Collection, Sequence
+
+from services.reward.common.scorer import ListedVerifier
+from services.reward.judge.judge import MISSING, Judge, JudgeCounts
+from services.reward.judge.labels import JUDGED_LABELS
+from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
+from shoal.config.judge import JudgeConfig
+from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.v1 import rollout_pb2
+
+
+class JudgeScorer:
+    """The labels of `labels.py` and `rubric`. Without `reward.judge` they are listed, but cannot be used."""
+
+    NAMES = (*JUDGED_LABELS, "rubric")
+
+    def __init__(self, config: JudgeConfig) -> None:
+        self._config = config
+        self._judge: Judge | None = None
+        self.names: Collection[str] = self.NAMES
+
+    @property
+    def counts(self) -> JudgeCounts | None:
+        """What the judge was asked and what that cost; None without a judge."""
+        return None if self._judge is None else self._judge.counts
+
+    def unavailable(self, name: str) -> str:
+        return "" if self._config.base_url else f"it needs a judge; {MISSING}"
+
+    async def start(self) -> None:
+        if self._config.base_url:
+            self._judge = Judge(self._config)
+
+    async def close(self) -> None:
+        if self._judge is not None:
+            await self._judge.close()
+
+    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        if self._judge is None:
+            return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
+        return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
+
+    async def label_problem(self, truth: GroundTruth) -> str:
+        return "" if self._judge is None else self._judge.label_problem(truth.verifier, truth.label)
+
+    async def describe(self) -> Sequence[ListedVerifier]:
+        descriptions = {name: label.description for name, label in JUDGED_LABELS.items()}
+        descriptions["rubric"] = RUBRIC_DESCRIPTION
+        return [
+            ListedVerifier(name, "prompt and text", text, self.unavailable(name)) for name, text in descriptions.items()
+        ]

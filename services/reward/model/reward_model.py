@@ -1,0 +1,85 @@
+"""The reward model of the configuration, in a process here or behind a server."""
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from services.reward.common.text import clean
+from services.reward.common.verdict import Unscorable
+from services.reward.model.answer import Answer, ModelFailed, value_of
+from services.reward.model.endpoint import ModelEndpoint
+from services.reward.model.process import ModelProcess
+from services.reward.model.question import Question, question_for
+from services.reward.remote.http_endpoint import EndpointFailed
+from shoal.config.reward_model import RewardModelConfig
+from shoal.errors import InvalidArgument
+from shoal.rollout import ChatMessage, ScoreOutcome, VerifierScore
+
+_MAX_DETAIL_CHARACTERS = 500
+_MAX_LOGITS_SHOWN = 8
+
+MISSING = (
+    "reward.model.path: is unset, as is reward.model.base_url, and there is a label that needs a reward model; set one "
+    "of the two: a sequence classification model, or the address of a server that has one"
+)
+"""Why labels that need a reward model cannot be used without one."""
+
+
+class _Model(Protocol):
+    """A model in a process here, or behind a server."""
+
+    async def start(self) -> int: ...
+
+    async def answer(self, question: Question) -> Answer: ...
+
+    async def close(self) -> None: ...
+
+
+class RewardModel:
+    """Scores completions by a model. Belongs to one event loop."""
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        """Raises `InvalidArgument` if `config` names no model, or a key that is not in the environment."""
+        if not config.is_given:
+            raise InvalidArgument(MISSING)
+        self._config = config
+        self._model: _Model = ModelProcess(config) if config.path else ModelEndpoint(config)
+        self._label: int | None = None
+
+    async def start(self) -> None:
+        """Returns once the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""
+        self._label = await self._model.start()
+
+    async def close(self) -> None:
+        """Ends the model's process, or the connections. What is open is FAILED."""
+        await self._model.close()
+
+    async def judge(
+        self, verifier: str, messages: Sequence[ChatMessage], prompt_text: str, completion: str
+    ) -> VerifierScore:
+        """Scores a completion. Never raises, except when canceled: an error is an outcome."""
+        started = time.perf_counter()
+        outcome, value = ScoreOutcome.FAILED, 0.0
+        try:
+            if not messages and not prompt_text:
+                raise Unscorable("the prompt has neither messages nor text")
+            if self._label is None:
+                raise ModelFailed("it has not been started")
+            answer = await self._model.answer(question_for(self._config, messages, prompt_text, completion))
+            value = value_of(answer, self._label, self._config.value)
+            outcome, detail = ScoreOutcome.SCORED, _detail(answer, self._label)
+        except Unscorable as error:
+            outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
+        except (ModelFailed, EndpointFailed) as error:
+            detail = f"the reward model gave no answer: {error}"
+        except Exception as error:
+            detail = f"the reward model raised {type(error).__name__}: {error}"
+        detail = clean(detail)[:_MAX_DETAIL_CHARACTERS]
+        return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
+
+
+def _detail(answer: Answer, label: int) -> str:
+    logits = [f"{logit:.6g}" for logit in answer.logits]
+    shown = " ".join(logits[:_MAX_LOGITS_SHOWN]) + (" ..." if len(logits) > _MAX_LOGITS_SHOWN else "")
+    detail = f"logits {shown}; label {label} pays" if len(logits) > 1 else f"logit {shown}"
+    return detail if answer.num_tokens is None else f"{detail}; {answer.num_tokens} tokens"

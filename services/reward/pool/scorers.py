@@ -1,0 +1,99 @@
+"""Scorers whose verifiers run in the pool: the rules that come with Shoal, and custom verifiers."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+from services.reward.common.scorer import ListedVerifier, token_ids
+from services.reward.custom.arguments import CustomArguments
+from services.reward.custom.custom_verifiers import CustomVerifiers
+from services.reward.pool.pool import VerifierPool
+from services.reward.verifiers.registry import ALL_VERIFIERS, VERIFIERS
+from shoal.config.custom_verifiers import CustomVerifierConfig
+from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.v1 import rollout_pb2
+
+
+class RuleScorer:
+    """The verifiers of `services/reward/verifiers`. Starts and closes the pool."""
+
+    def __init__(self, pool: VerifierPool) -> None:
+        self._pool = pool
+        self.names: Collection[str] = ALL_VERIFIERS.keys()
+
+    def unavailable(self, name: str) -> str:
+        return ALL_VERIFIERS[name].missing_package
+
+    async def start(self) -> None:
+        await self._pool.start()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        tokens = () if VERIFIERS[truth.verifier].reads == "text" else token_ids(completion)
+        return await self._pool.judge(truth.verifier, completion.text, truth.label, tokens)
+
+    async def label_problem(self, truth: GroundTruth) -> str:
+        # Verifiers read their label before the completion. So judging an empty completion checks the label: it costs
+        # nothing, and the rules for labels are in the verifier alone.
+        judged = await self._pool.judge(truth.verifier, "", truth.label)
+        return "" if judged.outcome is ScoreOutcome.SCORED else judged.detail
+
+    async def describe(self) -> Sequence[ListedVerifier]:
+        # Looking for a sandbox takes a second.
+        return await asyncio.gather(*(asyncio.to_thread(_listed, name) for name in ALL_VERIFIERS))
+
+
+def _listed(name: str) -> ListedVerifier:
+    verifier = ALL_VERIFIERS[name]
+    why = verifier.missing_package or verifier.unavailable()
+    return ListedVerifier(name, verifier.reads, verifier.description, why)
+
+
+class CustomScorer:
+    """The custom verifiers of a configuration and of installed packages. The pool is started and closed by others."""
+
+    def __init__(self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool) -> None:
+        self._pool = pool
+        self._custom = CustomVerifiers(config, pool.use)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._custom.verifiers.keys()
+
+    @property
+    def notice(self) -> str:
+        """Files whose new version is not used; empty if there are none."""
+        return self._custom.notice
+
+    def unavailable(self, name: str) -> str:
+        return self._custom.verifiers[name].unavailable
+
+    async def find(self) -> None:
+        """Loads each verifier once, in a process of its own. Raises `InvalidArgument` that names each table that cannot
+        be used, and why."""
+        await self._custom.find()
+
+    async def start(self) -> None:
+        self._custom.watch()
+
+    async def close(self) -> None:
+        await self._custom.close()
+
+    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        return await self._pool.judge_custom(truth.verifier, CustomArguments(truth, prompt, completion).values)
+
+    async def label_problem(self, truth: GroundTruth) -> str:
+        return ""  # Only its author knows which labels it accepts.
+
+    async def describe(self) -> Sequence[ListedVerifier]:
+        return [
+            ListedVerifier(
+                name,
+                reads=" ".join(sorted(custom.parameters)),
+                description=custom.description or f"A custom verifier: {custom.code.location}",
+                unavailable=custom.unavailable,
+                code_digest=custom.digest,
+            )
+            for name, custom in self._custom.verifiers.items()
+        ]

@@ -1,0 +1,115 @@
+"""A process of the pool: `python -m services.reward.pool.worker PARENT_PID`.
+
+Reads jobs from stdin and answers on stdout, one at a time, until stdin ends or the parent dies. The parent ends a job
+that hangs with SIGKILL.
+"""
+
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from services.reward.common.verdict import Broken, Unscorable, Verdict
+from services.reward.custom.code import Code
+from services.reward.custom.loading import LoadedVerifiers
+from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
+from services.reward.process.limits import limit_process
+from services.reward.verifiers.registry import VERIFIERS
+from shoal.rollout import ScoreOutcome
+
+_MAX_DETAIL_CHARACTERS = 500
+_MAX_TRACEBACK_CHARACTERS = 20_000
+
+
+def main() -> None:
+    limit_process(parent_pid=int(sys.argv[1]))
+    jobs, answers = take_pipes()
+    answers.write(encode_frame({"event": "ready"}))
+    loaded: set[str] = set()
+    options: dict[str, Message] = {}
+    custom = LoadedVerifiers()
+
+    def load(loads: Callable[[], None]) -> None:
+        answers.write(encode_frame({"event": "loading"}))
+        loads()
+        answers.write(encode_frame({"event": "loaded"}))
+
+    while (job := read_frame(jobs)) is not None:
+        if "options" in job:
+            options = job["options"]
+        elif "code" in job:
+            custom.use(Code(**job["code"]))
+        elif (name := job["verifier"]) in custom:
+            if not custom.is_loaded(name):
+                load(lambda: custom.load(name))
+            answers.write(encode_frame(judge_custom(custom, name, job["arguments"])))
+        else:
+            if name not in loaded:
+                load(VERIFIERS[name].load)
+                loaded.add(name)
+            verdict = judge(name, job["completion"], job["label"], job["token_ids"], options.get(name, {}))
+            answers.write(encode_frame(verdict))
+
+
+def judge(
+    verifier: str,
+    completion: str,
+    label: Any,
+    token_ids: Sequence[int] = (),
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Message:
+    """Answers one job: outcome, value, detail and duration_s."""
+    return _answer(lambda: VERIFIERS[verifier].judge(completion, label, token_ids, options), _error_line)
+
+
+def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any]) -> Message:
+    """Answers by a custom verifier. Adds the digest of its code, the traceback if it raised, and why the process should
+    be replaced."""
+    raised: list[str] = []
+
+    def error_line(error: BaseException) -> str:
+        raised.append("".join(traceback.format_exception(error)))
+        return custom.error_line(name, error)
+
+    answer = _answer(lambda: custom.judge(name, arguments), error_line)
+    full = "".join(raised)[-_MAX_TRACEBACK_CHARACTERS:]
+    return answer | {"code": custom.digest(name), "traceback": full, "why_replace": custom.why_replace}
+
+
+def _error_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException], str]) -> Message:
+    started = time.perf_counter()
+    outcome, value, detail = ScoreOutcome.FAILED, 0.0, ""
+    steps: list[list[float]] = []
+    try:
+        verdict = judging()
+        if math.isfinite(verdict.value) and all(math.isfinite(step.value) for step in verdict.step_scores):
+            outcome, value, detail = ScoreOutcome.SCORED, verdict.value, verdict.detail
+            steps = [[step.end_char, step.value] for step in verdict.step_scores]
+        else:
+            detail = f"the verifier returned {verdict.value}, steps {[step.value for step in verdict.step_scores]}"
+    except Unscorable as error:
+        outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
+    except Broken as error:
+        detail = str(error)
+    except (Exception, SystemExit) as error:
+        detail = f"the verifier raised {error_line(error)}"
+    return {
+        "event": "judged",
+        "outcome": outcome.value,
+        "value": value,
+        # A protobuf string, which cannot hold lone surrogates.
+        "detail": detail[:_MAX_DETAIL_CHARACTERS].encode("utf-8", "replace").decode("utf-8"),
+        "steps": steps,
+        "duration_s": time.perf_counter() - started,
+    }
+
+
+if __name__ == "__main__":
+    main()

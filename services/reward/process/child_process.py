@@ -1,0 +1,88 @@
+"""A process beside the service, of the pool or of a reward model, seen from its parent."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from services.reward.process.frames import FrameBuffer, Message, encode_frame
+
+# A verifier needs one thread, and many processes share the machine.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Environment variables of such a process, in addition to those of the service."""
+
+
+class PoolProcess(asyncio.SubprocessProtocol):
+    """Starts a process, sends it one job at a time and reports its messages and its end.
+
+    The process is started by exec, not fork, so that it inherits nothing of the service's gRPC. It leads a process
+    group, which ends with it.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[["PoolProcess", Message], None],
+        on_exit: Callable[["PoolProcess", str], None],
+        *,
+        module: str = "services.reward.pool.worker",
+        environment: Mapping[str, str] = ENVIRONMENT,
+    ) -> None:
+        """`module` is run with `environment` in addition to the service's own."""
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._module, self._environment = module, environment
+        self._frames = FrameBuffer()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.pid = 0
+
+    async def start(self) -> None:
+        """Starts the process; its first message, "ready", means that it takes jobs."""
+        await asyncio.get_running_loop().subprocess_exec(
+            lambda: self,
+            sys.executable,
+            "-m",
+            self._module,
+            str(os.getpid()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=None,
+            env={**os.environ, **self._environment},
+            process_group=0,
+        )
+
+    def send(self, message: Message) -> None:
+        assert self._transport is not None
+        pipe = self._transport.get_pipe_transport(0)
+        assert isinstance(pipe, asyncio.WriteTransport)
+        pipe.write(encode_frame(message))
+
+    def kill(self) -> None:
+        """Kills the process and the processes that it has started; `on_exit` follows."""
+        if self._transport is not None and self._transport.get_returncode() is None:
+            self._kill_group()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+        self.pid = transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        for message in self._frames.feed(data):
+            self._on_message(self, message)
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def process_exited(self) -> None:
+        assert self._transport is not None
+        self._kill_group()  # Processes that it has left behind.
+        code = self._transport.get_returncode()
+        self._transport.close()
+        self._on_exit(self, f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
+
+    def pipe_connection_lost(self, fd: int, exc: Any) -> None:
+        """Does nothing: `process_exited` follows."""

@@ -1,0 +1,66 @@
+"""Messages over a pipe: four bytes of length, little-endian, then JSON.
+
+JSON, because nothing from a model or a data set may be unpickled; ASCII only, so that lone surrogates pass too.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+_LENGTH_BYTES = 4
+
+Message = dict[str, Any]
+
+
+def encode_frame(message: Message) -> bytes:
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+def read_frame(file: BinaryIO) -> Message | None:
+    """Reads the next message; returns None once the other side has closed."""
+    head = file.read(_LENGTH_BYTES)
+    if len(head) < _LENGTH_BYTES:
+        return None
+    body = file.read(int.from_bytes(head, "little"))
+    message: Message = json.loads(body)
+    return message
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Returns the pipes of jobs and answers, moved away from stdin and stdout, which a verifier may read or write.
+
+    Processes that a verifier forks do not inherit them: one that returned from the verifier would answer the next
+    completion's job.
+    """
+    jobs = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+
+    def detach() -> None:
+        for pipe in (jobs, answers):
+            os.dup2(nothing, pipe.fileno(), inheritable=False)
+
+    os.register_at_fork(after_in_child=detach)
+    return jobs, answers
+
+
+class FrameBuffer:
+    """Assembles messages from data that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yields each message that is now complete."""
+        self._data += data
+        while len(self._data) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "little")
+            if len(self._data) < end:
+                return
+            body = bytes(self._data[_LENGTH_BYTES:end])
+            del self._data[:end]
+            yield json.loads(body)

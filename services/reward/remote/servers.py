@@ -1,0 +1,231 @@
+"""Verifiers of other servers that offer `shoal.v1.RewardService`."""
+
+import asyncio
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import grpc.aio
+
+from services.reward.common.scorer import ListedVerifier
+from shoal.config.custom_verifiers import RewardServerConfig
+from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from shoal.error_reasons import ErrorReason
+from shoal.errors import (
+    Aborted,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
+from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.rpc.channel import connect
+from shoal.v1 import reward_pb2, rollout_pb2
+from shoal.v1.reward_pb2_grpc import RewardServiceStub
+from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
+
+_SERVICE = "shoal.v1.RewardService"
+_LIST_TIMEOUT_S = 10.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
+_MAX_DETAIL_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class ServedVerifier:
+    """A verifier of another server."""
+
+    server: "RewardServer"
+    name: str
+    """Its name in the server's spelling."""
+    description: str
+    code_digest: str
+    unavailable: str
+    """Why it cannot work there; empty if it can."""
+
+
+class RewardServer:
+    """A connection to one server."""
+
+    def __init__(self, name: str, config: RewardServerConfig) -> None:
+        self._field = f"reward.servers.{name}"
+        self._config = config
+        self._slots = asyncio.Semaphore(config.max_concurrent)
+        self._channel: grpc.aio.Channel = connect(config.address, _SERVICE)
+        self._stub = RewardServiceStub(self._channel)
+        self._checks_labels = True
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def list_verifiers(self, patience_s: float) -> dict[str, ServedVerifier]:
+        """Returns its verifiers that are to be used, by name in lower case.
+
+        Raises `FailedPrecondition` for a server that does not answer within `patience_s`, `InvalidArgument` for one
+        that lacks a verifier.
+        """
+        give_up = time.monotonic() + patience_s
+        while True:
+            try:
+                request = reward_pb2.ListVerifiersRequest()
+                response = await self._stub.ListVerifiers(request, timeout=_LIST_TIMEOUT_S)
+                break
+            except ShoalError as error:
+                if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
+                    raise FailedPrecondition(
+                        f"{self._field}.address: {self._config.address} does not list its verifiers: {error.message}",
+                        reason=ErrorReason.NO_REWARD_SERVER,
+                    ) from None
+                await asyncio.sleep(_MIN_PAUSE_S)
+        listed = {
+            info.name.lower(): ServedVerifier(self, info.name, info.description, info.code_digest, info.unavailable)
+            for info in response.verifiers
+        }
+        if missing := [name for name in self._config.verifiers if name not in listed]:
+            raise InvalidArgument(
+                f"{self._field}.verifiers: {self._config.address} has no verifier {missing[0]!r}; it has: "
+                f"{', '.join(sorted(listed)) or 'none'}"
+            )
+        if not self._config.verifiers and (taken := sorted(BUILT_IN_VERIFIERS & listed.keys())):
+            raise InvalidArgument(
+                f"{self._field}.verifiers: {self._config.address} has {taken[0]!r}, which is the name of a "
+                f"built-in verifier as well: name those that are to be used, of {', '.join(sorted(listed))}"
+            )
+        return {name: listed[name] for name in self._config.verifiers or listed}
+
+    async def score(
+        self, verifier: str, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion
+    ) -> VerifierScore:
+        """Scores one completion. Never raises, except when canceled: an error is an outcome."""
+        started = time.perf_counter()
+        try:
+            async with self._slots:
+                requests = _requests(replace(truth, verifier=verifier, weight=1.0), prompt, completion)
+                responses = await self._responses(requests)
+            score = self._single_score(responses, completion.sample_index)
+        except ShoalError as error:
+            is_late = isinstance(error, DeadlineExceeded)
+            why = f"no score within timeout_s ({self._config.timeout_s:g} s)" if is_late else error.message
+            detail = f"{self._field} ({self._config.address}): {why}"[:_MAX_DETAIL_CHARACTERS]
+            score = VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail=detail)
+        return replace(score, verifier=truth.verifier, duration_s=time.perf_counter() - started)
+
+    async def label_problem(self, verifier: str, truth: GroundTruth) -> str:
+        """Returns why the server cannot judge by a label; empty also if it checks no labels, or cannot now."""
+        if not self._checks_labels:
+            return ""
+        label = ground_truth_to_wire(replace(truth, verifier=verifier))
+        try:
+            async with self._slots:
+                request = reward_pb2.CheckLabelsRequest(ground_truths=[label])
+                response = await self._stub.CheckLabels(request, timeout=self._config.timeout_s)
+        except ShoalError as error:
+            self._checks_labels = isinstance(error, Unavailable | DeadlineExceeded)
+            return ""
+        reasons = [problem.reason for problem in response.problems]
+        return f"{self._field} ({self._config.address}): {reasons[0]}"[:_MAX_DETAIL_CHARACTERS] if reasons else ""
+
+    async def _responses(self, requests: list[reward_pb2.ScoreGroupRequest]) -> list[reward_pb2.ScoreGroupResponse]:
+        """Returns all responses of a call; retries while the server is away or busy and time is left."""
+        give_up = time.monotonic() + self._config.timeout_s
+        attempt = 1
+        while True:
+            try:
+                left_s = max(give_up - time.monotonic(), 0.001)
+                return [response async for response in self._stub.ScoreGroup(iter(requests), timeout=left_s)]
+            except (Unavailable, ResourceExhausted, Aborted) as error:
+                retry_after_s = error.retry_after_s if isinstance(error, ResourceExhausted) else None
+                pause_s = retry_after_s or min(_MIN_PAUSE_S * 2 ** (attempt - 1), _MAX_PAUSE_S)
+                if attempt >= self._config.max_attempts or time.monotonic() + pause_s >= give_up:
+                    raise
+                await asyncio.sleep(pause_s)
+                attempt += 1
+
+    @staticmethod
+    def _single_score(responses: list[reward_pb2.ScoreGroupResponse], sample_index: int) -> VerifierScore:
+        """Returns the one verifier's score. Raises `InvalidArgument` if there are several, or none, or no number."""
+        if len(responses) != 1:
+            raise InvalidArgument(f"it answered {len(responses)} scores to one completion")
+        score = score_from_wire(responses[0].score)
+        if score.sample_index != sample_index:
+            raise InvalidArgument(f"it answered sample_index {score.sample_index} to {sample_index}")
+        if len(score.verifier_scores) > 1:
+            raise InvalidArgument(f"it answered {len(score.verifier_scores)} verifier_scores to one verifier")
+        part = (*score.verifier_scores, VerifierScore("", score.outcome, score.reward))[0]
+        if part.outcome is ScoreOutcome.SCORED and not math.isfinite(part.value):
+            raise InvalidArgument(f"it answered the value {part.value}")
+        return part
+
+
+class ServerScorer:
+    """The verifiers of all servers of a configuration. Belongs to one event loop."""
+
+    def __init__(self, config: Mapping[str, RewardServerConfig]) -> None:
+        self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
+        self._servers: list[RewardServer] = []
+        self._verifiers: dict[str, ServedVerifier] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._verifiers.keys()
+
+    def unavailable(self, name: str) -> str:
+        return ""  # The server answers FAILED.
+
+    async def find(self, taken: Mapping[str, str], patience_s: float) -> None:
+        """Lists the verifiers of each server. `taken` maps the names that others use to those others.
+
+        Raises `FailedPrecondition` and `InvalidArgument` that name the table to change.
+        """
+        owners = dict(taken)
+        self._servers = [RewardServer(name, config) for name, config in self._config.items()]
+        listed = await asyncio.gather(*(server.list_verifiers(patience_s) for server in self._servers))
+        for name, verifiers in zip(self._config, listed, strict=True):
+            for verifier in verifiers:
+                if verifier in owners:
+                    raise InvalidArgument(
+                        f"reward.servers.{name}.verifiers: {verifier!r} is that of {owners[verifier]} already: name "
+                        "the verifiers of this server that are to be used"
+                    )
+                owners[verifier] = f"reward.servers.{name}"
+            self._verifiers |= verifiers
+
+    async def start(self) -> None:
+        """Does nothing: `find` has connected."""
+
+    async def close(self) -> None:
+        for server in self._servers:
+            await server.close()
+
+    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        served = self._verifiers[truth.verifier]
+        return await served.server.score(served.name, truth, prompt, completion)
+
+    async def label_problem(self, truth: GroundTruth) -> str:
+        served = self._verifiers[truth.verifier]
+        return await served.server.label_problem(served.name, truth)
+
+    async def describe(self) -> Sequence[ListedVerifier]:
+        return [
+            ListedVerifier(name, "what its server reads", served.description, served.unavailable, served.code_digest)
+            for name, served in self._verifiers.items()
+        ]
+
+
+def _requests(
+    truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion
+) -> list[reward_pb2.ScoreGroupRequest]:
+    """Returns the messages of a call: the prompt with this verifier alone, and the parts of the completion that
+    verifiers read."""
+    read = rollout_pb2.Completion(
+        sample_index=completion.sample_index,
+        token_ids=completion.token_ids,
+        finish_reason=completion.finish_reason,
+        text=completion.text,
+    )
+    return [
+        reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(replace(prompt, ground_truths=(truth,)))),
+        reward_pb2.ScoreGroupRequest(completion=read),
+    ]

@@ -1,0 +1,41 @@
+"""Task groups that raise their first error, and a signal for changes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+@asynccontextmanager
+async def first_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGroup]:
+    """Enters a task group that raises its first error itself, not a group, so that callers can catch it by type."""
+    try:
+        async with tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from group
+
+
+class Signal:
+    """A signal that wakes every task that waits for the next change."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wakes the tasks that wait now."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    @property
+    def next(self) -> asyncio.Event:
+        """The event of the next change. Take it before reading the state, so that no change is missed."""
+        return self._next
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Returns at the next change, or after the time-out."""
+        # Not asyncio.wait_for: before Python 3.12 it can swallow a cancellation that comes with the event.
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._next.wait()
+        except TimeoutError:
+            pass

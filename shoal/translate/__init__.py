@@ -1,0 +1,33 @@
+"""Translates configurations of other GRPO trainers ("peers") into ours; nothing is dropped silently.
+
+To add a peer, write a folder here like `roll/`: `fields.py` with a row for each of its fields, `compose.py` for what
+several fields decide together, `__init__.py` with its `System`. Then add it to `SYSTEMS` below and to the layers in
+pyproject.toml, and run `make docs`, which writes its table into docs/translation.md. `sources/` already reads shell
+scripts, flags, YAML, JSON, Python and notebooks; `shared/` holds what the peers have in common.
+"""
+
+from collections.abc import Sequence
+
+from shoal.translate.open_instruct import OPEN_INSTRUCT
+from shoal.translate.roll import ROLL
+from shoal.translate.shared.system import System
+from shoal.translate.sources.reading import read_settings
+from shoal.translate.translation import Translation, translate
+from shoal.translate.trl import TRL
+from shoal.translate.unsloth import UNSLOTH
+from shoal.translate.verl import VERL
+
+SYSTEMS: dict[str, System] = {system.name: system for system in (OPEN_INSTRUCT, ROLL, UNSLOTH, TRL, VERL)}
+"""Peers by the name that `--from` takes."""
+
+
+def translate_arguments(
+    name: str, arguments: Sequence[str], *, skip: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> Translation:
+    """Translates a file or flags of the system with this name; see `translate`."""
+    system = SYSTEMS[name]
+    title = arguments[0] if arguments and not arguments[0].startswith("-") and "=" not in arguments[0] else ""
+    return translate(system, read_settings(system, arguments), skip=skip, overrides=overrides, title=title)
+
+
+__all__ = ["SYSTEMS", "System", "Translation", "translate", "translate_arguments"]

@@ -1,0 +1,33 @@
+"""open-instruct (allenai/open-instruct): grpo_fast.py and grpo.py."""
+
+import re
+
+from shoal.translate.open_instruct.compose import compose
+from shoal.translate.open_instruct.fields import (
+    DATA,
+    EARLIER,
+    ENGINE_AND_MODEL,
+    EXPERIMENT,
+    OUTSIDE,
+    REWARD,
+    TOOLS,
+)
+from shoal.translate.open_instruct.tracking import PLACEMENT, TRACKING
+from shoal.translate.shared.system import System
+
+OPEN_INSTRUCT = System(
+    name="open-instruct",
+    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *EARLIER, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
+    compose=compose,
+    implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
+    programs=(re.compile(r"grpo\w*\.py$"),),
+    calls=("ExperimentConfig", "GRPOExperimentConfig", "StreamingDataLoaderConfig", "VLLMConfig", "ModelConfig"),
+    parts={
+        **{name: {} for name in ("args", "tokenizer_config", "model_config", "dataset_config")},
+        "eval_dataset_config": {
+            "dataset_mixer_list": "dataset_mixer_eval_list",
+            "dataset_mixer_list_splits": "dataset_mixer_eval_list_splits",
+        },
+    },
+    model_field="model_name_or_path",
+)

@@ -1,0 +1,76 @@
+"""open-instruct's chat templates by name, with ours that write the same turns."""
+
+from shoal.chat_templates import template_text
+from shoal.translate.shared.draft import Draft, Source
+
+_OURS = {
+    "tulu": "tulu",
+    "tulu_thinker": "tulu_thinker",
+    "tulu_thinker_r1_style": "tulu_r1",
+    "zephyr": "zephyr",
+    "simple_concat_with_new_line": "simple",
+    "simple_concat_with_space": "simple_space",
+    "simple_chat": "simple_chat",
+    "r1_simple_chat": "r1_zero_plain",
+    "r1_simple_chat_postpend_think": "r1_zero",
+    "r1_simple_chat_postpend_think_orz_style": "r1_zero_boxed",
+    "olmo_thinker_rlzero": "answer_line",
+    "olmo_thinker_code_rlzero": "code_block",
+}
+_IN_OUR_WORDS = ("tulu_r1", "r1_zero", "r1_zero_plain", "r1_zero_boxed", "answer_line", "code_block")
+"""Templates whose instructions have another wording here."""
+
+_OLMO = (
+    "begins every prompt with a system message by Ai2, which only its own models were trained with: leave it out if "
+    "the model's tokenizer has that template"
+)
+_WITHOUT_ONE = {
+    **dict.fromkeys(
+        (
+            "olmo",
+            "olmo_old",
+            "olmo_thinker",
+            "olmo_thinker_no_think_7b",
+            "olmo_thinker_no_think_sft_tokenization",
+            "olmo_thinker_remove_intermediate_thinking",
+        ),
+        _OLMO,
+    ),
+    "assistant_message_only": "writes the messages of assistants only, without a question to sample an answer to",
+    "qwen_instruct_user_boxed_math": "Shoal does not know its instruction",
+    "r1_simple_chat_postpend_think_tool_vllm": "asks for code that runs during the completion, and tools are not yet "
+    "available",
+}
+"""Other names that open-instruct knows, with the reason why Shoal has no such template."""
+
+_FIELD = "model.chat_template"
+_CURE = f"give its Jinja text, or the path of a file with it: --set {_FIELD}=..."
+
+
+def set_chat_template(source: Source, draft: Draft) -> None:
+    """Sets `model.chat_template` from the name of the template and the flag for a leading token."""
+    name, add_bos = source["chat_template_name"], source["add_bos"]
+    if not name:
+        if add_bos:
+            reason = f"puts bos_token before the tokenizer's own chat template, whose text is unknown here: {_CURE}"
+            draft.refuse("add_bos", True, reason, cure=_FIELD)
+        return
+    ours = _OURS.get(name)
+    if ours is None:
+        reason = (
+            f"{_WITHOUT_ONE[name]}; or {_CURE}"
+            if name in _WITHOUT_ONE
+            else (
+                "Shoal knows no such template of open-instruct, which silently uses the tokenizer's own instead: "
+                f"leave it out to do the same, or {_CURE}"
+            )
+        )
+        draft.refuse("chat_template_name", name, reason, cure=_FIELD)
+        return
+    if ours in _IN_OUR_WORDS:
+        draft.notes.append(
+            f"chat_template_name = {name}: same turns and same beginning of the answer; the instruction has Shoal's "
+            "own wording"
+        )
+    names = ("chat_template_name", "add_bos") if add_bos else ("chat_template_name",)
+    draft.set(_FIELD, "{{ bos_token }}" + template_text(ours) if add_bos else ours, source.origin(*names))

@@ -1,0 +1,47 @@
+"""ROLL's normalization of rewards, by current and by older fields."""
+
+from shoal.translate.shared.draft import Draft, Source
+
+_BASELINES = {None: "none", "group": "group_mean", "batch": "batch_mean", "running": "running_mean"}
+_SCALES = {None: "none", "group": "group_std", "batch": "batch_std", "running": "running_std"}
+
+
+def compose_advantage(source: Source, draft: Draft) -> None:
+    """Sets baseline and scale of the advantages."""
+    estimator, (mean, std) = source["adv_estimator"], _kinds(source, draft)
+    if estimator not in ("grpo", "reinforce"):
+        draft.refuse("adv_estimator", estimator, "known: grpo, reinforce; gae needs a critic, which GRPO does not have")
+        return
+    for name, kind in (("norm_mean_type", mean), ("norm_std_type", std)):
+        if kind not in _BASELINES:
+            draft.refuse(name, kind, "known: group, batch, running", cure="advantage.baseline")
+            return
+    if std == "group" and mean != "group":
+        draft.refuse("norm_std_type", "group", "needs norm_mean_type group: otherwise equal rewards are divided by 0")
+        return
+    if "running" in (mean, std):
+        draft.notes.append("running statistics are over all rewards; ROLL intends them per domain")
+    names = ("norm_mean_type", "norm_std_type", "reward_norm", "reward_shift", "reward_scale")
+    origin = source.origin("adv_estimator", *(name for name in names if source.is_set(name)))
+    draft.set("advantage.baseline", _BASELINES[mean], origin)
+    draft.set("advantage.scale", _SCALES[std], origin)
+
+
+def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
+    """Returns what the mean and the standard deviation are taken over.
+
+    In the older fields, `reward_shift` subtracts the mean and keeps the spread; without it a group or a batch is fully
+    normalized. With `running`, `reward_shift` and `reward_scale` each turn on their own part.
+    """
+    legacy, shift, scale = source["reward_norm"], source["reward_shift"], source["reward_scale"]
+    mean, std = source["norm_mean_type"], source["norm_std_type"]
+    if source["adv_estimator"] == "grpo" or legacy in ("group", "grpo"):
+        return "group", None if shift else "group"
+    if legacy == "running":
+        return "running" if shift else None, "running" if scale else None
+    if legacy:
+        return legacy, None if shift else legacy
+    for name in ("reward_shift", "reward_scale"):
+        if source[name]:
+            source.note_unused(draft, name, why="changes nothing without reward_norm")
+    return mean, std

@@ -1,0 +1,68 @@
+"""ROLL's policy losses."""
+
+from shoal.translate.shared.draft import Draft, Source
+
+
+def compose_loss(source: Source, draft: Draft) -> None:
+    """Sets the objective and its constants."""
+    variant, level = source["pg_variant"], source["importance_sampling"]
+    older = source["use_policy_loss_type"].upper()
+    if source["use_topr_loss"]:
+        variant = "topr"
+    if older != "PPO":
+        draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant")
+    names = {"ppo": "ppo_clip", "vanilla": "policy_gradient", "tis": "truncated_is", "topr": "topr"}
+    names |= {"cispo": "cispo", "kimi15": "kimi15"}
+    if variant not in names or level not in ("token", "seq"):
+        draft.refuse("pg_variant", f"{variant}, {level}", f"known: {', '.join(names)}; with level token or seq")
+        return
+    objective = "gspo" if variant == "ppo" and level == "seq" else names[variant]
+    draft.set("loss.objective", objective, source.origin("pg_variant", "importance_sampling"))
+    draft.set("loss.baseline", "proximal", source.origin("ppo_epochs"))
+    used: tuple[str, ...]
+    if objective in ("ppo_clip", "gspo"):
+        low_name, high_name = ("pg_clip_low", "pg_clip_high") if source["use_pg_clip_range"] else ("pg_clip", "pg_clip")
+        draft.set("loss.clip_low", source[low_name], source.origin(low_name))
+        draft.set("loss.clip_high", source[high_name], source.origin(high_name))
+        if source["dual_clip_loss"]:
+            draft.set("loss.dual_clip", 1 + 2 * source["pg_clip"], source.origin("dual_clip_loss", "pg_clip"))
+        used = ("use_pg_clip_range", low_name, high_name, "dual_clip_loss")
+        used += ("pg_clip",) if source["dual_clip_loss"] else ()
+    elif objective == "cispo":
+        draft.set("loss.clip_low", source["cispo_epsilon_low"], source.origin("cispo_epsilon_low"))
+        draft.set("loss.clip_high", source["cispo_epsilon_high"], source.origin("cispo_epsilon_high"))
+        draft.set("loss.cispo_lower", True, source.origin("pg_variant"))
+        draft.set("loss.cispo_unified_mask", source["cispo_use_unified_mask"], source.origin("cispo_use_unified_mask"))
+        used = ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask")
+    elif objective in ("truncated_is", "topr"):
+        draft.set("loss.ratio_low", source["tis_lower_bound"], source.origin("tis_lower_bound"))
+        draft.set("loss.ratio_high", source["tis_upper_bound"], source.origin("tis_upper_bound"))
+        used = ("tis_lower_bound", "tis_upper_bound")
+        if objective == "topr":
+            for name in ("topr_positive_weight", "topr_negative_weight"):
+                draft.set(f"loss.{name}", source[name], source.origin(name))
+            used = (*used, "topr_positive_weight", "topr_negative_weight")
+    else:
+        draft.set(
+            "loss.kimi15_tau", source["kimi15_tau"] if objective == "kimi15" else None, source.origin("kimi15_tau")
+        )
+        used = ("kimi15_tau",) if objective == "kimi15" else ()
+    unused = [name for name in _VARIANT_OPTIONS if name not in used]
+    source.note_unused(draft, *unused, why=f"changes nothing with pg_variant {variant} and the other settings")
+
+
+_VARIANT_OPTIONS = (
+    "pg_clip",
+    "use_pg_clip_range",
+    "pg_clip_low",
+    "pg_clip_high",
+    "dual_clip_loss",
+    "tis_lower_bound",
+    "tis_upper_bound",
+    "topr_positive_weight",
+    "topr_negative_weight",
+    "cispo_epsilon_low",
+    "cispo_epsilon_high",
+    "cispo_use_unified_mask",
+    "kimi15_tau",
+)

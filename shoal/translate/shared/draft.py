@@ -1,0 +1,214 @@
+"""A configuration while it is translated: its values, their origins, notes and refusals."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.translate.shared.field import Fate, Field, Unfit, read_value
+from shoal.translate.shared.not_yet import NOT_YET
+
+_NEVER_NULL = ("text", "integer", "number", "flag", "texts", "integers", "numbers")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A field that is not translated, with the reason."""
+
+    name: str
+    """The field, as the source spells it."""
+    value: str
+    reason: str
+    blocks: bool = True
+    """Whether leaving it out would change the training."""
+    cure: str = ""
+    """A field of ours that resolves the refusal when it is set."""
+
+    def __str__(self) -> str:
+        value = f" = {self.value}" if self.value else ""
+        return f"{self.name}{value}: {self.reason}"
+
+
+@dataclass
+class Draft:
+    """The state of a translation."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    """Dotted name -> value, for every field that the source decides, also by its defaults."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """Dotted name -> the setting of the source."""
+    explicit: set[str] = field(default_factory=set)
+    """Names that the source decides explicitly, not by a default."""
+    notes: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def set(self, name: str, value: Any, origin: "Origin") -> None:
+        """Sets a field; None leaves it unset."""
+        self.values[name] = value
+        self.origins[name] = origin.text
+        if origin.is_explicit:
+            self.explicit.add(name)
+        else:
+            self.explicit.discard(name)
+
+    def refuse(self, name: str, value: Any, reason: str, *, blocks: bool = True, cure: str = "") -> None:
+        """Refuses a field."""
+        self.refusals.append(Refusal(name, "" if value is None else _shown(value, name), reason, blocks, cure))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A setting as the source spells it, and whether it is explicit or a default."""
+
+    text: str
+    is_explicit: bool
+
+
+class Source:
+    """The fields of one source, explicit or by the system's defaults; remembers which were read."""
+
+    def __init__(self, table: Sequence[Field], values: Mapping[str, Any], draft: Draft, *, system: str) -> None:
+        self._system = system
+        self._fields = {row.name: row for row in table}
+        self._families = [row for row in table if row.name.endswith(".*")]
+        self._names = {name: row.name for row in table for name in (row.name, *row.aliases)}
+        self._spelled: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._used: set[str] = set()
+        self._failed: set[str] = set()
+        for spelled, raw in values.items():
+            self._take(spelled, raw, draft)
+
+    def _take(self, spelled: str, raw: Any, draft: Draft) -> None:
+        name = self._names.get(spelled)
+        if name is None and (family := self._family(spelled)) is not None:
+            self._judge_value(family, spelled, raw, draft)
+            return
+        if name is None:
+            near = difflib.get_close_matches(spelled, self._names, n=3, cutoff=0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"Shoal knows no such field of {self._system}"
+            draft.refuse(spelled, raw, f"unknown field; {hint}")
+            return
+        row = self._fields[name]
+        try:
+            value = read_value(row.kind, raw)
+            if value is None and row.aliases:
+                # One alias is null: another one may have the value.
+                return
+            is_needed = row.default is not None and row.kind in _NEVER_NULL and row.convert is None
+            if value is None and is_needed and None not in row.accepts:
+                raise Unfit(f"a value is expected; leave it out to get {_shown(row.default)}")
+            if name in self._values:
+                draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} is used")
+            self._values[name] = value
+        except Unfit as error:
+            self._failed.add(name)
+            draft.refuse(spelled, raw, str(error))
+        self._spelled[name] = spelled
+
+    def _family(self, spelled: str) -> Field | None:
+        """Returns the narrowest row "a.*" that covers the field, if any."""
+        fitting = [row for row in self._families if spelled.startswith(row.name[:-1])]
+        return max(fitting, key=lambda row: len(row.name), default=None)
+
+    def miss(self, spelled: str, reason: str, draft: Draft) -> None:
+        """Handles a field whose value cannot be read: it matters as much as the field does."""
+        name = self._names.get(spelled)
+        row = self._fields[name] if name is not None else self._family(spelled)
+        if name in self._values:
+            return  # An alias of it has a value.
+        if row is not None and row.fate is Fate.IGNORED:
+            draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
+            return
+        cure = row.to[0] if row is not None and len(row.to) == 1 else ""
+        if cure:
+            reason = f"{reason}; set it with --set {cure}=..."
+        draft.refuse(spelled, None, reason, blocks=row is None or row.fate is not Fate.OUTSIDE, cure=cure)
+
+    def __getitem__(self, name: str) -> Any:
+        self._used.add(name)
+        return self._values.get(name, self._fields[name].default)
+
+    def is_set(self, name: str) -> bool:
+        """Returns whether the source sets a field explicitly."""
+        return name in self._values
+
+    def note_unused(self, draft: Draft, *names: str, why: str) -> None:
+        """Notes each of the fields that the source sets although it changes nothing, with the reason."""
+        for name in names:
+            if self.is_set(name):
+                spelled = self._spelled[name]
+                draft.notes.append(f"{spelled} = {_shown(self[name], spelled)}: {why}")
+
+    def origin(self, *names: str) -> Origin:
+        """Describes fields as the source spells them: "beta = 0.05 (trl's default)"."""
+        parts = []
+        for name in names:
+            spelled = self._spelled.get(name, name)
+            suffix = "" if name in self._values else f" ({self._system}'s default)"
+            parts.append(f"{spelled} = {_shown(self._values.get(name, self._fields[name].default))}{suffix}")
+        return Origin(", ".join(parts), any(name in self._values for name in names))
+
+    def sort(self, draft: Draft) -> None:
+        """Copies the fields that map by themselves; notes, accepts or refuses the others."""
+        for row in self._fields.values():
+            if row.name in self._failed:
+                self._used.add(row.name)
+            elif row.fate is Fate.MAPPED:
+                if not row.composed:
+                    self._copy(row, draft)
+            elif row.name in self._values:
+                self._judge(row, draft)
+
+    def _copy(self, row: Field, draft: Draft) -> None:
+        value = self[row.name]
+        try:
+            draft.set(row.to[0], row.convert(value) if row.convert else value, self.origin(row.name))
+        except Unfit as error:
+            draft.refuse(self._spelled.get(row.name, row.name), value, str(error))
+
+    def _judge(self, row: Field, draft: Draft) -> None:
+        self._judge_value(row, self._spelled[row.name], self[row.name], draft)
+
+    def _judge_value(self, row: Field, spelled: str, value: Any, draft: Draft) -> None:
+        if row.fate is Fate.IGNORED:
+            draft.notes.append(f"{spelled} = {_shown(value, spelled)} changes nothing here: {row.why}")
+        elif any(_same(value, accepted) for accepted in row.accepts):
+            return
+        elif row.fate is Fate.OUTSIDE:
+            draft.refuse(spelled, value, f"{row.why}; training is the same without it", blocks=False)
+        else:
+            reason = f"not yet available: {NOT_YET[row.why]}" if row.fate is Fate.NOT_YET else row.why
+            draft.refuse(spelled, value, reason, cure=row.to[0] if row.to else "")
+
+    def unused(self) -> Iterable[str]:
+        """Lists the explicit fields that were never read."""
+        return sorted(self._spelled[name] for name in self._values if name not in self._used)
+
+
+def _same(value: Any, accepted: Any) -> bool:
+    """Returns whether a value is an accepted one; on a command line true and false are texts."""
+    if isinstance(value, str) and isinstance(accepted, bool):
+        return value.strip().lower() == str(accepted).lower()
+    if isinstance(value, bool) or isinstance(accepted, bool) or accepted is None:
+        return value is accepted or (accepted is None and value in ("", [], {}))
+    return bool(value == accepted)
+
+
+_SECRETS = re.compile(r"(^|[._])(api_?key|password|secret|(hub|hf|access|auth)_token)$|(^|\.)token$", re.IGNORECASE)
+
+
+def _shown(value: Any, name: str = "") -> str:
+    """Formats a value for people; hides it when its name suggests a secret."""
+    if value and _SECRETS.search(name):
+        return "(hidden)"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_shown(item, str(key))}' for key, item in value.items())}}}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

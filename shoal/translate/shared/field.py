@@ -1,0 +1,196 @@
+"""Rows of the peers' tables: one field of another system, its value and its fate."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from shoal.translate.shared.not_yet import NOT_YET
+
+Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "numbers", "table", "any"]
+
+
+class Fate(StrEnum):
+    """How a field is treated."""
+
+    MAPPED = "mapped"
+    """Sets fields of ours."""
+    IGNORED = "ignored"
+    """No value of it changes what is trained here; a note gives the reason."""
+    ACCEPTED = "accepted"
+    """Its accepted values are what Shoal does anyway; others are refused."""
+    OUTSIDE = "outside"
+    """Shoal does not do it, but training is the same without it: refused without blocking the rest."""
+    NOT_YET = "not yet available"
+    """Like ACCEPTED; refused values will be possible later."""
+    REFUSED = "refused"
+    """Like ACCEPTED; refused values are not planned."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A row of a system's table."""
+
+    name: str
+    kind: Kind
+    default: Any
+    """The source system's own default."""
+    fate: Fate
+    to: tuple[str, ...] = ()
+    """Fields of ours that it decides, alone or with others (MAPPED)."""
+    convert: Callable[[Any], Any] | None = None
+    """Converts its value to that of the single field in `to`; None copies it."""
+    composed: bool = False
+    """Whether several fields decide together: the system's `compose` reads it."""
+    accepts: tuple[Any, ...] = ()
+    """Values that are what Shoal does anyway."""
+    why: str = ""
+    """The reason for a refusal or a note; a key of `NOT_YET`; for a mapped field, how it is converted."""
+    aliases: tuple[str, ...] = ()
+    """Earlier or other names."""
+
+
+class Unfit(ValueError):
+    """A value without a counterpart; the message is the reason, with the cure."""
+
+
+def mapped(
+    name: str,
+    kind: Kind,
+    default: Any,
+    to: str,
+    convert: Callable[[Any], Any] | None = None,
+    *,
+    why: str = "",
+    aliases: Sequence[str] = (),
+) -> Field:
+    """Returns a row that sets one field of ours."""
+    return Field(name, kind, default, Fate.MAPPED, (to,), convert, why=why, aliases=tuple(aliases))
+
+
+def composed(name: str, kind: Kind, default: Any, to: str, *, why: str = "", aliases: Sequence[str] = ()) -> Field:
+    """Returns a row that decides fields of ours together with others; `to` lists them, separated by spaces."""
+    return Field(name, kind, default, Fate.MAPPED, tuple(to.split()), composed=True, why=why, aliases=tuple(aliases))
+
+
+def ignored(name: str, why: str, *, kind: Kind = "any", default: Any = None, aliases: Sequence[str] = ()) -> Field:
+    """Returns a row that changes nothing here."""
+    return Field(name, kind, default, Fate.IGNORED, why=why, aliases=tuple(aliases))
+
+
+def accepted(name: str, kind: Kind, default: Any, accepts: Sequence[Any], why: str) -> Field:
+    """Returns a row of which only some values are what Shoal does."""
+    return Field(name, kind, default, Fate.ACCEPTED, accepts=tuple(accepts), why=why)
+
+
+def outside(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = (None, False)) -> Field:
+    """Returns a row for something besides training that Shoal does not do."""
+    return Field(name, kind, default, Fate.OUTSIDE, accepts=tuple(accepts), why=why)
+
+
+def refused(
+    name: str,
+    kind: Kind,
+    default: Any,
+    why: str,
+    *,
+    accepts: Sequence[Any] = (None, False),
+    aliases: Sequence[str] = (),
+) -> Field:
+    """Returns a row for a feature that Shoal does not have."""
+    return Field(name, kind, default, Fate.REFUSED, accepts=(*accepts, default), why=why, aliases=tuple(aliases))
+
+
+def not_yet(
+    name: str,
+    kind: Kind,
+    default: Any,
+    feature: str,
+    *,
+    accepts: Sequence[Any] = (None, False),
+    aliases: Sequence[str] = (),
+) -> Field:
+    """Returns a row for a feature that is not yet available, by its key in `NOT_YET`."""
+    assert feature in NOT_YET, feature
+    return Field(name, kind, default, Fate.NOT_YET, accepts=(*accepts, default), why=feature, aliases=tuple(aliases))
+
+
+def read_value(kind: Kind, raw: Any) -> Any:
+    """Reads a value as its kind, from the text of a command line or the typed value of a file.
+
+    Raises `Unfit`, which names what is expected.
+    """
+    if isinstance(raw, str) and raw.strip().lower() in ("none", "null", "~", ""):
+        raw = None if kind != "text" or raw else ""
+    if raw is None or kind == "any":
+        return raw
+    if kind == "table":
+        if isinstance(raw, str):
+            try:
+                raw = json.loads(raw)
+            except ValueError:
+                raise Unfit("a table of settings is expected, as JSON") from None
+        if not isinstance(raw, Mapping):
+            raise Unfit("a table of settings is expected")
+        return dict(raw)
+    if kind in _ITEMS:
+        items = raw if isinstance(raw, list | tuple) else str(raw).strip("[]()").replace(",", " ").split()
+        return [read_value(_ITEMS[kind], item) for item in items]
+    if isinstance(raw, list | tuple):
+        if len(raw) != 1:
+            raise Unfit(f"one value is expected, not {len(raw)}")
+        raw = raw[0]
+    return _READERS[kind](raw)
+
+
+def _flag(raw: Any) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    text = str(raw).strip().lower()
+    if text in ("true", "1", "yes", "on", "t", "y"):
+        return True
+    if text in ("false", "0", "no", "off", "f", "n"):
+        return False
+    raise Unfit("true or false is expected")
+
+
+def _integer(raw: Any) -> int:
+    number = _number(raw)
+    if number != int(number):
+        raise Unfit("a whole number is expected")
+    return int(number)
+
+
+def _number(raw: Any) -> float:
+    try:
+        number = float(raw)
+    except (TypeError, ValueError, OverflowError):
+        raise Unfit("a number is expected") from None
+    if not math.isfinite(number):
+        raise Unfit("a finite number is expected")
+    return number
+
+
+_ITEMS: dict[str, Kind] = {"texts": "text", "integers": "integer", "numbers": "number"}
+_READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "number": _number, "flag": _flag}
+
+
+def text_list(value: Any) -> list[str]:
+    """Converts one text, several or none to a list; unlike the kind "texts" it does not split at spaces."""
+    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise Unfit("texts are expected")
+    return list(texts)
+
+
+def choice(options: dict[Any, Any]) -> Callable[[Any], Any]:
+    """Returns a conversion by a table of values."""
+
+    def convert(value: Any) -> Any:
+        if value not in options:
+            raise Unfit(f"known here: {', '.join(map(str, options))}")
+        return options[value]
+
+    return convert

@@ -1,0 +1,15 @@
+"""Features that other systems have and Shoal will have. Delete a row when its feature arrives."""
+
+NOT_YET: dict[str, str] = {
+    "LoRA": "LoRA and quantized training; today all weights are trained",
+    "tools": "tools and multi-turn environments; today a completion is one turn",
+    "vision": "images, audio and video; today only text models are trained",
+    "mixture of experts": "mixture-of-experts training; today only dense models are trained",
+    "FP8 rollout": "quantized engines and caches; today the engine computes in float32, bfloat16 or float16",
+    "FSDP": "the OLMo-core and FSDP trainer; today the learner is DeepSpeed's",
+    "evolving rubrics": "rubrics that change during a run; today the label rubric grades by those in the data",
+    "distillation": "distillation from a teacher",
+    "multi-token prediction": "heads that predict several tokens",
+    "PF-PPO": "weighting completions by their rewards",
+}
+"""Feature -> the reason in a refusal, and in docs/translation.md."""

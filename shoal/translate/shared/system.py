@@ -1,0 +1,65 @@
+"""Descriptions of other systems: what a translation needs to know about each."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.field import Field
+
+
+@dataclass(frozen=True)
+class System:
+    """A trainer whose configurations can be translated."""
+
+    name: str
+    table: tuple[Field, ...]
+    """A row for each known field."""
+    compose: Callable[[Source, Draft], None]
+    """Sets the fields that several rows decide together; reads every row that is `composed`."""
+    model_field: str
+    """The field that names the model."""
+    data_field: str = ""
+    """The field that names the data, where the system has one."""
+    implied: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    """Fields of ours that the system decides without a setting: value and reason."""
+    programs: tuple[re.Pattern[str], ...] = ()
+    """Names of its trainer in launch scripts."""
+    calls: tuple[str, ...] = ()
+    """Classes whose calls in Python files contain its settings."""
+    calls_beside: tuple[str, ...] = ()
+    """Other calls; a keyword of one is the field "call.keyword", if the table has that row or a family for it."""
+    positional_parameters: tuple[str, ...] = ()
+    """Names of the positional parameters of those calls."""
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Keywords of `calls` that are calls themselves, with the names that their keywords have as settings."""
+    piecewise: tuple[str, ...] = ()
+    """Tables of which `compose` judges each setting that a Python file leaves unread."""
+    functions: tuple[str, ...] = ()
+    """Fields that are functions, which a Python file names."""
+    presets: re.Pattern[str] | None = None
+    """References to the system's own files, which are known by name and left as they are."""
+    is_nested: bool = False
+    """Whether its fields are dotted names, from nested YAML or overrides a.b=c, not flags."""
+
+    @property
+    def names(self) -> list[str]:
+        """Every spelling of every field."""
+        return [name for row in self.table for name in (row.name, *row.aliases)]
+
+    @property
+    def flags(self) -> list[str]:
+        """Fields that may be true or false, so that `--no_NAME` means false."""
+        return [name for row in self.table if row.kind in ("flag", "any") for name in (row.name, *row.aliases)]
+
+    @property
+    def valued(self) -> list[str]:
+        """Fields that are one number or text, so that a flag without a value is an error of the source."""
+        single = ("integer", "number", "text")
+        return [name for row in self.table if row.kind in single for name in (row.name, *row.aliases)]
+
+    @property
+    def families(self) -> list[str]:
+        """Rows "a.*" that cover all fields below a."""
+        return [row.name for row in self.table if row.name.endswith(".*")]

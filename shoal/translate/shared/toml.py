@@ -1,0 +1,76 @@
+"""Writes a translated configuration as TOML for people: each line names the origin of its value."""
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.config.run import RunConfig
+from shoal.translate.shared.draft import Draft
+
+_COLUMN = 44
+_WIDTH = 120
+_MAX_LINES = 4
+"""Lines of the longest comment: an origin may list a hundred data sets."""
+
+
+def to_toml(draft: Draft, header: Sequence[str]) -> str:
+    """Writes the tables in RunConfig's order, without the defaults on which the other system and Shoal agree."""
+    sections: dict[str, dict[str, Any]] = {name: {} for name in RunConfig.model_fields}
+    for name, value in draft.values.items():
+        section, _, key = name.partition(".")
+        if value is not None and (name in draft.explicit or value != _default(section, key)):
+            sections[section][key] = value
+    lines = [f"# {line}".rstrip() for line in header]
+    for section, values in sections.items():
+        plain = {key: value for key, value in values.items() if not _is_tables(value)}
+        if plain:
+            lines += ["", f"[{section}]"]
+            lines += [_line(key, value, draft.origins[f"{section}.{key}"]) for key, value in plain.items()]
+        for key, value in values.items():
+            if _is_tables(value):
+                for table in value:
+                    lines += ["", *_comment(draft.origins[f"{section}.{key}"]), f"[[{section}.{key}]]"]
+                    lines += [f"{inner} = {toml_value(item)}" for inner, item in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _default(section: str, key: str) -> Any:
+    annotation = RunConfig.model_fields[section].annotation
+    fields = getattr(annotation, "model_fields", {})
+    if key not in fields or fields[key].is_required():
+        return None
+    return fields[key].get_default(call_default_factory=True, validated_data={})
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _line(key: str, value: Any, origin: str) -> str:
+    setting = f"{key} = {toml_value(value)}"
+    whole = f"{setting:<{_COLUMN}}  # {' '.join(origin.split())}"
+    if len(whole) <= _WIDTH:
+        return whole.rstrip()
+    return "\n".join([*_comment(origin), setting])
+
+
+def _comment(origin: str) -> list[str]:
+    return [
+        f"# {line}"
+        for line in textwrap.wrap(origin, _WIDTH - 2, max_lines=_MAX_LINES, placeholder=" ...", break_on_hyphens=False)
+    ]
+
+
+def toml_value(value: Any) -> str:
+    """Formats a plain value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {toml_value(item)}' for key, item in value.items())} }}"
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string, once DEL is escaped too.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,19 @@
+"""Trackers of metrics, by the names of other systems."""
+
+from collections.abc import Sequence
+
+from shoal.translate.shared.draft import Draft, Source
+
+_NOTHING = ("none", "console", "stdout", "file", "")
+
+
+def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str] | None) -> None:
+    """Turns on the listed trackers; refuses those that Shoal does not have, without blocking."""
+    for tracker in (item.strip("'\" ").lower() for item in trackers or ()):
+        if tracker in ("wandb", "all"):
+            draft.set("tracking.wandb", "online", source.origin(name))
+        if tracker in ("tensorboard", "all"):
+            draft.set("tracking.tensorboard", True, source.origin(name))
+        if tracker not in ("wandb", "tensorboard", "all", *_NOTHING):
+            reason = "metrics go to metrics.jsonl, TensorBoard and Weights & Biases; training is the same without it"
+            draft.refuse(name, tracker, reason, blocks=False)

@@ -1,0 +1,62 @@
+"""Shell expansions that need no shell: `${NAME#pattern}` and its kin, and `$((arithmetic))`."""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def cut(value: str, rest: str) -> str | None:
+    """Returns the value of `${NAME<rest>}`: a prefix (#, ##) or suffix (%, %%) removed, or a match replaced (/, //).
+
+    Returns None where `rest` is none of these, or contains a variable.
+    """
+    match = re.match(r"##|#|%%|%|//|/", rest)
+    if match is None or "$" in rest:
+        return None
+    how, pattern = match[0], rest[match.end() :]
+    if how in ("/", "//"):
+        pattern, _, new = pattern.partition("/")
+        return re.sub(_expression(pattern, is_longest=True), lambda _: new, value, count=0 if how == "//" else 1)
+    expression = _expression(pattern, is_longest=len(how) == 2)
+    if how[0] == "#":
+        return re.sub(rf"\A{expression}", "", value, count=1)
+    # The shortest suffix is the match that begins last.
+    starts = [at for at in range(len(value) + 1) if re.fullmatch(_expression(pattern, is_longest=True), value[at:])]
+    if not starts:
+        return value
+    return value[: starts[0] if len(how) == 2 else starts[-1]]
+
+
+def _expression(pattern: str, *, is_longest: bool) -> str:
+    """Turns a shell pattern into a regular expression; only `*` and `?` are special."""
+    many = ".*" if is_longest else ".*?"
+    return "".join(many if char == "*" else "." if char == "?" else re.escape(char) for char in pattern)
+
+
+def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
+    """Returns the value of `$((text))`, or None when a variable is missing or is no number."""
+    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: variables.get(match[1], "unknown"), text).strip()
+    try:
+        return _evaluate(ast.parse(plain.replace("/", "//"), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand)
+    raise ValueError("not arithmetic")

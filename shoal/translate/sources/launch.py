@@ -1,0 +1,143 @@
+"""The launch of a trainer in a script: its arguments, without the launcher around it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.errors import InvalidArgument
+from shoal.translate.sources.shell import Word, read_script
+
+_KEYWORD = re.compile(r"[A-Za-z_]\w*=")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a trainer."""
+
+    program: str
+    arguments: tuple[Word, ...]
+    launcher: tuple[str, ...]
+    """The words before the program, which a launcher (mason.py, accelerate) reads."""
+    guesses: tuple[str, ...] = ()
+    """Variables whose value depends on an undecided test, each with the value that was chosen."""
+
+
+def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -> Launch:
+    """Finds the only launch in a script of a program that matches one of `programs`.
+
+    Raises `InvalidArgument` when there is no launch, or more than one.
+    """
+    script = read_script(text)
+    launches = [launch for command in script.commands for launch in _launches(command, programs)]
+    if not launches:
+        # bash -c "the whole command": one word.
+        inner = [word.text for command in script.commands for word in command if " " in word.text.strip()]
+        commands = [command for part in inner for command in read_script(part).commands]
+        launches = [launch for command in commands for launch in _launches(command, programs)]
+    if not launches:
+        known = " or ".join(pattern.pattern for pattern in programs)
+        raise InvalidArgument(f"{where} starts no known trainer: none of its words matches {known}")
+    if len(launches) > 1:
+        raise InvalidArgument(f"{where} starts {len(launches)} trainers; give a script that starts one")
+    guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
+    return replace(launches[0], guesses=tuple(guesses))
+
+
+def _launches(command: Sequence[Word], programs: Sequence[re.Pattern[str]]) -> list[Launch]:
+    """Finds the launches in a command, which may be a launcher with whole commands after its `--`."""
+    found = []
+    end = next((index for index, word in enumerate(command) if word.text == "--"), None)
+    launcher = tuple(word.text for word in command[:end]) if end is not None else ()
+    for part in [list(command)] if end is None else _joined(command[end + 1 :]):
+        texts = [word.text for word in part]
+        for index, text in enumerate(texts):
+            # A program may be two words: "trl grpo".
+            length = next((n for n in (1, 2) if _is_program(" ".join(texts[index : index + n]), programs)), 0)
+            if length:
+                found.append(Launch(text, tuple(part[index + length :]), (*launcher, *texts[:index])))
+                break
+    return found
+
+
+def _is_program(text: str, programs: Sequence[re.Pattern[str]]) -> bool:
+    return any(program.search(text) for program in programs if (" " in program.pattern) == (" " in text))
+
+
+def _joined(words: Sequence[Word]) -> list[list[Word]]:
+    """Splits the words after a launcher's `--` into commands at their operators, which are escaped for its shell."""
+    parts: list[list[Word]] = [[]]
+    for word in words:
+        for index, piece in enumerate(re.split(r"&&|\|\|", word.text)):
+            if index:
+                parts.append([])
+            if piece or (word.unknown and not word.text):
+                parts[-1].append(Word(piece, word.unknown))
+    return parts
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Command-line arguments by name."""
+
+    values: dict[str, str | list[str] | bool]
+    notes: list[str]
+    unset: dict[str, tuple[str, ...]]
+    """Arguments whose value needs something that the script does not set, each with its names."""
+
+
+def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:
+    """Reads `--name value...`, `--name=value`, `--name` and `--no_name` as argparse does, and `name=value` before them,
+    as in the call of a configuration class.
+
+    A name may be shortened to a prefix that only one known name has. `flags` are names that may have the form
+    `--no_name`, which the parsers of these systems accept for `--name false`. The last of several values counts.
+
+    Raises `InvalidArgument` for a word that belongs to no name.
+    """
+    values: dict[str, str | list[str] | bool] = {}
+    notes: list[str] = []
+    unset: dict[str, tuple[str, ...]] = {}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.text:
+            continue
+        if not word.text.startswith("--") and not _KEYWORD.match(word.text):
+            raise InvalidArgument(f"{word.text!r} belongs to no flag: write --name VALUE or name=VALUE")
+        spelled, equals, value = word.text.removeprefix("--").partition("=")
+        name = spelled.replace("-", "_")
+        items = [Word(value, word.unknown)] if equals else []
+        while not equals and at < len(words) and not _is_flag(words[at].text):
+            items.append(words[at])
+            at += 1
+        name = _whole(name, known)
+        if name in values or name in unset:
+            notes.append(f"--{name} is set more than once: the last value counts")
+        values.pop(name, None)
+        unset.pop(name, None)
+        unknown = tuple(what for item in items for what in item.unknown)
+        texts = [item.text for item in items if item.text or not item.unknown]
+        if unknown and not any(texts):
+            unset[name] = unknown
+            continue
+        if unknown:
+            notes.append(f"--{name}: {', '.join(unknown)} is not set by the script, so it is empty, as in bash")
+        if not items and name not in known and name.startswith("no_") and name[3:] in flags:
+            values[name[3:]] = False
+        elif not items:
+            values[name] = True
+        else:
+            values[name] = texts[0] if len(texts) == 1 else texts
+    return Arguments(values, notes, unset)
+
+
+def _is_flag(text: str) -> bool:
+    return text.startswith("--") and len(text) > 2 and not text[2].isdigit()
+
+
+def _whole(name: str, known: Sequence[str]) -> str:
+    if name in known:
+        return name
+    longer = [other for other in known if other.startswith(name)]
+    return longer[0] if len(longer) == 1 and len(name) > 2 else name

@@ -1,0 +1,199 @@
+"""Reads the settings of another system from scripts, flags, YAML, JSON, Python or notebooks."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shoal.errors import InvalidArgument
+from shoal.translate.shared.system import System
+from shoal.translate.sources.launch import read_flags, read_launch
+from shoal.translate.sources.python import notebook_code, read_calls
+from shoal.translate.sources.settings import Settings
+from shoal.translate.sources.shell import Word
+
+
+def read_settings(system: System, arguments: Sequence[str]) -> Settings:
+    """Reads a file, flags, or a file and flags that override it.
+
+    Raises `InvalidArgument` for a source that cannot be read at all.
+    """
+    settings = Settings()
+    rest = list(arguments)
+    if rest and Path(rest[0]).suffix in (".sh", ".bash", ".yaml", ".yml", ".json", ".py", ".ipynb"):
+        _read_file(system, Path(rest.pop(0)), settings)
+    if rest:
+        _read_words(system, [Word(text) for text in rest], settings)
+    return settings
+
+
+def _read_file(system: System, path: Path, settings: Settings) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+    if path.suffix in (".sh", ".bash"):
+        _read_script(system, text, path, settings)
+    elif path.suffix in (".py", ".ipynb"):
+        read_calls(system, notebook_code(text, path) if path.suffix == ".ipynb" else text, path, settings)
+    else:
+        _read_values(system, _parsed(text, path), settings)
+
+
+def _read_script(system: System, text: str, path: Path, settings: Settings) -> None:
+    if not system.programs:
+        raise InvalidArgument(f"{path}: {system.name} is not configured by scripts; give YAML, JSON or Python")
+    launch = read_launch(text, system.programs, where=str(path))
+    if flags := [word.partition("=")[0] for word in launch.launcher if word.startswith("--") and len(word) > 2]:
+        settings.notes.append(
+            f"flags of the launcher are left out ({', '.join(dict.fromkeys(flags))}): the deployment decides where "
+            "processes run; `shoal train` starts all of them on one machine"
+        )
+    if "num_processes" in system.names and (processes := _processes(launch.launcher)):
+        settings.take({"num_processes": processes})
+    for guess in launch.guesses:
+        settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")
+    if launch.program.endswith("grpo.py"):
+        settings.notes.append(
+            "grpo.py trains with OLMo-core and FSDP, which are not yet available: DeepSpeed trains with its settings"
+        )
+    words = list(launch.arguments)
+    # A program may take a file of settings before its flags.
+    if words and Path(words[0].text).suffix in (".yaml", ".yml", ".json"):
+        inner = Path(words.pop(0).text)
+        _read_file(system, inner if inner.is_file() else path.parent / inner, settings)
+    _read_words(system, words, settings, folder=path.parent)
+
+
+def _processes(launcher: Sequence[str]) -> str | None:
+    """Returns the number of processes that accelerate or torchrun must start."""
+    for index, word in enumerate(launcher):
+        name, equals, value = word.lstrip("-").replace("-", "_").partition("=")
+        if word.startswith("--") and name in ("num_processes", "nproc_per_node"):
+            return value if equals else next(iter(launcher[index + 1 :]), None)
+    return None
+
+
+def _read_words(system: System, words: Sequence[Word], settings: Settings, *, folder: Path | None = None) -> None:
+    if system.is_nested:
+        _read_overrides(words, settings)
+        return
+    flags = read_flags(words, known=system.names, flags=system.flags)
+    if "config" not in system.names and isinstance(config := flags.values.pop("config", None), str):
+        # The parsers of TRL and accelerate read the file first, wherever it stands among the flags.
+        path = Path(config)
+        beside = next(
+            (at / path for at in (folder, *(folder.parents if folder else ())) if at and (at / path).is_file()), path
+        )
+        _read_file(system, beside, settings)
+    bare = [name for name, value in flags.values.items() if value is True and name in system.valued]
+    settings.take({name: value for name, value in flags.values.items() if name not in bare})
+    settings.notes += flags.notes
+    for name in bare:
+        settings.values.pop(name, None)
+        settings.unset[name] = "has no value: the flag needs one"
+    for name, unknown in flags.unset.items():
+        settings.values.pop(name, None)
+        settings.unset[name] = f"has no value: the script uses {', '.join(unknown)}, which it does not set"
+
+
+def _read_overrides(words: Sequence[Word], settings: Settings) -> None:
+    texts = iter(words)
+    for word in texts:
+        if not word.text:
+            continue
+        name, equals, value = word.text.lstrip("+").partition("=")
+        if name.startswith("~"):
+            settings.unset[name[1:]] = "is deleted from the defaults; give the value that it should have"
+        elif name in ("--config-path", "--config-dir", "--config-name", "-cp", "-cd", "-cn"):
+            value = value if equals else next((other.text for other in texts), "")
+            if name in ("--config-name", "-cn") and not re.fullmatch(r"(ppo|dapo)(_\w+)?_trainer(\.yaml)?", value):
+                settings.unset[name] = (
+                    f"names a file of defaults, {value}: translate that file, with these overrides after it"
+                )
+            else:
+                settings.notes.append(f"{name} = {value}: the defaults are those of verl's own ppo_trainer.yaml")
+        elif not equals:
+            raise InvalidArgument(
+                f"{word.text!r} is neither an override of the form a.b=c nor a file (.sh, .yaml, .json, .py, .ipynb)"
+            )
+        elif word.unknown and not value:
+            settings.unset[name] = f"has no value: the script uses {', '.join(word.unknown)}, which it does not set"
+        else:
+            if word.unknown:
+                settings.notes.append(f"{name}: {', '.join(word.unknown)} is not set by the script, so it is empty")
+            settings.take({name: _scalar(value)})
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+_MAX_DEPTH = 32
+
+
+def _parsed(text: str, path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"{path} contains no settings: a mapping is expected")
+    _check_depth(value, path, _MAX_DEPTH)
+    return value
+
+
+def _check_depth(value: Any, path: Path, left: int) -> None:
+    """Refuses settings that are too deep: YAML can refer to a table within itself."""
+    if left == 0:
+        raise InvalidArgument(f"{path}: the settings contain themselves, or more than {_MAX_DEPTH} levels")
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inner:
+        _check_depth(item, path, left - 1)
+
+
+def _read_values(system: System, values: Mapping[str, Any], settings: Settings) -> None:
+    flat = dict(_flat(values, set(system.names))) if system.is_nested else dict(values)
+    if classes := [name for name in flat if name.rpartition(".")[2] == "_target_"]:
+        settings.notes.append(f"_target_ names {len(classes)} classes; only the settings beside it are read")
+        flat = {name: value for name, value in flat.items() if name not in classes}
+    for name, value in flat.items():
+        # Hydra's ${...} refers to another setting of the same file.
+        resolved = _resolved(value, flat)
+        is_known = isinstance(resolved, str) and system.presets is not None and system.presets.search(resolved)
+        if isinstance(resolved, str) and "${" in resolved and not is_known:
+            settings.unset[name] = f"has no value: the file does not define {resolved}"
+        else:
+            settings.take({name: resolved})
+
+
+def _flat(values: Mapping[str, Any], known: set[str], prefix: str = "") -> list[tuple[str, Any]]:
+    """Flattens nested mappings into dotted names; a mapping whose own name is known stays whole."""
+    items: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and name not in known:
+            items += _flat(value, known, f"{name}.")
+        else:
+            items.append((name, value))
+    return items
+
+
+def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
+    """Replaces Hydra's references by the values that they refer to."""
+    if isinstance(value, str) and value.startswith("${") and value.endswith("}") and value[2:-1] in values:
+        return _resolved(values[value[2:-1]], {key: item for key, item in values.items() if key != value[2:-1]})
+    if isinstance(value, str) and (select := re.fullmatch(r"\$\{oc\.select:\s*([^,}]+?)\s*(?:,\s*([^{}]*))?\}", value)):
+        others = {key: item for key, item in values.items() if values[key] != value}
+        return _resolved(others[select[1]], others) if select[1] in others else _scalar(select[2] or "null")
+    if isinstance(value, str):
+        for key, item in values.items():
+            if f"${{{key}}}" in value and not isinstance(item, Mapping | list):
+                value = value.replace(f"${{{key}}}", str(item))
+    return value

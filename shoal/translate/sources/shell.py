@@ -1,0 +1,318 @@
+"""Reads the commands of a shell script, with the values of its own assignments filled in.
+
+Understands what launch scripts are made of: assignments, continued lines, comments, quotes, `$NAME`,
+`${NAME:-default}`, `$((arithmetic))`, and tests of variables that the script itself sets. Nothing is executed: a value
+that only a shell knows (`$(command)`, arguments, the environment) is empty, as in bash, and is recorded, so that an
+error can name what is missing. A branch whose test only a shell could decide is taken, and each variable that it sets
+is recorded as a guess.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal.translate.sources.brackets import array_end, closing
+from shoal.translate.sources.branches import Branches, is_test
+from shoal.translate.sources.expansion import arithmetic, cut
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "do", "{", *Branches.KEYWORDS)
+_REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
+_ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
+_ELEMENT = re.compile(r"\[(\d+)\]")
+_ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a command."""
+
+    text: str
+    unknown: tuple[str, ...] = ()
+    """Parts whose value only a run of the script could show: "$USER", "$(date)"."""
+
+
+@dataclass
+class Script:
+    """The commands of a script, in order, and its variables."""
+
+    commands: list[list[Word]] = field(default_factory=list)
+    variables: dict[str, Word] = field(default_factory=dict)
+    arrays: dict[str, list[Word]] = field(default_factory=dict)
+    guesses: dict[str, str] = field(default_factory=dict)
+    """Variables whose value depends on an undecided test, and the value that was chosen."""
+    used: set[str] = field(default_factory=set)
+    """Variables that some command uses."""
+
+
+def read_script(text: str) -> Script:
+    """Reads a script; assignments take effect in order. Loops and functions are read as if they ran once."""
+    return _Reader(text.replace("\r\n", "\n")).read()
+
+
+class _Reader:
+    """Reads one text character by character into the commands of a script."""
+
+    def __init__(self, text: str, script: Script | None = None) -> None:
+        self._text = text
+        self._at = 0
+        self._script = script or Script(variables={"HOME": Word(str(Path.home()))})
+        self._words: list[Word] = []
+        self._parts: list[str] = []
+        self._unknown: list[str] = []
+        self._in_word = False
+        self._assigns = False
+        """Whether the word is an assignment, in which expansions are not split."""
+        self._is_target = False
+        """Whether the next word is the target of a redirection."""
+        self._branches = Branches()
+
+    def read(self) -> Script:
+        """Reads to the end of the text."""
+        while self._at < len(self._text):
+            _HANDLERS.get(self._text[self._at], _Reader._plain)(self)
+        self._end_command("\n")
+        return self._script
+
+    def _plain(self) -> None:
+        self._add(self._text[self._at])
+        self._at += 1
+
+    def _escape(self) -> None:
+        if not self._text.startswith("\\\n", self._at):
+            self._add(self._text[self._at + 1 : self._at + 2])
+        self._at += 2
+
+    def _single_quoted(self) -> None:
+        end = self._find("'", self._at + 1)
+        self._add(self._text[self._at + 1 : end])
+        self._at = end + 1
+
+    def _backquoted(self) -> None:
+        end = self._find("`", self._at + 1)
+        self._add_unknown(self._text[self._at : end + 1])
+        self._at = end + 1
+
+    def _comment(self) -> None:
+        if self._in_word:
+            self._plain()
+        else:
+            self._at = self._find("\n", self._at)
+
+    def _blank(self) -> None:
+        self._end_word()
+        self._at += 1
+
+    def _bracket(self) -> None:
+        if array := _ARRAY.fullmatch("".join(self._parts)):
+            self._read_array(array[1], appends=bool(array[2]))
+        else:
+            self._operator()
+
+    def _redirection(self) -> None:
+        """A redirection is no argument: neither the number before it nor the target after it."""
+        match = _REDIRECTION.match(self._text, self._at)
+        if match is None:
+            self._operator()
+            return
+        if "".join(self._parts).isdigit():
+            self._parts, self._unknown, self._in_word = [], [], False
+        self._end_word()
+        self._is_target = True
+        self._at = match.end()
+
+    def _operator(self) -> None:
+        pair = self._text[self._at : self._at + 2]
+        operator = pair if pair in ("&&", "||", ";;") else pair[0]
+        self._end_command(operator)
+        self._at += len(operator)
+
+    def _find(self, text: str, start: int) -> int:
+        """Returns the next index of a text, or the end of the script."""
+        index = self._text.find(text, start)
+        return len(self._text) if index < 0 else index
+
+    def _read_array(self, name: str, *, appends: bool) -> None:
+        """Reads NAME=(words): all its lines are one list, without the comments between them."""
+        end = array_end(self._text, self._at)
+        words = _words_of(self._text[self._at + 1 : end - 1], self._script)
+        self._script.arrays[name] = [*self._script.arrays.get(name, []), *words] if appends else words
+        self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
+        self._at = end
+
+    def _double_quoted(self) -> None:
+        text = self._text
+        self._in_word = True
+        self._at += 1
+        while self._at < len(text) and text[self._at] != '"':
+            if text[self._at] == "\\" and text[self._at + 1 : self._at + 2] in ("$", "`", '"', "\\", "\n"):
+                self._add("" if text[self._at + 1] == "\n" else text[self._at + 1])
+                self._at += 2
+            elif text[self._at] == "$":
+                self._expand(quoted=True)
+            else:
+                self._add(text[self._at])
+                self._at += 1
+        self._at += 1
+
+    def _expand(self, *, quoted: bool = False) -> None:
+        """Reads what begins with "$"."""
+        text, start = self._text, self._at
+        if text.startswith("$((", start):
+            end = self._find("))", start)
+            self._at = end + 2
+            known = {name: word.text for name, word in self._script.variables.items() if not word.unknown}
+            number = arithmetic(text[start + 3 : end], known)
+            if number is None:
+                self._add_unknown(text[start : self._at])
+            else:
+                self._add(str(number))
+        elif text.startswith("$(", start):
+            self._at = closing(text, start + 1, "()")
+            self._add_unknown(text[start : self._at])
+        elif text.startswith("${", start):
+            self._at = closing(text, start + 1, "{}")
+            self._insert(text[start + 2 : self._at - 1], quoted=quoted)
+        elif name := _NAME.match(text, start + 1):
+            self._at = name.end()
+            self._insert(name[0], quoted=quoted)
+        elif start + 1 < len(text) and text[start + 1] in "@*#?$!-0123456789":
+            self._at = start + 2
+            # "$@" without arguments is nothing at all.
+            if text[start + 1] not in "@*":
+                self._add_unknown(text[start : self._at])
+        else:
+            self._add("$")
+            self._at += 1
+
+    def _insert(self, inner: str, *, quoted: bool) -> None:
+        """Inserts `${inner}`: the value of a variable, or its default."""
+        match = _NAME.match(inner)
+        name, rest = (match[0], inner[match.end() :]) if match else ("", inner)
+        if rest in ("[@]", "[*]") and name in self._script.arrays:
+            for index, word in enumerate(self._script.arrays[name]):
+                if index:
+                    self._end_word()
+                self._add(word.text)
+                self._unknown.extend(word.unknown)
+            return
+        if name:
+            self._script.used.add(name)
+        self._insert_value(self._value(name, rest, inner), quoted=quoted)
+
+    def _value(self, name: str, rest: str, inner: str) -> Word:
+        """Returns the value of `${inner}`, which is a name (or "") and the rest."""
+        known = self._script.variables.get(name)
+        if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
+            default = rest.lstrip(":")[1:]
+            value = known if known is not None and known.text else _word_of(default, self._script)
+            if name and "=" in rest[:2]:
+                self._script.variables[name] = value
+            return value
+        if not name:
+            match = _ARGUMENT_DEFAULT.match(inner)
+            return _word_of(match[1], self._script) if match else Word("", (f"${{{inner}}}",))
+        if known is not None and (shortened := cut(known.text, rest)) is not None:
+            return Word(shortened, known.unknown)
+        if (element := _ELEMENT.fullmatch(rest)) and name in self._script.arrays:
+            items = self._script.arrays[name]
+            return items[int(element[1])] if int(element[1]) < len(items) else Word("")
+        if rest:
+            return Word("", (f"${{{inner}}}",))
+        return known if known is not None else Word("", (f"${name}",))
+
+    def _insert_value(self, value: Word, *, quoted: bool) -> None:
+        self._unknown.extend(value.unknown)
+        if quoted or self._assigns:
+            self._add(value.text)
+            return
+        # Outside quotes the shell splits a value into words.
+        pieces = value.text.split()
+        for index, piece in enumerate(pieces):
+            if index:
+                self._end_word()
+                self._unknown.extend(value.unknown)
+            self._add(piece)
+        if value.unknown and not pieces:
+            self._in_word = True
+
+    def _add(self, text: str) -> None:
+        self._in_word = True
+        self._parts.append(text)
+        if not self._assigns and not self._takes_arguments():
+            self._assigns = bool(_ASSIGNMENT.fullmatch("".join(self._parts)))
+
+    def _takes_arguments(self) -> bool:
+        return any(word.text not in _KEYWORDS and not word.text.startswith("-") for word in self._words)
+
+    def _add_unknown(self, what: str) -> None:
+        self._in_word = True
+        self._unknown.append(what)
+
+    def _end_word(self) -> None:
+        if self._in_word:
+            word = Word("".join(self._parts), tuple(dict.fromkeys(self._unknown)))
+            # bash drops a word that is only an unset variable; it is kept here to name the variable.
+            if not self._is_target:
+                self._words.append(word)
+            self._is_target = False
+        self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
+
+    def _end_command(self, ended_by: str) -> None:
+        self._end_word()
+        words, self._words, self._is_target = self._words, [], False
+        while words and words[0].text in _KEYWORDS:
+            is_known = len(words) > 1 and not words[1].unknown
+            self._branches.turn(words[0].text, words[1].text if is_known else None)
+            words = words[1:]
+        known = not any(word.unknown for word in words)
+        runs = self._branches.enter([word.text for word in words], ended_by, is_known=known)
+        if runs is False and not (words and is_test(words[0].text)):
+            return
+        if len(words) >= 3 and words[0].text == "for" and words[2].text == "in":
+            # A loop over one value is an assignment; over several, the value is unknown.
+            values = words[3:]
+            several = Word("", (f"${words[1].text}, one of {len(values)} values of a loop",))
+            self._script.variables[words[1].text] = values[0] if len(values) == 1 else several
+            words = []
+        while words and (match := _ASSIGNMENT.match(words[0].text)):
+            name, value = match[1], Word(words[0].text[match.end() :], words[0].unknown)
+            before = self._script.variables.get(name)
+            if match[2] and before is not None:
+                value = Word(before.text + value.text, before.unknown + value.unknown)
+            self._script.guesses.pop(name, None)
+            if runs is None and before is not None and before != value:
+                self._script.guesses[name] = value.text
+            self._script.variables[name] = value
+            words = words[1:]
+        if words:
+            self._script.commands.append(words)
+
+
+def _words_of(text: str, script: Script) -> list[Word]:
+    """Reads words that stand inside other words, with the variables of the script."""
+    inner = _Reader(text, replace(script, commands=[])).read()
+    return [word for command in inner.commands for word in command]
+
+
+def _word_of(text: str, script: Script) -> Word:
+    """Expands a default inside `${NAME:-default}`."""
+    words = _words_of(f'"{text}"' if '"' not in text else text, script)
+    return Word(" ".join(word.text for word in words), tuple(name for word in words for name in word.unknown))
+
+
+_HANDLERS: dict[str, Callable[[_Reader], None]] = {
+    "\\": _Reader._escape,
+    "'": _Reader._single_quoted,
+    '"': _Reader._double_quoted,
+    "$": _Reader._expand,
+    "`": _Reader._backquoted,
+    "#": _Reader._comment,
+    "(": _Reader._bracket,
+    **dict.fromkeys(" \t", _Reader._blank),
+    **dict.fromkeys("&<>", _Reader._redirection),
+    **dict.fromkeys("\n;|)", _Reader._operator),
+}
+"""Readers of characters that mean something outside quotes."""

@@ -1,0 +1,126 @@
+"""Translates the settings of another system into a configuration, or into the reasons why there is none."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.config.load import apply_override, parse_config
+from shoal.errors import InvalidArgument
+from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
+from shoal.translate.shared.system import System
+from shoal.translate.shared.toml import to_toml
+from shoal.translate.sources.settings import Settings
+
+EVERYTHING = "all"
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The result of translating one source."""
+
+    toml: str
+    """The configuration; empty when a refusal blocks it."""
+    values: dict[str, Any]
+    """The same as values for `parse_config`."""
+    notes: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+    """All refusals, including the skipped ones."""
+    skipped: frozenset[str]
+    """Names of refused fields that were left out on request."""
+
+    @property
+    def blocking(self) -> list[Refusal]:
+        """The refusals that prevent a configuration."""
+        return [refusal for refusal in self.refusals if refusal.blocks and refusal.name not in self.skipped]
+
+
+def translate(
+    system: System, settings: Settings, *, skip: Sequence[str] = (), overrides: Sequence[str] = (), title: str = ""
+) -> Translation:
+    """Translates settings: each one is mapped, or named in a note or a refusal.
+
+    `skip` names refused fields to leave out on purpose ("all" for every one); `overrides` are settings of ours,
+    "a.b=value", which are applied last. Raises `InvalidArgument` when an override cannot be read.
+    """
+    draft = Draft(notes=list(settings.notes))
+    source = Source(system.table, settings.values, draft, system=system.name)
+    for name, reason in settings.unset.items():
+        source.miss(name, reason, draft)
+    for name, (value, why) in system.implied.items():
+        draft.set(name, value, Origin(why, False))
+    source.sort(draft)
+    system.compose(source, draft)
+    # A refusal may keep other fields from being read.
+    for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
+        draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
+    values = _with_overrides(draft, overrides)
+    if "path" not in values.get("model", {}):
+        draft.refuse(system.model_field, None, "the source names no model: give --set model.path=MODEL")
+    if not values.get("data", {}).get("sources"):
+        where = system.data_field or "data"
+        draft.refuse(where, None, "the source names no data: give --set 'data.sources=[{dataset = \"NAME\"}]'")
+    answered = {override.partition("=")[0].strip() for override in overrides}
+    draft.refusals = [refusal for refusal in draft.refusals if not _is_answered(refusal.cure, answered)]
+    skipped = frozenset(r.name for r in draft.refusals) if EVERYTHING in skip else frozenset(skip)
+    known = {refusal.name for refusal in draft.refusals}
+    for name in set(skip) - known - {EVERYTHING}:
+        draft.notes.append(f"--skip {name}: no field of this name is refused")
+    needs = {system.model_field, system.data_field or "data"}
+    lacking = [refusal for refusal in draft.refusals if refusal.name in needs and refusal.blocks and not refusal.value]
+    if not [refusal for refusal in draft.refusals if refusal.blocks and refusal.name not in skipped] and not lacking:
+        try:
+            parse_config(values)
+        except InvalidArgument as error:
+            for violation in error.violations:
+                reason = f"as translated: {violation.description}; set it with --set"
+                draft.refuse(violation.field, None, reason)
+    skipped -= {refusal.name for refusal in draft.refusals if refusal.reason.startswith("as translated:")}
+    skipped -= {refusal.name for refusal in lacking}
+    result = Translation("", values, tuple(draft.notes), tuple(draft.refusals), skipped)
+    if result.blocking:
+        return result
+    return Translation(
+        to_toml(draft, _header(system, title, draft, skipped)), values, result.notes, result.refusals, skipped
+    )
+
+
+def _is_answered(cure: str, answered: set[str]) -> bool:
+    """Returns whether an override of the field, or of one inside it, resolves a refusal."""
+    return bool(cure) and any(name == cure or name.startswith(f"{cure}.") for name in answered)
+
+
+def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
+    """Applies overrides to the draft and returns it as nested values."""
+    for override in overrides:
+        alone: dict[str, Any] = {}
+        apply_override(alone, override)
+        for section, table in alone.items():
+            if not isinstance(table, Mapping):
+                raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
+            for key, value in table.items():
+                name = f"{section}.{key}"
+                draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
+    values: dict[str, Any] = {}
+    for name, value in draft.values.items():
+        if value is not None:
+            section, _, key = name.partition(".")
+            values.setdefault(section, {})[key] = value
+    return values
+
+
+def _merged(before: Any, value: Any) -> Any:
+    """Merges a value over another one; tables are merged key by key."""
+    if not isinstance(before, Mapping) or not isinstance(value, Mapping):
+        return value
+    return {**before, **{key: _merged(before.get(key), item) for key, item in value.items()}}
+
+
+def _header(system: System, title: str, draft: Draft, skipped: frozenset[str]) -> list[str]:
+    lines = [f"Translated from {system.name}{f': {title}' if title else ''} by `shoal config translate`."]
+    left_out = [refusal for refusal in draft.refusals if refusal.blocks and refusal.name in skipped]
+    if left_out:
+        lines += ["", "Incomplete. Left out on request:"]
+        for refusal in left_out:
+            lines += textwrap.wrap(str(refusal), 118, initial_indent="  ", subsequent_indent="    ")
+    return lines

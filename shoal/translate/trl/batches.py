@@ -1,0 +1,91 @@
+"""TRL's batches: groups and mini-batches of a step, ranks, number of steps, checkpoints."""
+
+import math
+
+from shoal.translate.shared.draft import Draft, Source
+
+_COUNTS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_generations",
+    "num_iterations",
+    "num_processes",
+)
+
+
+def compose_batches(source: Source, draft: Draft) -> None:
+    """Sets the sizes of a step.
+
+    TRL counts per process. Without their number one process is assumed, so that per-device sizes are those of all.
+    """
+    for name in _COUNTS:
+        if source[name] < 1:
+            draft.refuse(name, source[name], "must be at least 1")
+    device, accumulation, generations, epochs, processes = (max(1, source[name]) for name in _COUNTS)
+    if source["generation_batch_size"] and source["steps_per_generation"]:
+        reason = "give this or generation_batch_size, not both, as TRL also requires"
+        draft.refuse("steps_per_generation", source["steps_per_generation"], reason)
+    device *= processes
+    batch, names = _generation_batch(source, device, device * accumulation)
+    if source.is_set("num_processes"):
+        draft.set("launch.num_learner_ranks", processes, source.origin("num_processes"))
+    else:
+        draft.notes.append(
+            f"a generation batch is {batch} completions, those of one process: for more processes end the command "
+            "with -- --num_processes N, or set grpo.groups_per_step and launch.num_learner_ranks"
+        )
+    if batch % generations:
+        draft.refuse(
+            names[0],
+            batch,
+            f"the completions generated together ({batch}) must be divisible by num_generations ({generations})",
+            cure="grpo.groups_per_step",
+        )
+    groups = max(1, batch // generations)
+    mini_batches = max(1, batch // (device * accumulation))
+    if groups % mini_batches:
+        draft.refuse(
+            "per_device_train_batch_size",
+            device,
+            f"an optimizer step takes {device * accumulation} completions, which is no whole number of groups of "
+            f"{generations}, and mini-batches are whole groups; raise gradient_accumulation_steps",
+            cure="grpo.num_mini_batches",
+        )
+        mini_batches = 1
+    origin = source.origin(*names, "num_generations")
+    draft.set("grpo.groups_per_step", groups, origin)
+    draft.set("grpo.num_mini_batches", mini_batches, origin)
+    _set_steps(source, draft, optimizer_steps=epochs * mini_batches)
+    # TRL does not train while it generates: every completion comes from the current policy.
+    draft.set("grpo.max_staleness", 0, origin)
+
+
+def _generation_batch(source: Source, device: int, optimizer_batch: int) -> tuple[int, tuple[str, ...]]:
+    """Returns the completions that are generated together, and the names of the fields that decide it.
+
+    `device` counts the completions of one forward pass on all devices, `optimizer_batch` those of an optimizer step.
+    """
+    given, steps = source["generation_batch_size"], source["steps_per_generation"]
+    batch = given or (device * steps if steps else optimizer_batch)
+    if batch < optimizer_batch:
+        # An optimizer step takes several generation batches, all of one policy.
+        return optimizer_batch, ("per_device_train_batch_size", "gradient_accumulation_steps")
+    if given:
+        return batch, ("generation_batch_size",)
+    return batch, ("per_device_train_batch_size", "steps_per_generation" if steps else "gradient_accumulation_steps")
+
+
+def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
+    """Sets the number of train steps and the checkpoint interval; TRL counts both in optimizer steps."""
+    if source["max_steps"] > 0:
+        draft.set("run.num_steps", math.ceil(source["max_steps"] / optimizer_steps), source.origin("max_steps"))
+    else:
+        draft.refuse(
+            "num_train_epochs",
+            source["num_train_epochs"],
+            "passes over data of unknown length: give max_steps, or --set run.num_steps=N",
+            cure="run.num_steps",
+        )
+    saves = source["save_steps"]
+    every = max(1, int(saves) // optimizer_steps) if saves >= 1 else 50
+    draft.set("checkpoint.every_steps", every, source.origin("save_steps"))

@@ -1,0 +1,213 @@
+"""Settings that several of TRL's fields decide together."""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.run_name import run_name
+from shoal.translate.shared.scheduler import REFUSED, set_scheduler
+from shoal.translate.shared.trackers import set_trackers
+from shoal.translate.trl.batches import compose_batches
+from shoal.translate.trl.reward import compose_reward
+
+_AGGREGATION = {
+    "grpo": "seq-mean-token-mean",
+    "bnpo": "token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+    "dapo": "token-mean",
+    "cispo": "token-mean",
+    "vespo": "token-mean",
+    "sapo": "seq-mean-token-mean",
+    "luspo": "seq-mean-token-sum",
+}
+_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "paged_adamw_8bit", "adamw_bnb_8bit")
+
+
+def compose(source: Source, draft: Draft) -> None:
+    """Sets the fields that no field of TRL decides alone."""
+    named = source["run_name"] or Path(source["output_dir"] or "").name or "grpo"
+    draft.set("run.name", run_name(named), source.origin("run_name" if source["run_name"] else "output_dir"))
+    if source["model_name_or_path"]:
+        draft.set("model.path", source["model_name_or_path"], source.origin("model_name_or_path"))
+    _data(source, draft)
+    _model(source, draft)
+    set_trackers(source, draft, "report_to", source["report_to"])
+    for name, ours in (("wandb_project",) * 2, ("wandb_entity",) * 2, ("wandb_run_group", "wandb_group")):
+        if source[name]:
+            draft.set(f"tracking.{ours}", source[name], source.origin(name))
+    compose_batches(source, draft)
+    _schedule(source, draft)
+    compose_loss(source, draft)
+    _kl(source, draft)
+    _correction(source, draft)
+    _advantage(source, draft)
+    compose_reward(source, draft)
+
+
+def _data(source: Source, draft: Draft) -> None:
+    name, columns = source["dataset_name"], source["dataset_prompt_column"] or "prompt"
+    table = {"dataset": name, "messages_column": columns, "ground_truth_column": "solution"}
+    for field, ours, default in (
+        ("dataset_config", "dataset_config", None),
+        ("dataset_train_split", "split", "train"),
+        ("system_prompt", "system_prompt", None),
+    ):
+        if source[field] != default:
+            table[ours] = source[field]
+    if not name:
+        return
+    draft.set("data.sources", [table], source.origin("dataset_name"))
+    draft.notes.append(
+        f"dataset_name = {name}: questions come from column {columns}, labels from column solution, which TRL's "
+        "accuracy_reward reads; change this, and name a verifier (verifier = ...), with --set data.sources=..."
+    )
+
+
+def _model(source: Source, draft: Draft) -> None:
+    """Sets attention and revision from `model_init_kwargs`; refuses what has no counterpart there."""
+    name, attention = "attn_implementation", source["attn_implementation"]
+    settings = source["model_init_kwargs"] or {}
+    if attention is None and name in settings:
+        name, attention = "model_init_kwargs", settings[name]
+    for setting, value in settings.items():
+        if setting not in ("attn_implementation", "dtype", "torch_dtype", "device_map", "use_cache", "revision"):
+            draft.refuse("model_init_kwargs", f"{setting} = {value}", "the model is loaded as its files define it")
+    if settings.get("revision"):
+        draft.set("model.revision", settings["revision"], source.origin("model_init_kwargs"))
+    if attention in ("sdpa", "flash_attention_2", "eager"):
+        draft.set("learner.attention", attention, source.origin(name))
+    elif attention is not None:
+        draft.refuse(name, attention, "known: sdpa, flash_attention_2, eager", cure="learner.attention")
+
+
+def _schedule(source: Source, draft: Draft) -> None:
+    scheduler = source["lr_scheduler_type"].lower()
+    options = source["lr_scheduler_kwargs"]
+    set_scheduler(
+        draft,
+        scheduler,
+        source.origin("lr_scheduler_type", *(["lr_scheduler_kwargs"] if options else [])),
+        field="lr_scheduler_kwargs" if options and scheduler not in REFUSED else "lr_scheduler_type",
+        learning_rate=source["learning_rate"],
+        options=options,
+    )
+    steps, ratio = source["warmup_steps"], source["warmup_ratio"]
+    if 0 < steps < 1:
+        steps, ratio = 0, steps
+    if scheduler == "constant":
+        if steps or ratio:
+            draft.notes.append("warm-up: a constant schedule has no warm-up")
+    elif steps:
+        draft.set("learner.warmup_steps", int(steps), source.origin("warmup_steps"))
+    elif ratio:
+        draft.set("learner.warmup_ratio", ratio, source.origin("warmup_ratio"))
+    optimizer = source["optim"]
+    if optimizer not in _ADAM:
+        draft.refuse("optim", optimizer, f"the optimizer is AdamW: {', '.join(_ADAM)}")
+    elif "8bit" in optimizer:
+        draft.notes.append(
+            f"optim = {optimizer}: AdamW with float32 states, which take more memory and are more precise"
+        )
+    draft.set("learner.fused_adam", "fused" in optimizer or "8bit" in optimizer, source.origin("optim"))
+    dtype = "float32" if source["bf16"] is False else "bfloat16"
+    draft.set("learner.compute_dtype", dtype, source.origin("bf16"))
+
+
+def compose_loss(source: Source, draft: Draft) -> None:
+    """Sets objective, clipping and aggregation."""
+    loss, level = source["loss_type"], source["importance_sampling_level"]
+    origin = source.origin("loss_type", "importance_sampling_level")
+    if loss not in _AGGREGATION or level not in ("token", "sequence"):
+        draft.refuse("loss_type", f"{loss}, {level}", f"known: {', '.join(_AGGREGATION)}, with level token or sequence")
+        return
+    objective = loss if loss in ("cispo", "sapo", "vespo", "luspo") else "ppo_clip"
+    if objective == "ppo_clip" and level == "sequence":
+        objective = "gspo"
+    draft.set("loss.objective", objective, origin)
+    draft.set("loss.aggregation", _AGGREGATION[loss], origin)
+    # The denominator of the ratio is the learner's own probability, from before the first update.
+    draft.set("loss.baseline", "proximal", origin)
+    low, high = source["epsilon"], source["epsilon_high"]
+    if objective in ("ppo_clip", "gspo", "luspo"):
+        draft.set("loss.clip_low", low, source.origin("epsilon"))
+        draft.set("loss.clip_high", low if high is None else high, source.origin("epsilon", "epsilon_high"))
+        draft.set("loss.dual_clip", source["delta"], source.origin("delta"))
+    elif objective == "cispo":
+        cap = low if high is None else high
+        draft.set("loss.cispo_cap", cap, source.origin("epsilon_high"))
+        draft.notes.append(f"loss_type cispo caps the ratio itself at {cap:g}, as in TRL")
+    options = {
+        "sapo": {"sapo_temperature_neg": "sapo_tau_negative", "sapo_temperature_pos": "sapo_tau_positive"},
+        "vespo": {
+            f"vespo_{name}_{short}": f"vespo_{name}_{sign}"
+            for name in ("k", "lambda")
+            for short, sign in (("pos", "positive"), ("neg", "negative"))
+        },
+    }
+    for kind, names in options.items():
+        for name, ours in names.items():
+            value = source[name]
+            if objective == kind:
+                draft.set(f"loss.{ours}", value, source.origin(name))
+    unused = [name for name in ("epsilon", "epsilon_high", "delta") if source.is_set(name)]
+    if objective in ("sapo", "vespo") and unused:
+        draft.notes.append(f"{', '.join(unused)}: {objective} does not clip")
+
+
+def _kl(source: Source, draft: Draft) -> None:
+    beta, corrected = source["beta"] or 0.0, source["use_bias_correction_kl"]
+    draft.set("kl.coef", beta, source.origin("beta"))
+    every, alpha, syncs = source["ref_model_sync_steps"], source["ref_model_mixup_alpha"], source["sync_ref_model"]
+    if not beta:
+        return
+    gradient = "bias_corrected" if corrected else "plain"
+    draft.set("kl.gradient", gradient, source.origin("use_bias_correction_kl"))
+    if syncs:
+        per_step = source["num_iterations"] * draft.values.get("grpo.num_mini_batches", 1)
+        draft.set("kl.reference_update_steps", max(1, every // per_step), source.origin("ref_model_sync_steps"))
+        draft.set("kl.reference_alpha", alpha, source.origin("ref_model_mixup_alpha"))
+
+
+def _correction(source: Source, draft: Draft) -> None:
+    is_on, mode = source["vllm_importance_sampling_correction"], source["vllm_importance_sampling_mode"]
+    high, low = source["vllm_importance_sampling_clip_max"], source["vllm_importance_sampling_clip_min"]
+    origin = source.origin("vllm_importance_sampling_correction", "vllm_importance_sampling_mode")
+    if not is_on:
+        draft.set("correction.weight", "none", origin)
+        return
+    level, _, how = mode.partition("_")
+    if level not in ("token", "sequence") or how not in ("truncate", "mask"):
+        draft.refuse("vllm_importance_sampling_mode", mode, "known: token and sequence, with _truncate or _mask")
+        return
+    draft.set("correction.weight", level, origin)
+    bounds = source.origin("vllm_importance_sampling_clip_max")
+    draft.set("correction.weight_high", high or 1e6, bounds)
+    if low:
+        draft.set("correction.weight_low", low, source.origin("vllm_importance_sampling_clip_min"))
+    if how == "mask":
+        test: dict[str, Any] = {"statistic": "ratio", "level": "token" if level == "token" else "sequence_sum"}
+        test |= {name: bound for name, bound in (("low", low), ("high", high)) if bound}
+        draft.set("correction.filters", [test], origin)
+
+
+def _advantage(source: Source, draft: Draft) -> None:
+    scale, many = source["scale_rewards"], source["multi_objective_aggregation"]
+    origin = source.origin("scale_rewards")
+    names = {True: "group_std", "group": "group_std", "true": "group_std", "batch": "batch_std"}
+    names |= {False: "none", "none": "none", "false": "none"}
+    if not isinstance(scale, bool):
+        scale = str(scale).lower()
+    if scale not in names:
+        draft.refuse("scale_rewards", scale, "known: group, batch, none")
+        return
+    draft.set("advantage.baseline", "group_mean", origin)
+    draft.set("advantage.scale", names[scale], origin)
+    draft.set("advantage.std_ddof", 1, origin)
+    draft.set("advantage.std_eps", 1e-4, origin)
+    # TRL's sum skips the reward functions that return None.
+    draft.set("advantage.partial_rewards", True, source.origin("multi_objective_aggregation"))
+    if many == "normalize_then_sum":
+        draft.set("advantage.per_verifier", True, source.origin("multi_objective_aggregation"))
+        draft.set("advantage.batch_normalize", True, source.origin("multi_objective_aggregation"))
+    elif many != "sum_then_normalize":
+        draft.refuse("multi_objective_aggregation", many, "known: sum_then_normalize, normalize_then_sum")

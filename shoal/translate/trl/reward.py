@@ -1,0 +1,176 @@
+"""TRL's reward functions, reward model and weights: those of trl.rewards by name; other functions are refused."""
+
+import ast
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.field import Unfit
+
+_CUSTOM = (
+    "write it as a custom verifier, --set reward.custom.NAME.file=FILE.py, and name it in the data (verifier or "
+    "verifier_column of data.sources), with its weight in reward.weights"
+)
+_COSINE = {
+    "max_value_correct": "correct_short",
+    "min_value_correct": "correct_long",
+    "min_value_wrong": "wrong_short",
+    "max_value_wrong": "wrong_long",
+}
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "accuracy_reward": (),
+    "think_format_reward": (),
+    "get_soft_overlong_punishment": ("max_completion_len", "soft_punish_cache"),
+    "get_repetition_penalty_reward": ("ngram_size", "max_penalty"),
+    "get_cosine_scaled_reward": (
+        "max_len",
+        "min_value_wrong",
+        "max_value_wrong",
+        "min_value_correct",
+        "max_value_correct",
+    ),
+}
+"""Functions of trl.rewards that have a counterpart, with the parameters of the factories among them."""
+_READS = {"extraction": ["latex"], "boxed_match_priority": 0}
+"""What TRL's accuracy_reward reads as an answer: LaTeX only, boxes first."""
+_SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
+"""Arguments that `trl grpo` gives to a factory without arguments."""
+
+
+def compose_reward(source: Source, draft: Draft) -> None:
+    """Sets the verifier of the data and the parts of the reward beside it, each with its function's weight."""
+    functions = _weighted_functions(source, draft)
+    if not functions:
+        return
+    model = source["reward_model_name_or_path"]
+    reward: dict[str, Any] = {}
+    for text, weight in functions:
+        try:
+            part = _model(text, weight) if text == model else _part(text, weight)
+            reward |= {name: reward.get(name, {}) | value for name, value in part.items()}
+        except Unfit as error:
+            draft.refuse("reward_funcs", text, str(error), cure="data.sources")
+    names = [name for name in ("reward_funcs", "reward_model_name_or_path") if source[name]]
+    origin = source.origin(*names, *(["reward_weights"] if source["reward_weights"] else []))
+    verifiers = {*reward.get("weights", ()), *(["math"] if "cosine" in reward else [])}
+    if len(verifiers) > 1:
+        draft.refuse(
+            "reward_funcs",
+            [text for text, _ in functions],
+            'a source has one verifier, or a column of them: use data whose rows name ["math", "reward_model"], and '
+            "--set data.sources with its verifier_column",
+            cure="data.sources",
+        )
+    if "cosine" in reward and "math" not in reward.get("weights", {}):
+        # The cosine reward needs to know whether an answer is right, but correctness itself earns nothing.
+        reward["apply_verifiable_reward"] = False
+    if "math" in verifiers:
+        reward["verifiers"] = {"math": _READS}
+    for name, value in reward.items():
+        draft.set(f"reward.{name}", value, origin)
+    _set_verifier(source, draft, verifiers, names)
+    if set(reward) - {"weights", "model", "verifiers"}:
+        _sum_once(source, draft)
+
+
+def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]:
+    """Returns the reward functions with their weights, the reward model among them; empty when refused."""
+    functions, weights = list(source["reward_funcs"] or []), source["reward_weights"]
+    if model := source["reward_model_name_or_path"]:
+        # TRL's script puts it before the functions.
+        functions.insert(0, model)
+    if not functions:
+        if weights:
+            draft.refuse("reward_weights", weights, "belong to reward_funcs by position, and there are none")
+        return []
+    if weights is None:
+        weights = [1.0] * len(functions)
+    if len(weights) != len(functions):
+        draft.refuse("reward_weights", weights, f"are {len(weights)} for {len(functions)} reward_funcs")
+        return []
+    return list(zip(functions, weights, strict=True))
+
+
+def _set_verifier(source: Source, draft: Draft, verifiers: set[str], names: list[str]) -> None:
+    """Makes the verifier that of every source, or notes how to do so."""
+    columns = {"verifier": next(iter(sorted(verifiers)), "passthrough")}
+    if "math" in verifiers:
+        columns["ground_truth_column"] = "solution"
+    if sources := draft.values.get("data.sources"):
+        draft.set("data.sources", [table | columns for table in sources], source.origin("dataset_name", *names))
+        return
+    settings = ", ".join(f'{name} = "{value}"' for name, value in columns.items())
+    draft.notes.append(f"{names[0]}: give data.sources {settings}")
+
+
+def _sum_once(source: Source, draft: Draft) -> None:
+    """Refuses to normalize each part by itself: with parts beside the verifiers, their sum is one reward."""
+    if source["multi_objective_aggregation"] == "normalize_then_sum":
+        draft.refuse(
+            "multi_objective_aggregation",
+            "normalize_then_sum",
+            "format and length are parts of one reward here; to normalize each by itself, leave reward_funcs out and "
+            'give the data a verifier_column with lists such as ["math", "think_format"]',
+        )
+    draft.set("advantage.partial_rewards", False, source.origin("reward_funcs"))
+    draft.notes.append(
+        "reward_funcs: where accuracy_reward returns None for a solution that cannot be read, TRL sums the other "
+        "functions; here such a completion has no reward and is not trained on"
+    )
+
+
+def _model(path: str, weight: float) -> dict[str, Any]:
+    return {"model": {"path": path}, "weights": {"reward_model": weight}}
+
+
+def _part(text: str, weight: float) -> dict[str, Any]:
+    """Returns the fields of [reward] for one function. Raises `Unfit`."""
+    name, options = _read(text)
+    if "/" in text and "(" not in text:
+        return _model(text, weight)
+    if name == "reasoning_accuracy_reward":
+        raise Unfit(f"scores only the text after </think>, and gives 0 without it; no verifier does this: {_CUSTOM}")
+    if name not in _OPTIONS:
+        raise Unfit(f"has no counterpart in Shoal; known functions of trl.rewards: {', '.join(_OPTIONS)}; {_CUSTOM}")
+    if unknown := set(options) - set(_OPTIONS[name]):
+        raise Unfit(
+            f"{name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS[name]) or 'none'}"
+        )
+    if weight < 0 and name != "accuracy_reward":
+        raise Unfit(f"its weight {weight:g} is below 0, which would reward what it should punish: {_CUSTOM}")
+    options = options or _SCRIPT.get(name, {})
+    match name:
+        case "accuracy_reward":
+            return {"weights": {"math": weight}}
+        case "think_format_reward":
+            return {"format": {"kind": "think", "mode": "add", "value": weight}}
+        case "get_soft_overlong_punishment":
+            if set(options) != set(_OPTIONS[name]):
+                raise Unfit(f"needs {' and '.join(_OPTIONS[name])}")
+            limit, buffer = options["max_completion_len"], options["soft_punish_cache"]
+            return {"overlong": {"factor": weight, "max_length_tokens": limit, "buffer_tokens": buffer}}
+        case "get_repetition_penalty_reward":
+            most = options.get("max_penalty", -1.0)
+            return {"repetition": {"max_penalty": most * weight, "ngram_size": options.get("ngram_size", 3)}}
+    if "max_len" not in options:
+        raise Unfit("needs max_len")
+    values = {ours: options[theirs] for theirs, ours in _COSINE.items() if theirs in options}
+    return {"cosine": {"factor": weight, "max_length_tokens": options["max_len"], **values}}
+
+
+def _read(text: str) -> tuple[str, dict[str, Any]]:
+    """Returns name and parameters of "f", "trl.rewards.f" or "f(1, b=2)"."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(node, ast.Call):
+            return _last(node, text), {}
+        name = _last(node.func, text)
+        positional = dict(zip(_OPTIONS.get(name, ()), map(ast.literal_eval, node.args), strict=False))
+        return name, positional | {word.arg or "**": ast.literal_eval(word.value) for word in node.keywords}
+    except (SyntaxError, ValueError):
+        return text, {}
+
+
+def _last(node: ast.expr, text: str) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else text

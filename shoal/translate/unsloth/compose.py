@@ -1,0 +1,88 @@
+"""Settings that Unsloth decides differently from TRL."""
+
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.field import text_list
+from shoal.translate.sources.python import Unread
+from shoal.translate.trl.compose import compose as compose_trl
+from shoal.translate.trl.fields import FULL
+
+_NEUTRAL = {"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "repetition_penalty": (1,)}
+_NEUTRAL |= {"presence_penalty": (0,), "frequency_penalty": (0,)}
+_NOT_OF_SAMPLING = ("include_stop_str_in_output", "seed", "max_tokens", "n", "logprobs", "skip_special_tokens")
+
+
+def _sampling(source: Source, draft: Draft) -> None:
+    """Sets what `vllm_sampling_params` decides: it takes precedence over GRPOConfig."""
+    name = "vllm_sampling_params"
+    for key, value in (source[name] or {}).items():
+        if key in _NOT_OF_SAMPLING or value in _NEUTRAL.get(key, ()):
+            continue
+        if key == "temperature" and isinstance(value, int | float):
+            draft.set("sampling.temperature", value, source.origin(name))
+        elif key == "stop" and isinstance(value, str | list):
+            draft.set("sampling.stop_strings", text_list(value), source.origin(name))
+        elif key == "stop" and isinstance(value, Unread) and value.text.strip("[]").endswith(".eos_token"):
+            draft.notes.append(f"{name}: completions always end at the end-of-sequence token")
+        elif isinstance(value, Unread):
+            draft.refuse(name, f"{key} = {value.text}", "cannot be read without running the file")
+        else:
+            draft.refuse(name, f"{key} = {value}", FULL if key in _NEUTRAL else "known: stop and temperature")
+
+
+def compose(source: Source, draft: Draft) -> None:
+    """Sets the fields as TRL does, with Unsloth's rules, and its own fields on top."""
+    grown = _UnslothSource(source)["per_device_train_batch_size"]
+    if grown != source["per_device_train_batch_size"]:
+        draft.notes.append(
+            f"per_device_train_batch_size = {source['per_device_train_batch_size']}: Unsloth raises it to "
+            f"num_generations ({grown}), since a generation batch must consist of whole groups"
+        )
+    compose_trl(_UnslothSource(source), draft)
+    _sampling(source, draft)
+    is_dapo = source.is_set("loss_type") and source["loss_type"] == "dapo"
+    if is_dapo and not source.is_set("mask_truncated_completions"):
+        draft.set("grpo.mask_truncated_completions", True, source.origin("loss_type"))
+    length = source["max_seq_length"]
+    if length is not None:
+        draft.set("generator.max_model_len", length, source.origin("max_seq_length"))
+        if not source.is_set("max_prompt_length"):
+            prompt = max(1, length - source["max_completion_length"])
+            draft.set("data.max_prompt_tokens", prompt, source.origin("max_seq_length", "max_completion_length"))
+
+
+_BY_LOSS: dict[tuple[str, object], object] = {
+    ("epsilon_high", "dapo"): 0.28,
+    ("epsilon_high", "cispo"): 5.0,
+}
+
+
+class _UnslothSource(Source):
+    """Fields by Unsloth's rules for missing ones: loss dapo; beta 0 with dapo and Dr. GRPO, else 0.001."""
+
+    def __init__(self, source: Source) -> None:
+        self.__dict__ = source.__dict__
+
+    def __getitem__(self, name: str) -> object:
+        value = super().__getitem__(name)
+        if name == "loss_type":
+            return value or "dapo"
+        if name == "beta" and value is None:
+            return 0.0 if self["loss_type"] in ("dapo", "dr_grpo") else 0.001
+        if name == "per_device_train_batch_size" and self._cuts_groups(value):
+            return super().__getitem__("num_generations")
+        if name == "scale_rewards" and self["loss_type"] == "dr_grpo" and value in (True, "group"):
+            return "none"
+        if self.is_set("loss_type") and not self.is_set(name):
+            # Unsloth follows the papers where the source names the loss.
+            return _BY_LOSS.get((name, super().__getitem__("loss_type")), value)
+        return value
+
+    def _cuts_groups(self, device: Any) -> bool:
+        """Returns whether a generation batch would split a group: then Unsloth takes one group per device."""
+        if self.is_set("generation_batch_size") or self.is_set("steps_per_generation"):
+            return False
+        names = ("gradient_accumulation_steps", "num_processes", "num_generations")
+        accumulation, processes, generations = (max(1, super(_UnslothSource, self).__getitem__(name)) for name in names)
+        return bool(device * accumulation * processes % generations)

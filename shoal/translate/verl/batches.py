@@ -1,0 +1,48 @@
+"""verl's batches, GPUs and steps."""
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.verl.names import ACTOR, ROLLOUT
+
+
+def compose_batches(source: Source, draft: Draft) -> None:
+    """Sets mini-batches, GPUs, steps, checkpoints and refills."""
+    prompts, mini = source["data.train_batch_size"], source[f"{ACTOR}.ppo_mini_batch_size"]
+    origin = source.origin("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size")
+    if mini < 1 or prompts % mini:
+        draft.refuse(f"{ACTOR}.ppo_mini_batch_size", mini, f"must divide data.train_batch_size ({prompts})")
+    else:
+        draft.set("grpo.num_mini_batches", prompts // mini, origin)
+    dynamic, tokens = source[f"{ACTOR}.use_dynamic_bsz"], source[f"{ACTOR}.ppo_max_token_len_per_gpu"]
+    if dynamic:
+        draft.set("learner.pack_tokens", tokens, source.origin(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+    nodes, gpus = source["trainer.nnodes"], source["trainer.n_gpus_per_node"]
+    draft.set("launch.num_learner_ranks", nodes * gpus, source.origin("trainer.nnodes", "trainer.n_gpus_per_node"))
+    tensor = source[f"{ROLLOUT}.tensor_model_parallel_size"]
+    draft.set("launch.num_generators", max(1, nodes * gpus // max(1, tensor)), source.origin("trainer.n_gpus_per_node"))
+    draft.notes.append(
+        "verl's engines and learners take turns on the same GPUs; here each has its own: check launch.num_generators "
+        "and launch.num_learner_ranks"
+    )
+    draft.set("learner.zero_stage", 3, source.origin(f"{ACTOR}.strategy"))
+    # verl does not train while it samples.
+    draft.set("grpo.max_staleness", 0, source.origin("data.train_batch_size"))
+    steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
+    if steps:
+        draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
+    else:
+        draft.refuse(
+            "trainer.total_epochs",
+            epochs,
+            "passes over data of unknown length: give trainer.total_training_steps, or --set run.num_steps=N",
+            cure="run.num_steps",
+        )
+    saves = source["trainer.save_freq"]
+    draft.set("checkpoint.every_steps", saves if saves > 0 else 50, source.origin("trainer.save_freq"))
+    refills = source["algorithm.filter_groups.max_num_gen_batches"]
+    if source["algorithm.filter_groups.enable"]:
+        draft.set("grpo.keep_zero_signal", False, source.origin("algorithm.filter_groups.enable"))
+        draft.set(
+            "grpo.max_refills",
+            refills if refills > 0 else 100,
+            source.origin("algorithm.filter_groups.max_num_gen_batches"),
+        )

@@ -1,0 +1,98 @@
+"""verl's rollout correction: importance weights and rejection."""
+
+import re
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.field import Unfit
+from shoal.translate.verl.names import ACTOR
+
+_FIELD = "algorithm.rollout_correction"
+_LEVELS = {"token": "token", "seq_sum": "sequence_sum", "seq_mean": "sequence_mean", "seq_max": "sequence_max"}
+_STATISTICS = {"k1": "ratio", "k2": "k2", "k3": "k3"}
+
+
+def compose_correction(source: Source, draft: Draft) -> None:
+    """Sets importance weights (`rollout_is`) and rejection (`rollout_rs`)."""
+    try:
+        _weigh(source, draft)
+    except Unfit as error:
+        threshold = source[f"{_FIELD}.rollout_is_threshold"]
+        draft.refuse(f"{_FIELD}.rollout_is_threshold", threshold, str(error), cure="correction.weight_high")
+    try:
+        _reject(source, draft)
+    except Unfit as error:
+        options = source[f"{_FIELD}.rollout_rs"]
+        draft.refuse(f"{_FIELD}.rollout_rs", options, str(error), cure="correction.filters")
+
+
+def _weigh(source: Source, draft: Draft) -> None:
+    level, threshold = source[f"{_FIELD}.rollout_is"], source[f"{_FIELD}.rollout_is_threshold"]
+    cap = source[f"{ACTOR}.tis_imp_ratio_cap"]
+    if cap > 0 and level is None:
+        draft.set("correction.weight", "token", source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
+        draft.set("correction.weight_high", cap, source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
+    if level is None:
+        return
+    if level not in ("token", "sequence"):
+        draft.refuse(f"{_FIELD}.rollout_is", level, "known: token, sequence", cure="correction.weight")
+        return
+    draft.set("correction.weight", level, source.origin(f"{_FIELD}.rollout_is"))
+    low, high = _bounds(threshold)
+    origin = source.origin(f"{_FIELD}.rollout_is_threshold")
+    draft.set("correction.weight_high", high, origin)
+    if low is not None:
+        # Two bounds mean IcePop: a token outside them is dropped, not clamped.
+        test = {"statistic": "ratio", "level": "token" if level == "token" else "sequence_sum", "low": low}
+        draft.set("correction.filters", [test | {"high": high}], origin)
+
+
+def _reject(source: Source, draft: Draft) -> None:
+    """Sets a filter for each option; a token must pass all of them, as in verl."""
+    names, limits = source[f"{_FIELD}.rollout_rs"], source[f"{_FIELD}.rollout_rs_threshold"]
+    if names is None:
+        return
+    options = list(
+        dict.fromkeys(item.strip() for item in names.strip("[]").replace("'", "").split(",") if item.strip())
+    )
+    if limits is None:
+        raise Unfit("rollout_rs_threshold must give its bounds")
+    bounds = [item.strip() for item in limits.strip("[]").replace("'", "").split(",") if item.strip()]
+    if len(bounds) == 1:
+        bounds *= len(options)
+    if len(bounds) != len(options):
+        raise Unfit(
+            f"has {len(options)} options and rollout_rs_threshold {len(bounds)} bounds: give one bound "
+            "per option, or one for all"
+        )
+    tests = [_test(option, bound) for option, bound in zip(options, bounds, strict=True)]
+    filters = [*draft.values.get("correction.filters", []), *tests]
+    draft.set("correction.filters", filters, source.origin(f"{_FIELD}.rollout_rs", f"{_FIELD}.rollout_rs_threshold"))
+
+
+def _test(option: str, bound: str) -> dict[str, Any]:
+    match = re.fullmatch(r"(token|seq_sum|seq_mean|seq_max)_(k[123])", option)
+    if match is None or option == "seq_max_k1":
+        raise Unfit(
+            f"{option!r} is unknown; known: token, seq_sum, seq_mean with _k1, _k2, _k3, and seq_max with _k2, _k3"
+        )
+    low, high = _bounds(bound)
+    if match[2] == "k1":
+        # verl bounds the inverse of the ratio; a missing lower bound is the inverse of the upper one.
+        low, high = 1 / high, high if low is None else 1 / low
+    elif low is not None:
+        raise Unfit(f"{option} has only an upper bound, but {bound!r} gives two")
+    test = {"statistic": _STATISTICS[match[2]], "level": _LEVELS[match[1]], "high": high, "reject": True}
+    return test if low is None else test | {"low": low}
+
+
+def _bounds(text: str) -> tuple[float | None, float]:
+    """Reads "0.5_2.0" as both bounds, "2.0" as the upper one. Raises `Unfit`."""
+    low, _, high = str(text).rpartition("_")
+    try:
+        bounds = (float(low) if low else None), float(high)
+    except ValueError:
+        raise Unfit(f"{text!r} is not a bound: write 2.0, or 0.5_2.0 for both") from None
+    if bounds[1] <= 0 or (bounds[0] is not None and not 0 < bounds[0] < bounds[1]):
+        raise Unfit(f"{text!r}: bounds must be above 0, and the lower one below the upper one")
+    return bounds

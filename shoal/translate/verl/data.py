@@ -1,0 +1,36 @@
+"""verl's data files, for training and for evaluation."""
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.verl.names import ROLLOUT
+
+
+def compose_data(source: Source, draft: Draft) -> None:
+    """Sets the sources for training and for evaluation, and how evaluation samples."""
+    columns = {"messages_column": source["data.prompt_key"], "verifier_column": source["data.reward_fn_key"]}
+    columns["ground_truth_column"] = "reward_model.ground_truth"
+    for name, ours in (("data.train_files", "data.sources"), ("data.val_files", "evaluation.sources")):
+        if source[name]:
+            tables = [
+                ({"path": item} if item.endswith((".jsonl", ".parquet")) else {"dataset": item}) | columns
+                for item in (text.strip("[]'\" ") for text in source[name])
+                if item
+            ]
+            draft.set(ours, tables, source.origin(name))
+    test, before = source["trainer.test_freq"], source["trainer.val_before_train"]
+    names = ("n", "temperature", "top_p", "top_k", "do_sample")
+    samples, temperature, top_p, top_k, sampled = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)
+    most = source["data.val_max_samples"]
+    if not source["data.val_files"]:
+        how = (f"{ROLLOUT}.val_kwargs.{name}" for name in names)
+        when = ("trainer.test_freq", "trainer.val_before_train", "data.val_max_samples")
+        source.note_unused(draft, *when, *how, why="changes nothing without data.val_files")
+    else:
+        draft.set("evaluation.num_prompts", most if most > 0 else 1_000_000, source.origin("data.val_max_samples"))
+        draft.set("evaluation.every_steps", max(0, test), source.origin("trainer.test_freq"))
+        draft.set("evaluation.on_start", before, source.origin("trainer.val_before_train"))
+        draft.set("evaluation.samples_per_prompt", samples, source.origin(f"{ROLLOUT}.val_kwargs.n"))
+        origin = source.origin(f"{ROLLOUT}.val_kwargs.temperature")
+        draft.set("evaluation.temperature", temperature if sampled else 0.0, origin)
+        if sampled:
+            draft.set("evaluation.top_p", top_p, source.origin(f"{ROLLOUT}.val_kwargs.top_p"))
+            draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{ROLLOUT}.val_kwargs.top_k"))

@@ -1,0 +1,73 @@
+"""verl's policy losses."""
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.verl.names import ACTOR
+
+_OBJECTIVES = {"vanilla": "ppo_clip", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo", "cispo": "cispo"}
+_OBJECTIVES |= {"gpg": "policy_gradient", "dppo_tv": "dppo_tv", "dppo_kl": "dppo_kl"}
+_DPPO = {
+    "clip_ratio_low": "dppo_divergence_low",
+    "clip_ratio_high": "dppo_divergence_high",
+    "clip_ratio_c": "dppo_ratio_cap",
+}
+_SAPO = {"tau_pos": "sapo_tau_positive", "tau_neg": "sapo_tau_negative"}
+_OPTIONS: dict[str, dict[str, str]] = {
+    "dppo_tv": _DPPO,
+    "dppo_kl": _DPPO,
+    "sapo": _SAPO,
+    "gmpo": {"clip_ratio_low": "gmpo_log_clip_low", "clip_ratio_high": "gmpo_log_clip_high"},
+}
+"""Options of single objectives: verl's name, and ours."""
+
+
+def compose_loss(source: Source, draft: Draft) -> None:
+    """Sets objective, clipping, aggregation, and what the ratio compares the policy with."""
+    mode, origin = source[f"{ACTOR}.policy_loss.loss_mode"], source.origin(f"{ACTOR}.policy_loss.loss_mode")
+    if mode not in _OBJECTIVES:
+        draft.refuse(f"{ACTOR}.policy_loss.loss_mode", mode, f"known: {', '.join(_OBJECTIVES)}")
+        return
+    objective = _OBJECTIVES[mode]
+    draft.set("loss.objective", objective, origin)
+    _clipping(source, draft, objective, mode)
+    _options(source, draft, objective, mode)
+    if objective == "cispo":
+        draft.set("loss.cispo_lower", True, origin)
+    if objective == "gspo":
+        asked = source[f"{ACTOR}.loss_agg_mode"]
+        if source.is_set(f"{ACTOR}.loss_agg_mode") and asked != "seq-mean-token-mean":
+            draft.notes.append(f"actor.loss_agg_mode = {asked}: verl's gspo always uses seq-mean-token-mean")
+        draft.set("loss.aggregation", "seq-mean-token-mean", origin)
+    factor = source[f"{ACTOR}.loss_scale_factor"]
+    if factor is not None and draft.values.get("loss.aggregation") != "seq-mean-token-sum-norm":
+        draft.notes.append(f"actor.loss_scale_factor = {factor:g}: only seq-mean-token-sum-norm divides by it")
+    elif factor is not None:
+        draft.set("loss.denominator", factor, source.origin(f"{ACTOR}.loss_scale_factor"))
+    bypass = "algorithm.rollout_correction.bypass_mode"
+    draft.set("loss.baseline", "behavior" if source[bypass] else "proximal", source.origin(bypass))
+
+
+def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
+    base = source[f"{ACTOR}.clip_ratio"]
+    has_base, *has_sides = (source.is_set(f"{ACTOR}.clip_ratio{end}") for end in ("", "_low", "_high"))
+    if objective in ("ppo_clip", "gspo", "cispo"):
+        if has_base and not all(has_sides):
+            draft.notes.append(
+                f"actor.clip_ratio = {base:g}: used for each side that is not set; in verl's later versions its own "
+                "defaults of clip_ratio_low and clip_ratio_high, 0.2, take precedence"
+            )
+        for side, has_side in zip(("low", "high"), has_sides, strict=True):
+            name = "clip_ratio" if has_base and not has_side else f"clip_ratio_{side}"
+            draft.set(f"loss.clip_{side}", source[f"{ACTOR}.{name}"], source.origin(f"{ACTOR}.{name}"))
+    if objective == "ppo_clip":
+        draft.set("loss.dual_clip", source[f"{ACTOR}.clip_ratio_c"], source.origin(f"{ACTOR}.clip_ratio_c"))
+    elif has_base and objective in ("dppo_tv", "dppo_kl", "gmpo"):
+        draft.notes.append(f"actor.clip_ratio = {base:g}: {mode} uses clip_ratio_low and clip_ratio_high")
+
+
+def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:
+    """Sets the options that belong to one objective; notes SAPO's temperatures with another one."""
+    for name, ours in _OPTIONS.get(objective, {}).items():
+        draft.set(f"loss.{ours}", source[f"{ACTOR}.{name}"], source.origin(f"{ACTOR}.{name}"))
+    if objective != "sapo":
+        unused = (f"{ACTOR}.{name}" for name in _SAPO)
+        source.note_unused(draft, *unused, why=f"changes nothing with loss_mode {mode}")

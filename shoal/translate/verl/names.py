@@ -1,0 +1,3 @@
+"""Prefixes of verl's overrides: `actor_rollout_ref.actor` and the others there."""
+
+ACTOR, ROLLOUT, MODEL, REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))

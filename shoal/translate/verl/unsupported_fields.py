@@ -1,0 +1,279 @@
+"""verl's settings for its processes, its output and features that Shoal does not have, one row each."""
+
+from shoal.translate.shared.field import Field, accepted, ignored, not_yet, refused
+from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
+
+_ENGINE = "a detail of the engine"
+_SHOWS = "docs/telemetry.md describes spans, metrics and logs"
+_PROCESSES = "a detail of verl's processes"
+_ONE_MODEL = "a way to save memory in the loss; here learner.logits_chunk_tokens splits the logits"
+_READ = "the coordinator reads the data"
+_OFF = "its switch is off, or refused"
+_LORA_OF = "an option of LoRA, which is refused where its rank is above 0"
+
+UNSUPPORTED: list[Field] = [
+    # Data
+    refused("data.train_max_samples", "integer", -1, "set count of a source in data.sources", accepts=[-1, None]),
+    refused(
+        "data.apply_chat_template_kwargs.*",
+        "any",
+        None,
+        "templates have no variables: write the values into the template",
+    ),
+    ignored("data.apply_chat_template_kwargs", "the table is empty"),
+    refused("data.trust_remote_code", "flag", False, "Shoal does not run code from a data set's folder"),
+    *(
+        ignored(f"data.{name}", _READ)
+        for name in (
+            "use_shm",
+            "return_raw_input_ids",
+            "return_full_prompt",
+            "validation_shuffle",
+            "custom_cls.name",
+            "cache_dir",
+        )
+    ),
+    *(
+        ignored(f"data.{name}", "an option of vision and audio, which are not yet available")
+        for name in (
+            "image_patch_size",
+            "video_key",
+            "audio_key",
+            "return_multi_modal_inputs",
+            "mm_processor_kwargs",
+            "mm_processor_kwargs.*",
+        )
+    ),
+    not_yet("data.tool_config_path", "text", None, "tools"),
+    not_yet("data.function_tool_path", "text", None, "tools"),
+    refused("data.sampler.class_path", "text", None, "data.shuffle and run.seed decide the order of prompts"),
+    ignored("data.sampler.class_name", _OFF),
+    # Model
+    refused(f"{MODEL}.hf_config_path", "text", None, "Shoal uses the model's own config.json"),
+    refused(f"{MODEL}.external_lib", "text", None, "Shoal does not run external code"),
+    accepted(
+        f"{MODEL}.override_config.attention_dropout",
+        "number",
+        None,
+        [0.0, None],
+        "the model is trained without dropout",
+    ),
+    accepted(
+        f"{MODEL}.override_config.embd_pdrop", "number", None, [0.0, None], "the model is trained without dropout"
+    ),
+    accepted(
+        f"{MODEL}.override_config.resid_pdrop", "number", None, [0.0, None], "the model is trained without dropout"
+    ),
+    refused(
+        f"{MODEL}.override_config.*",
+        "any",
+        None,
+        "Shoal uses the model's own config.json: change it there, then skip this field",
+    ),
+    ignored(f"{MODEL}.override_config", "the table is empty"),
+    ignored(f"{MODEL}.use_liger", "the learner has its own kernels"),
+    ignored(f"{MODEL}.fused_kernel_options.*", _ONE_MODEL),
+    ignored(f"{MODEL}.tiled_mlp.*", "activations are recomputed, not tiled"),
+    not_yet(f"{MODEL}.exclude_modules", "any", None, "LoRA"),
+    not_yet(f"{MODEL}.lora_adapter_path", "text", None, "LoRA"),
+    not_yet(f"{MODEL}.lora.rank", "integer", 0, "LoRA", accepts=[0]),
+    ignored(f"{MODEL}.lora.*", _LORA_OF),
+    not_yet(f"{MODEL}.mtp.enable", "flag", False, "multi-token prediction"),
+    ignored(f"{MODEL}.mtp.*", _OFF),
+    # Actor
+    ignored("actor_rollout_ref.nccl_timeout", "each call has its own deadline: coordinator.*_timeout_s"),
+    *(
+        ignored(f"{ACTOR}.{name}", _ONE_MODEL)
+        for name in (
+            "use_fused_kernels",
+            "use_remove_padding",
+            "use_prefix_grouper",
+            "entropy_from_logits_with_chunking",
+            "entropy_from_logits_chunk_size",
+            "entropy_checkpointing",
+            "pad_to_length",
+            "calculate_sum_pi_squared",
+            "sum_pi_squared_checkpointing",
+        )
+    ),
+    ignored(f"{ACTOR}.rollout_n", "the same as actor_rollout_ref.rollout.n"),
+    ignored(f"{ACTOR}.data_loader_seed", "mini-batches are whole groups, in the order in which they were issued"),
+    ignored(f"{ACTOR}.freeze_vision_tower", "text models have no vision tower"),
+    ignored(f"{ACTOR}.profiler.*", _SHOWS),
+    ignored(f"{ACTOR}.router_replay.*", "an option of mixture-of-experts training, which is not yet available"),
+    ignored(f"{ACTOR}.veomni.*", _PROCESSES),
+    ignored(f"{ACTOR}.torchtitan.*", _PROCESSES),
+    not_yet(f"{ACTOR}.qat.enable", "flag", False, "LoRA"),
+    ignored(f"{ACTOR}.qat.*", _OFF),
+    refused(f"{ACTOR}.policy_loss.rollout_is_level", "any", None, "give algorithm.rollout_correction.rollout_is"),
+    *(
+        ignored(f"{ACTOR}.policy_loss.{name}", "an option of loss modes that are refused")
+        for name in (
+            "clip_cov_ratio",
+            "clip_cov_lb",
+            "clip_cov_ub",
+            "kl_cov_ratio",
+            "ppo_kl_coef",
+            "dro_beta",
+        )
+    ),
+    accepted(f"{ACTOR}.optim.optimizer", "text", "AdamW", ["AdamW"], "the optimizer is AdamW"),
+    ignored(f"{ACTOR}.optim.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
+    ignored(f"{ACTOR}.optim.zero_indexed_step", "the schedule begins at 0"),
+    refused(
+        f"{ACTOR}.optim.override_optimizer_config",
+        "any",
+        None,
+        "give AdamW's settings by actor.optim.betas and the fields beside it",
+    ),
+    # Engine
+    *(
+        ignored(f"{ROLLOUT}.{name}", _ENGINE)
+        for name in (
+            "nnodes",
+            "n_gpus_per_node",
+            "cudagraph_capture_sizes",
+            "data_parallel_size",
+            "expert_parallel_size",
+            "scheduling_policy",
+            "multi_stage_wake_up",
+            "router_config_path",
+            "skip_tokenizer_init",
+            "moe_load_balance_metrics_interval",
+            "limit_images",
+            "enable_sleep_mode",
+            "swap_space",
+            "checkpoint_engine.*",
+            "disaggregation.*",
+            "update_weights_bucket_megabytes",
+        )
+    ),
+    *(
+        ignored(f"{ROLLOUT}.{name}", _SHOWS)
+        for name in ("trace.*", "prometheus.*", "profiler.*", "skip.*", "skip_rollout", "skip_dump_dir")
+    ),
+    ignored(f"{ROLLOUT}.seed", "each prompt has its own seed, derived from run.seed"),
+    ignored(f"{ROLLOUT}.full_determinism", "each prompt has its own seed, derived from run.seed"),
+    accepted(
+        f"{ROLLOUT}.logprobs_mode",
+        "text",
+        "processed_logprobs",
+        ["processed_logprobs"],
+        "the engine reports log-probabilities after the temperature",
+    ),
+    accepted(f"{ROLLOUT}.over_sample_rate", "number", 0.0, [0.0], "no prompt is dropped because others finished first"),
+    not_yet(f"{ROLLOUT}.enable_rollout_routing_replay", "flag", False, "mixture of experts"),
+    not_yet(f"{ROLLOUT}.quantization", "text", None, "FP8 rollout"),
+    not_yet(f"{ROLLOUT}.quantization_config_file", "text", None, "FP8 rollout"),
+    not_yet(f"{ROLLOUT}.mtp.enable", "flag", False, "multi-token prediction"),
+    ignored(f"{ROLLOUT}.mtp", _OFF),
+    ignored(f"{ROLLOUT}.mtp.*", _OFF),
+    ignored(f"{ROLLOUT}.qat", _OFF),
+    ignored(f"{ROLLOUT}.qat.*", _OFF),
+    ignored(f"{ROLLOUT}.multi_turn.*", "only multi_turn.enable turns it on"),
+    ignored(f"{REFERENCE}.*", "the learner loads the reference model when [kl] needs it"),
+    # Algorithm
+    not_yet("algorithm.use_pf_ppo", "flag", False, "PF-PPO"),
+    ignored("algorithm.pf_ppo.*", _OFF),
+    ignored("algorithm.filter_groups.max_inflight_gen_batches", "grpo.max_staleness bounds the groups in flight"),
+    accepted(
+        "algorithm.rollout_correction.loss_type",
+        "text",
+        "ppo_clip",
+        ["ppo_clip"],
+        "with bypass_mode the loss is the clipped ratio to the engine's probabilities",
+    ),
+    *(
+        refused(
+            f"algorithm.{name}", "any", None, "an earlier name: give algorithm.rollout_correction.rollout_is or _rs"
+        )
+        for name in (
+            "rollout_is",
+            "rollout_is_level",
+            "rollout_is_mode",
+            "rollout_is_threshold",
+            "rollout_is_threshold_lower",
+            "rollout_is_veto_threshold",
+        )
+    ),
+    # Trainer
+    *(
+        ignored(f"trainer.{name}", _PROCESSES)
+        for name in (
+            "use_v1",
+            "v1.sync",
+            "v1.colocate_async.*",
+            "v1.separate_async.*",
+            "v1.sampler.*",
+            "esi_redundant_time",
+            "checkpoint_callback_class",
+            "del_local_ckpt_after_load",
+            "remove_previous_ckpt_in_save",
+            "ray_wait_register_center_timeout",
+            "worker_nsight_options.*",
+            "controller_nsight_options.*",
+            "npu_profile.*",
+            "profile_steps",
+        )
+    ),
+    ignored("trainer.val_generations_to_log_to_wandb", "the ledger keeps the text and scores of every group"),
+    accepted(
+        "trainer.v1.trainer_mode",
+        "text",
+        "sync",
+        ["sync"],
+        "grpo.max_staleness lets sampling run beside training: skip this field, and --set grpo.max_staleness=1",
+    ),
+    not_yet("distillation.enabled", "flag", False, "distillation"),
+    ignored("distillation.*", _OFF),
+    *(ignored(name, _SHOWS) for name in ("global_profiler.*", "skip.*")),
+    ignored("transfer_queue.*", _PROCESSES),
+    # Rewards
+    ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
+    ignored("reward.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
+    ignored("reward_model.overlong_buffer.log", "the metrics always include reward/overlong"),
+    *(
+        ignored(name, "the reward service has its own workers")
+        for name in (
+            "reward.num_workers",
+            "reward_model.num_workers",
+            "reward_model.launch_reward_fn_async",
+            "reward_model.use_reward_loop",
+            "reward_model.strategy",
+            "reward_model.reward_loop_source",
+            "reward_model.reward_loop_module_path",
+            "reward_model.reward_loop_class_name",
+        )
+    ),
+    accepted(
+        "reward.reward_manager.source",
+        "text",
+        "register",
+        ["register"],
+        "a custom reward manager is a custom verifier here",
+    ),
+    ignored("reward.reward_manager.module.*", _OFF),
+    *(
+        ignored(f"{prefix}sandbox_fusion.*", "programs run in the sandbox of the reward service")
+        for prefix in ("", "reward.", "reward_model.")
+    ),
+    *(
+        ignored(name, "reward.model has the settings of the reward model")
+        for name in (
+            "reward.reward_model.*",
+            "reward_model.model.*",
+            "reward_model.rollout.*",
+            "reward_model.megatron.*",
+            "reward_model.profiler.*",
+            "reward_model.micro_batch_size",
+            "reward_model.micro_batch_size_per_gpu",
+            "reward_model.max_length",
+            "reward_model.use_dynamic_bsz",
+            "reward_model.forward_max_token_len_per_gpu",
+            "reward_model.ulysses_sequence_parallel_size",
+            "reward_model.enable_resource_pool",
+            "reward_model.n_gpus_per_node",
+            "reward_model.nnodes",
+        )
+    ),
+]

@@ -1,0 +1,106 @@
+"""Messages between the members of a weight group besides tensors: keys of the epoch in the group's store."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Unavailable
+
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore
+
+_ABORT_KEY = "abort"
+
+
+def open_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> "TCPStore":
+    """Opens the store through which a group forms: as master in rank 0 of the learner, as client elsewhere.
+
+    The master listens on every interface, on a free port if `port` is 0; read `.port`. Raises `Unavailable` when
+    the store cannot be reached within `timeout_s`, or the master's port is taken.
+    """
+    from torch.distributed import DistError, TCPStore
+
+    try:
+        return TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+    except (DistError, RuntimeError, OSError) as error:
+        doing = "opened" if is_master else "reached"
+        raise Unavailable(
+            f"the weight store {host}:{port} cannot be {doing}: {first_line(error)}",
+            reason=ErrorReason.WEIGHT_STORE_UNREACHABLE,
+        ) from error
+
+
+class GroupBoard:
+    """The messages that the members of one epoch's group post for each other.
+
+    Any process that reaches the store may read and write them. Every method raises `Unavailable` when the store is
+    gone.
+    """
+
+    def __init__(self, store: "Store", run_id: str, epoch: int) -> None:
+        from torch.distributed import PrefixStore
+
+        self.store = PrefixStore(f"{run_id}/{epoch}", store)
+
+    def post_arrived(self, rank: int) -> None:
+        """Posts that a rank has arrived and waits for the others."""
+        self._post(f"here/{rank}")
+
+    def have_arrived(self, ranks: Iterable[int]) -> bool:
+        """Returns whether these ranks have arrived."""
+        return self._has(f"here/{rank}" for rank in ranks)
+
+    def post_connected(self, rank: int) -> None:
+        """Posts that a rank is connected to all others."""
+        self._post(f"met/{rank}")
+
+    def are_connected(self, ranks: Iterable[int]) -> bool:
+        """Returns whether these ranks are connected to all others."""
+        return self._has(f"met/{rank}" for rank in ranks)
+
+    def post_receiving(self, load_id: str, rank: int) -> None:
+        """Posts that a rank receives the broadcasts of a load."""
+        self._post(f"ready/{load_id}/{rank}")
+
+    def are_receiving(self, load_id: str, ranks: Iterable[int]) -> bool:
+        """Returns whether these ranks receive the broadcasts of a load."""
+        return self._has(f"ready/{load_id}/{rank}" for rank in ranks)
+
+    def abort(self, reason: str) -> None:
+        """Posts that every member shall abort the group. The first reason stands."""
+        if self.abort_reason() is None:
+            self._post(_ABORT_KEY, reason)
+
+    def abort_reason(self) -> str | None:
+        """Returns why the group was aborted; None if it was not."""
+        if not self._has([_ABORT_KEY]):
+            return None
+        with _store_errors():
+            return str(self.store.get(_ABORT_KEY).decode())
+
+    def _post(self, key: str, value: str = "1") -> None:
+        with _store_errors():
+            self.store.set(key, value)
+
+    def _has(self, keys: Iterable[str]) -> bool:
+        with _store_errors():
+            return bool(self.store.check(list(keys)))
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    from torch.distributed import DistError
+
+    try:
+        yield
+    except (DistError, RuntimeError) as error:
+        raise Unavailable(
+            f"the weight store is gone: {first_line(error)}", reason=ErrorReason.WEIGHT_STORE_UNREACHABLE
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error of torch, whose other lines are a C++ stack."""
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,43 @@
+"""Conversion between the plain values of `shoal.rollout` and the messages of `shoal.v1`.
+
+Every `*_from_wire` checks what it reads and raises `InvalidArgument` that names the field.
+"""
+
+from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire
+from shoal.wire.batches import batch_from_wire, batch_to_wire
+from shoal.wire.completions import (
+    completion_from_wire,
+    completion_to_wire,
+    finish_reason_from_wire,
+    finish_reason_to_wire,
+    version_from_wire,
+    version_to_wire,
+)
+from shoal.wire.fields import invalid
+from shoal.wire.prompts import ground_truth_from_wire, ground_truth_to_wire, prompt_from_wire, prompt_to_wire
+from shoal.wire.sampling import sampling_from_wire, sampling_to_wire
+from shoal.wire.scores import score_from_wire, score_to_wire
+
+__all__ = [
+    "batch_from_wire",
+    "batch_to_wire",
+    "completion_from_wire",
+    "completion_to_wire",
+    "finish_reason_from_wire",
+    "finish_reason_to_wire",
+    "float32_from_wire",
+    "float32_to_wire",
+    "ground_truth_from_wire",
+    "ground_truth_to_wire",
+    "int32_from_wire",
+    "int32_to_wire",
+    "invalid",
+    "prompt_from_wire",
+    "prompt_to_wire",
+    "sampling_from_wire",
+    "sampling_to_wire",
+    "score_from_wire",
+    "score_to_wire",
+    "version_from_wire",
+    "version_to_wire",
+]

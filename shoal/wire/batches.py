@@ -1,0 +1,107 @@
+"""Train batches as the stream of messages of `TrainStep`."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from shoal.rollout import Rollout, TrainBatch, TrainGroup
+from shoal.v1 import learner_pb2
+from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire
+from shoal.wire.completions import completion_from_wire, completion_to_wire, version_from_wire, version_to_wire
+from shoal.wire.fields import invalid
+
+
+def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
+    """Yields the messages of a `TrainStep` stream: the header, then each group's header and rollouts."""
+    yield learner_pb2.TrainStepRequest(
+        header=learner_pb2.TrainStepHeader(
+            train_step_id=batch.train_step_id,
+            expected_version=version_to_wire(batch.expected_version),
+            temperature=batch.temperature,
+            num_groups=len(batch.groups),
+        )
+    )
+    for group in batch.groups:
+        yield learner_pb2.TrainStepRequest(
+            group=learner_pb2.GroupHeader(
+                group_id=group.group_id,
+                prompt_token_ids=int32_to_wire(group.prompt_token_ids),
+                num_rollouts=len(group.rollouts),
+                traceparent=group.traceparent,
+            )
+        )
+        for rollout in group.rollouts:
+            yield learner_pb2.TrainStepRequest(
+                rollout=learner_pb2.TrainRollout(
+                    completion=completion_to_wire(rollout.completion, with_text=False),
+                    advantage=rollout.advantage,
+                    weight=rollout.weight,
+                    reward=rollout.reward,
+                    token_advantages=(
+                        b"" if rollout.token_advantages is None else float32_to_wire(rollout.token_advantages)
+                    ),
+                )
+            )
+
+
+def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBatch:
+    """Reads a whole `TrainStep` stream. Raises `InvalidArgument` for wrong fields and for messages out of order."""
+    header: learner_pb2.TrainStepHeader | None = None
+    groups: list[tuple[learner_pb2.GroupHeader, list[Rollout]]] = []
+    for message in messages:
+        part = message.WhichOneof("part")
+        if (header is None) != (part == "header"):
+            raise invalid("part", f"the stream begins with one header (found: {part})")
+        if part == "header":
+            header = message.header
+        elif part == "group":
+            groups.append((message.group, []))
+        elif part == "rollout" and groups:
+            groups[-1][1].append(_rollout_from_wire(message.rollout))
+        else:
+            raise invalid("part", f"a rollout follows its group's header (found: {part})")
+    if header is None:
+        raise invalid("part", "the stream is empty; it begins with a header")
+    if not header.train_step_id:
+        raise invalid("header.train_step_id", "is required")
+    if not 0 < header.temperature < math.inf:
+        raise invalid("header.temperature", f"must be above 0 and finite (given: {header.temperature})")
+    if len(groups) != header.num_groups:
+        raise invalid("header.num_groups", f"announced {header.num_groups}, sent {len(groups)}")
+    for group, rollouts in groups:
+        if len(rollouts) != group.num_rollouts:
+            raise invalid(
+                "group.num_rollouts", f"{group.group_id} announced {group.num_rollouts}, sent {len(rollouts)}"
+            )
+    return TrainBatch(
+        train_step_id=header.train_step_id,
+        expected_version=version_from_wire(header.expected_version),
+        temperature=header.temperature,
+        groups=tuple(
+            TrainGroup(
+                group_id=group.group_id,
+                prompt_token_ids=int32_from_wire(group.prompt_token_ids, "group.prompt_token_ids"),
+                rollouts=tuple(rollouts),
+                traceparent=group.traceparent,
+            )
+            for group, rollouts in groups
+        ),
+    )
+
+
+def _rollout_from_wire(message: learner_pb2.TrainRollout) -> Rollout:
+    completion = completion_from_wire(message.completion)
+    token_advantages = None
+    if message.token_advantages:
+        token_advantages = float32_from_wire(message.token_advantages, "rollout.token_advantages")
+        if len(token_advantages) != completion.num_tokens:
+            raise invalid(
+                "rollout.token_advantages",
+                f"must be one for each of {completion.num_tokens} tokens (given: {len(token_advantages)})",
+            )
+    return Rollout(
+        completion,
+        message.advantage,
+        weight=message.weight if message.HasField("weight") else 1.0,
+        reward=message.reward if message.HasField("reward") else None,
+        token_advantages=token_advantages,
+    )

@@ -1,0 +1,63 @@
+"""Scores as messages."""
+
+from shoal.rollout import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
+from shoal.v1 import rollout_pb2
+from shoal.wire.fields import invalid
+
+_OUTCOME_TO_WIRE = {
+    ScoreOutcome.SCORED: rollout_pb2.SCORE_OUTCOME_SCORED,
+    ScoreOutcome.UNSCORABLE: rollout_pb2.SCORE_OUTCOME_UNSCORABLE,
+    ScoreOutcome.FAILED: rollout_pb2.SCORE_OUTCOME_FAILED,
+}
+_OUTCOME_FROM_WIRE = {number: outcome for outcome, number in _OUTCOME_TO_WIRE.items()}
+
+
+def score_to_wire(score: Score) -> rollout_pb2.Score:
+    return rollout_pb2.Score(
+        sample_index=score.sample_index,
+        outcome=_OUTCOME_TO_WIRE[score.outcome],
+        reward=score.reward,
+        verifier_scores=[
+            rollout_pb2.VerifierScore(
+                verifier=part.verifier,
+                outcome=_OUTCOME_TO_WIRE[part.outcome],
+                value=part.value,
+                detail=part.detail,
+                duration_s=part.duration_s,
+                step_scores=[
+                    rollout_pb2.StepScore(end_char=step.end_char, value=step.value) for step in part.step_scores
+                ],
+                code_digest=part.code_digest,
+            )
+            for part in score.verifier_scores
+        ],
+        parts=[rollout_pb2.RewardPart(name=part.name, value=part.value) for part in score.parts],
+    )
+
+
+def score_from_wire(message: rollout_pb2.Score) -> Score:
+    return Score(
+        sample_index=message.sample_index,
+        outcome=_outcome(message.outcome, "score.outcome"),
+        reward=message.reward,
+        verifier_scores=tuple(
+            VerifierScore(
+                verifier=part.verifier,
+                outcome=_outcome(part.outcome, "score.verifier_scores.outcome"),
+                value=part.value,
+                detail=part.detail,
+                duration_s=part.duration_s,
+                step_scores=tuple(StepScore(step.end_char, step.value) for step in part.step_scores),
+                code_digest=part.code_digest,
+            )
+            for part in message.verifier_scores
+        ),
+        parts=tuple(RewardPart(part.name, part.value) for part in message.parts),
+    )
+
+
+def _outcome(number: rollout_pb2.ScoreOutcome.ValueType, field: str) -> ScoreOutcome:
+    outcome = _OUTCOME_FROM_WIRE.get(number)
+    if outcome is None:
+        raise invalid(field, f"must be set (given: {number})")
+    return outcome

@@ -1,0 +1,172 @@
+"""Lifecycle of a worker: idempotent configuration, states, refusals, status.
+
+    IDLE     not configured. `Configure` begins a load.
+    LOADING  loading beside the event loop, after `Configure` has returned.
+    READY    the load succeeded.
+    FAILED   the load failed, and `Configure` begins another one; or the worker cannot continue, and its process ends.
+
+The same configuration again changes nothing while the worker is LOADING or READY. For another one the service either
+loads within the process, or restarts it (shoal/worker/reexec.py).
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from shoal.config.load import config_digest
+from shoal.config.run import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ShoalError, Unavailable
+from shoal.v1 import worker_pb2
+from shoal.worker.reexec import Reexec
+
+_log = logging.getLogger(__name__)
+
+State: TypeAlias = worker_pb2.WorkerState.ValueType
+
+_IDLE, _LOADING = worker_pb2.WORKER_STATE_IDLE, worker_pb2.WORKER_STATE_LOADING
+_READY, _FAILED = worker_pb2.WORKER_STATE_READY, worker_pb2.WORKER_STATE_FAILED
+
+
+class Lifecycle:
+    """The run that a worker serves, and its state. Methods belong to one event loop, except `fail`."""
+
+    def __init__(self, worker: str, reexec: Reexec | None = None) -> None:
+        """`worker` names the service in messages, for example "the learner". Without `reexec` it cannot restart."""
+        self._worker = worker
+        self._reexec = reexec
+        self._state: State = _IDLE
+        self._message = ""
+        self._run_id = ""
+        self._digest = ""
+        self._loading: asyncio.Task[None] | None = None
+        self._is_ending = False
+        self._ending = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        """IDLE, LOADING, READY or FAILED."""
+        return self._state
+
+    @property
+    def run_id(self) -> str:
+        """The run that the worker is configured for; empty before the first."""
+        return self._run_id
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the process is about to end or to restart."""
+        return self._is_ending
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether `restart` is allowed."""
+        return self._reexec is not None
+
+    def is_configured(self, run_id: str, config: RunConfig) -> bool:
+        """Returns whether the worker has this configuration already, so that Configure has nothing to do.
+
+        Raises `Unavailable`: STARTING_OVER while the process restarts, ENDING while it ends.
+        """
+        is_same = (run_id, config_digest(config)) == (self._run_id, self._digest)
+        if self._reexec is not None and self._reexec.is_due:
+            raise self._reexec.refusal()
+        if self._is_ending and not is_same:
+            raise self._is_ending_error()
+        return is_same and (self._is_ending or self._state in (_LOADING, _READY))
+
+    def load(self, run_id: str, config: RunConfig, work: Callable[[], Awaitable[None]], *, message: str) -> None:
+        """Takes a configuration and loads it beside the event loop: LOADING now, READY or FAILED when `work` ends.
+
+        An earlier load that still runs is canceled; `work` begins when its cleanup has ended. `message` describes
+        the work in the status.
+        """
+        earlier = self._loading
+        if earlier is not None:
+            earlier.cancel()
+        self.adopt(run_id, config)
+        self._state, self._message = _LOADING, message
+        self._loading = asyncio.create_task(self._load(work, earlier))
+
+    def adopt(self, run_id: str, config: RunConfig) -> None:
+        """Takes a configuration that what is loaded, or loads now, serves as it is."""
+        self._run_id, self._digest = run_id, config_digest(config)
+
+    async def _load(self, work: Callable[[], Awaitable[None]], earlier: "asyncio.Task[None] | None") -> None:
+        await _wait_for_end(earlier)
+        try:
+            await work()
+        except ShoalError as error:
+            _log.error("loading failed", extra={"run_id": self._run_id, "error": error.message})
+            self._end_load(_FAILED, error.message)
+        except Exception as error:
+            # Nobody awaits this task: without this, LOADING would last forever.
+            _log.exception("loading failed", extra={"run_id": self._run_id})
+            self._end_load(_FAILED, f"{type(error).__name__}: {error}")
+        else:
+            self._end_load(_READY, "")
+
+    def _end_load(self, state: State, message: str) -> None:
+        with self._ending:
+            if self._state == _LOADING:  # Else `fail` came first, and its reason stands.
+                self._state, self._message = state, message
+
+    def fail(self, reason: str) -> None:
+        """Ends the process, FAILED, because the worker cannot continue. From any thread; the first reason stands."""
+        with self._ending:
+            if self._is_ending:
+                return
+            self._is_ending = True
+            self._state, self._message = _FAILED, reason
+        # `error` is the field that the supervisor of `shoal train` shows of the last error in a log.
+        _log.critical("worker ends", extra={"run_id": self._run_id, "error": reason})
+        # Once: a second signal may find the process past the point where it handles them.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def restart(self, because: str) -> Unavailable:
+        """Ends the process so that its program restarts for another run. Returns the refusal to raise.
+
+        Later errors of what is loaded are ignored: the run that it served is over.
+        """
+        assert self._reexec is not None, "ask can_restart first"
+        with self._ending:
+            if self._is_ending and not self._reexec.is_due:
+                return self._is_ending_error()
+            self._is_ending = True
+        return self._reexec.begin(because)
+
+    def _is_ending_error(self) -> Unavailable:
+        message = f": {self._message}" if self._message else ""
+        return Unavailable(f"{self._worker} is ending{message}", reason=ErrorReason.ENDING)
+
+    def not_ready(self, reason: ErrorReason = ErrorReason.NOT_READY) -> FailedPrecondition:
+        """Returns the refusal of a call that needs what is not loaded."""
+        state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
+        message = f": {self._message}" if self._message else ""
+        return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=reason)
+
+    def status(
+        self, load: worker_pb2.WorkerLoad, *, loaded: tuple[State, str] = (_READY, "")
+    ) -> worker_pb2.WorkerStatus:
+        """Returns the status message. `loaded` replaces state and message where the state is READY."""
+        state, message = loaded if self._state == _READY else (self._state, self._message)
+        return worker_pb2.WorkerStatus(
+            state=state, message=message, run_id=self._run_id, config_digest=self._digest, load=load
+        )
+
+    async def close(self) -> None:
+        """Cancels a load and waits for its cleanup. Later errors are ignored."""
+        with self._ending:
+            self._is_ending = True
+        if self._loading is not None:
+            self._loading.cancel()
+        await _wait_for_end(self._loading)
+
+
+async def _wait_for_end(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        await asyncio.wait([task])

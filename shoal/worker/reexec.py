@@ -1,0 +1,152 @@
+"""Restart of a worker's program, for a run that the process cannot take over.
+
+An engine or a process group leaves memory of a device, threads that hang, and sockets behind. The kernel returns all
+of that at once when the process executes another program. So a worker that cannot take a run over answers `Configure`
+with STARTING_OVER, ends in the way that SIGTERM ends it, and restarts. What starts it again:
+
+* A generator, and a learner that started its ranks itself (`shoal train`, compose): the process itself. It executes
+  the command line that it was started with (`Program.execute`). The pid, a fixed port and the log file stay, so the
+  supervisor of `shoal train`, Docker and Kubernetes see no exit and restart nothing.
+* A learner under torchrun: torchrun. A rank cannot restart alone, so rank 0 ends with RESTART_EXIT_CODE, and torchrun
+  starts all ranks again, as often as its `--max-restarts` allows. Once no restart is left, the learner refuses the
+  run with OTHER_CONFIGURATION instead.
+* A reward service never restarts this way: it replaces its verifiers within the process.
+
+The restarted worker registers under another id. The coordinator waits for it (services/coordinator/workers/fleet.py).
+
+A worker that fails ends with exit code 1. Then the supervisor of `shoal train` starts it again, unless it is the
+learner (services/coordinator/launcher/supervisor.py); in a container the restart policy does, under torchrun torchrun.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import psutil
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Unavailable
+
+_log = logging.getLogger(__name__)
+
+RESTART_EXIT_CODE = 75
+"""Exit code of learner rank 0 that makes torchrun start all ranks again: EX_TEMPFAIL of sysexits.h."""
+_RETRY_AFTER_S = 15.0
+"""Retry delay sent to the caller: calls in flight have 10 s to end, and the program takes seconds to start."""
+MAX_END_S = 60.0
+"""Time after which the process restarts whatever still runs in it. An orderly end takes 20 s at most, and a few more
+where learner ranks have to be killed."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The command line and the environment that this process was started with."""
+
+    executable: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of_this_process(cls) -> "Program":
+        """Returns the program of this process. Call it first: later code may change the environment."""
+        _reap_earlier_children()
+        return cls(sys.executable, tuple(sys.orig_argv[1:]), dict(os.environ))
+
+    def execute(self) -> NoReturn:
+        """Replaces this process by the program. Closes all descriptors but standard input, output and error.
+
+        Raises OSError when the interpreter no longer exists.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        # A child that has only just started has not yet asked the kernel to end it with its parent, and the parent's
+        # pid stays: it would live on under the new program.
+        for child in multiprocessing.active_children():
+            child.kill()
+        # Python marks its own descriptors as not inheritable; some libraries do not, and a port would stay taken.
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                if descriptor > 2:
+                    os.set_inheritable(descriptor, False)
+        os.execve(self.executable, [self.executable, *self.arguments], dict(self.environment))
+
+
+class Reexec:
+    """The restart of this process: begun by a refusal, finished once the process has ended in an orderly way."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        exit_code: int | None = None,
+        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
+    ) -> None:
+        """`program` is executed in the end. With an `exit_code` the process ends with that code instead, and its
+        launcher starts it again.
+
+        `end` begins the orderly end of the process.
+        """
+        self._because = ""
+        self._program = program
+        self._exit_code = exit_code
+        self._end = end
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the process is about to restart."""
+        return bool(self._because)
+
+    def begin(self, because: str) -> Unavailable:
+        """Begins the restart and returns the refusal to raise. The first reason stands; a repeat changes nothing."""
+        if not self.is_due:
+            self._because = because
+            _log.info("restarting", extra={"because": because})
+            last = threading.Timer(MAX_END_S, self._force)
+            last.daemon = True
+            last.start()
+            self._end()
+        return self.refusal()
+
+    def refusal(self) -> Unavailable:
+        """Returns the error that refuses a call because the process restarts."""
+        return Unavailable(
+            f"{self._because}: it restarts, and registers again within seconds as another worker",
+            reason=ErrorReason.STARTING_OVER,
+            retry_after_s=_RETRY_AFTER_S,
+        )
+
+    def finish(self, exit_code: int) -> int:
+        """Executes the program if a restart is due, else returns the exit code. The last call of the process."""
+        if not self.is_due:
+            return exit_code
+        if self._exit_code is not None:
+            return self._exit_code
+        self._program.execute()
+
+    def _force(self) -> None:
+        _log.critical("restarting although something does not end", extra={"after_s": MAX_END_S})
+        if self._exit_code is not None:
+            os._exit(self._exit_code)
+        self._program.execute()
+
+
+def _reap_earlier_children() -> None:
+    """Reaps the children of the program that ran in this process before.
+
+    They end with that program, some only when it is replaced, and stay zombies until their parent waits for them.
+    """
+    for child in psutil.Process().children():
+        threading.Thread(target=_wait_for, args=(child.pid,), daemon=True).start()
+
+
+def _wait_for(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

@@ -1,0 +1,114 @@
+"""Files, functions and folders stay small, and folders do not import each other in circles."""
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.repository import ROOT
+
+MAX_FILE_LINES = 350
+MAX_FUNCTION_LINES = 60
+MAX_MODULES = 14
+
+GENERATED = ("shoal/v1",)
+TABLES = ("shoal/translate/open_instruct/fields.py", "shoal/translate/trl/fields.py")
+"""Modules that are one long table."""
+COLLECTIONS = (
+    "services/learner/loss/objectives",
+    "services/reward/verifiers",
+    "services/reward/verifiers/ifeval",
+    "shoal/config",
+)
+"""Folders with one module per item of one kind."""
+
+
+def _modules() -> dict[str, ast.Module]:
+    """Returns the parsed modules of services/ and shoal/, without generated ones, by their path."""
+    paths = (path.relative_to(ROOT) for top in ("services", "shoal") for path in (ROOT / top).rglob("*.py"))
+    return {
+        str(path): ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        for path in sorted(paths)
+        if not str(path).startswith(GENERATED)
+    }
+
+
+MODULES = _modules()
+
+
+def test_no_file_is_longer_than_a_few_screens() -> None:
+    lengths = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    long = {path: length for path, length in lengths.items() if length > MAX_FILE_LINES and path not in TABLES}
+    assert not long, f"split these files, at most {MAX_FILE_LINES} lines each: {long}"
+    assert all(lengths[path] > MAX_FILE_LINES for path in TABLES), "take a table that became short out of TABLES"
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = [
+        f"{path}:{node.lineno} {node.name}: {length} lines"
+        for path, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert not long, f"split these functions, at most {MAX_FUNCTION_LINES} lines each: {long}"
+
+
+def test_no_folder_has_more_modules_than_a_reader_overlooks() -> None:
+    counts = Counter(str(Path(path).parent) for path in MODULES if Path(path).name != "__init__.py")
+    full = {folder: count for folder, count in counts.items() if count > MAX_MODULES and folder not in COLLECTIONS}
+    assert not full, f"group these modules in folders, at most {MAX_MODULES} each: {full}"
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    edges: dict[str, set[str]] = defaultdict(set)
+    for path, tree in MODULES.items():
+        folder = str(Path(path).parent)
+        edges[folder] |= {target for target in _imported_folders(tree) if target != folder}
+    circles = [sorted(circle) for circle in _circles(edges)]
+    assert not circles, f"these folders import each other; a folder and its parent count as two: {circles}"
+
+
+def _imported_folders(tree: ast.Module) -> Iterator[str]:
+    """Yields the folder of each module that a module imports; a package is its own folder."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if _folder(name) is not None else node.module for name in names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        yield from (folder for name in names if (folder := _folder(name)) is not None)
+
+
+def _folder(module: str) -> str | None:
+    path = module.replace(".", "/")
+    if f"{path}/__init__.py" in MODULES:
+        return path
+    return str(Path(path).parent) if f"{path}.py" in MODULES else None
+
+
+def _circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Returns the sets of folders that reach each other."""
+    reached = {folder: _reachable(folder, edges) for folder in list(edges)}
+    circles: list[set[str]] = []
+    for folder, targets in reached.items():
+        if folder in targets and not any(folder in circle for circle in circles):
+            circles.append({other for other in targets if folder in reached.get(other, ())})
+    return circles
+
+
+def _reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(edges.get(start, ()))
+    while waiting:
+        folder = waiting.pop()
+        if folder not in found:
+            found.add(folder)
+            waiting += edges.get(folder, ())
+    return found
+
+
+def test_a_circle_of_folders_is_found() -> None:
+    edges = {"a": {"a/b"}, "a/b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert _circles(edges) == [{"a", "a/b", "c"}]

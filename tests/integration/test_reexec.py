@@ -1,0 +1,130 @@
+"""A real learner process restarts for the next run: rank 0 in place, the other ranks anew, even if one is stuck."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shoal.config.load import config_struct, parse_config
+from shoal.errors import ShoalError, Unavailable
+from shoal.rpc.channel import connect
+from shoal.v1 import learner_pb2, worker_pb2
+from shoal.v1.learner_pb2_grpc import LearnerServiceStub
+from tests.support.local_stack import free_port
+from tests.support.loopback import LEARNER
+from tests.support.tiny_model import make_tiny_model
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+NOBODY = "127.0.0.1:1"
+STARTING_S = 300.0
+
+
+class LearnerProcess:
+    """A learner process, or its launcher, at a fixed address."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.model = make_tiny_model(folder / "model")
+        self._log = (folder / "learner.log").open("w")
+        options = ("--coordinator", NOBODY, "--listen", self.address, "--data-dir", str(folder / "runs"))
+        # One thread: ranks of several learners share the machine's cores.
+        self._process = subprocess.Popen(
+            [sys.executable, *command, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self.mine = psutil.Process(self._process.pid)
+
+    async def configure(self, run_id: str, zero_stage: int) -> worker_pb2.WorkerStatus:
+        values: dict[str, Any] = {
+            "model": {"path": str(self.model)},
+            "data": {"sources": [{"task": "arithmetic"}]},
+            "learner": {"zero_stage": zero_stage, "compute_dtype": "float32"},
+        }
+        request = learner_pb2.LearnerServiceConfigureRequest(run_id=run_id, config=config_struct(parse_config(values)))
+        async with connect(self.address, LEARNER) as channel:
+            status: worker_pb2.WorkerStatus = (await LearnerServiceStub(channel).Configure(request, timeout=60)).status
+            return status
+
+    async def load(self, run_id: str, zero_stage: int) -> list[int]:
+        """Configures the learner as soon as it accepts the run, waits for the model; returns the pids of all ranks."""
+        async with asyncio.timeout(STARTING_S):
+            while True:
+                try:
+                    state = (await self.configure(run_id, zero_stage)).state
+                except Unavailable:
+                    await asyncio.sleep(0.3)
+                    continue
+                assert state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_READY), state
+                if state == worker_pb2.WORKER_STATE_READY:
+                    async with connect(self.address, LEARNER) as channel:
+                        request = learner_pb2.LearnerServiceGetStatusRequest()
+                        return list((await LearnerServiceStub(channel).GetStatus(request, timeout=60)).rank_pids)
+                await asyncio.sleep(0.3)
+
+    def log(self) -> str:
+        return Path(self._log.name).read_text()
+
+    def end(self) -> list[psutil.Process]:
+        """Ends the learner by SIGTERM; returns the processes left over."""
+        everything = [self.mine, *self.mine.children(recursive=True)] if self._process.poll() is None else []
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+        _, left = psutil.wait_procs(everything, timeout=60)
+        for process in left:
+            process.kill()
+        self._log.close()
+        return left
+
+
+@asynccontextmanager
+async def learner(folder: Path, *command: str) -> AsyncIterator[LearnerProcess]:
+    process = LearnerProcess(folder, *command)
+    try:
+        yield process
+    except (AssertionError, ShoalError, TimeoutError) as error:
+        error.add_note(process.log()[-4000:])
+        raise
+    finally:
+        left = process.end()
+    assert not left, f"left behind: {left}"
+
+
+async def refusal(process: LearnerProcess, run_id: str, zero_stage: int) -> ShoalError:
+    with pytest.raises(ShoalError) as caught:
+        await process.configure(run_id, zero_stage)
+    return caught.value
+
+
+async def test_a_learner_of_two_ranks_restarts_in_its_process_even_when_a_rank_is_stuck(tmp_path: Path) -> None:
+    async with learner(tmp_path, "-m", "services.learner", "--num-ranks", "2") as process:
+        first = await process.load("run-a", 2)
+        # A stopped process takes part in nothing, not even in leaving, as a rank that hangs in a step.
+        psutil.Process(first[1]).suspend()
+        began = time.monotonic()
+        for _ in range(2):
+            error = await refusal(process, "run-b", 3)
+            if error.reason == "UNAVAILABLE":
+                break  # It serves no more calls.
+            assert error.reason == "STARTING_OVER" and "run run-a" in error.message, error
+        second = await process.load("run-b", 3)
+        print(f"another run after {time.monotonic() - began:.1f} s, with a rank that hung")
+        assert second[0] == first[0] == process.mine.pid, "rank 0 is another process"
+        assert not psutil.pid_exists(first[1]), "the hanging rank of the earlier run is alive"
+        assert [child.pid for child in process.mine.children()] == second[1:]
+        # The same run with another configuration, as after an upgrade, restarts it again.
+        assert (await refusal(process, "run-b", 2)).reason == "STARTING_OVER"
+    events = [json.loads(line).get("event") for line in process.log().splitlines() if line.startswith("{")]
+    assert events.count("restarting") == 2 and "something does not end" not in " ".join(map(str, events)), events

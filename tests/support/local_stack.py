@@ -1,0 +1,187 @@
+"""A whole run on this machine: `shoal train` with real engines, observed and disturbed from outside."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.support.tiny_model import make_tiny_model
+
+SHOAL = Path(sys.executable).with_name("shoal")
+STARTING_S = 240
+"""Longest time for four services with engines to be up, on two busy cores."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+def write_guessing_game(path: Path, num_prompts: int = 64) -> Path:
+    """Writes questions that a random model answers correctly now and then: the last number must be one digit."""
+    rows = [
+        {
+            "messages": [{"role": "user", "content": f"{number}: say {number % 10}"}],
+            "ground_truth": str(number % 10),
+            "dataset": "gsm8k",
+        }
+        for number in range(num_prompts)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_config(path: Path, sections: dict[str, dict[str, Any]]) -> Path:
+    """Writes sections of plain values, and lists of tables, as TOML."""
+    lines = []
+    for name, values in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if not isinstance(value, list)]
+        for key, value in values.items():
+            if isinstance(value, list):
+                for table in value:
+                    lines.append(f"[[{name}.{key}]]")
+                    lines += [f"{field} = {json.dumps(item)}" for field, item in table.items()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def guessing_config(folder: Path, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns a configuration of the guessing game with a tiny model; keyword arguments add to its sections."""
+    model = folder / "model"
+    if not model.exists():
+        make_tiny_model(model)
+    config: dict[str, dict[str, Any]] = {
+        "model": {"path": str(model)},
+        "data": {"sources": [{"path": str(write_guessing_game(folder / "data.jsonl"))}], "max_prompt_tokens": 64},
+        "sampling": {"max_completion_tokens": 32},
+        "grpo": {"group_size": 8, "groups_per_step": 4, "max_staleness": 0, "max_skipped_steps": 50},
+        "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": 32},
+        "reward": {"num_processes": 2},
+        "learner": {"zero_stage": 2, "compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 1024},
+        "checkpoint": {"every_steps": 5},
+        "weights": {"timeout_s": 60.0, "ready_timeout_s": 20.0},
+        "run": {"num_steps": 16},
+    }
+    for name, values in sections.items():
+        config[name] = config.get(name, {}) | values
+    return config
+
+
+class LocalStack:
+    """`shoal train` in a process of its own."""
+
+    def __init__(self, data_dir: Path, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.folder = data_dir / name
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self.output = data_dir / f"{name}.out"
+        with self.output.open("a") as output:
+            self.process = subprocess.Popen(
+                [str(SHOAL), "train", "--data-dir", str(data_dir), *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | (environment or {}),
+                start_new_session=True,
+            )
+        self._mine = psutil.Process(self.process.pid)
+        self._seen: dict[int, psutil.Process] = {}
+
+    def children(self, *words: str) -> list[psutil.Process]:
+        """Returns the living processes of the run whose command line contains all the words, oldest first."""
+        found = []
+        for process in self._mine.children(recursive=True) if self._mine.is_running() else []:
+            try:
+                line = " ".join(process.cmdline())
+                self._seen[process.pid] = process
+                if all(word in line for word in words) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return sorted(found, key=lambda process: process.create_time())
+
+    def services(self, kind: str) -> list[psutil.Process]:
+        """Returns the processes that offer a service, without their children."""
+        return [
+            process
+            for process in self.children(f"services.{kind}", "--coordinator")
+            if "--rank" not in process.cmdline()
+        ]
+
+    def left_over(self) -> list[psutil.Process]:
+        """Returns the processes of the run that are alive, among all that were ever seen."""
+        return [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def events(self) -> list[dict[str, Any]]:
+        """Returns the events so far."""
+        return list(_json_lines(self.folder / "events.jsonl"))
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Returns the rows of metrics.jsonl that train steps wrote."""
+        return [row for row in _json_lines(self.folder / "metrics.jsonl") if "time/step" in row]
+
+    def until(self, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
+        """Waits for the first event that meets a condition."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.children()
+            for event in self.events():
+                if condition(event):
+                    return event
+            if self.process.poll() is not None:
+                raise AssertionError(f"the run ended before {what}:\n{self.tail()}")
+            time.sleep(0.1)
+        raise AssertionError(f"not within {timeout_s} s: {what}\n{self.tail()}")
+
+    def until_step(self, step: int, timeout_s: float = STARTING_S) -> None:
+        self.until(f"step {step}", lambda e: e["kind"] == "step" and e["attributes"]["step"] >= step, timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code of `shoal train`."""
+        deadline = time.monotonic() + timeout_s
+        while self.process.poll() is None:
+            self.children()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"still running after {timeout_s} s:\n{self.tail()}")
+            time.sleep(0.1)
+        return self.process.returncode
+
+    def coordinator_address(self) -> str:
+        found = re.search(r"--coordinator (\S+)", self.output.read_text())
+        assert found, self.tail()
+        return found[1]
+
+    def tail(self) -> str:
+        return self.output.read_text()[-6000:]
+
+    def end(self) -> None:
+        """Ends every process that is left."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for process in self.left_over():
+            process.kill()
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return  # A line that is being written.

@@ -1,0 +1,6 @@
+"""Where the files of the repository are."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder of the checkout."""

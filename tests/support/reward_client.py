@@ -1,0 +1,176 @@
+"""Clients of a reward service, in the test's process or in a process of its own."""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import psutil
+from google.protobuf.struct_pb2 import Struct
+from prometheus_client.parser import text_string_to_metric_families
+
+from shoal.config.load import config_struct, parse_config
+from shoal.rollout import GroundTruth, Prompt, Score
+from shoal.rpc.channel import connect
+from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
+from shoal.v1.reward_pb2_grpc import RewardServiceStub
+from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
+from tests.support.waiting import eventually
+
+SERVICE = "shoal.v1.RewardService"
+TIMEOUT_S = 120
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class RewardClient:
+    """Calls a reward service as a coordinator does."""
+
+    def __init__(self, stub: RewardServiceStub) -> None:
+        self.stub = stub
+
+    async def configure(self, run_id: str = "run-1", **reward: Any) -> worker_pb2.WorkerStatus:
+        request = reward_pb2.RewardServiceConfigureRequest(run_id=run_id, config=config(**reward))
+        return (await self.stub.Configure(request, timeout=TIMEOUT_S)).status
+
+    async def configured(self, **reward: Any) -> Self:
+        await self.configure(**reward)
+        await self.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
+        return self
+
+    async def status(self) -> reward_pb2.RewardServiceGetStatusResponse:
+        return await self.stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=60)
+
+    async def until(self, holds: Callable[[reward_pb2.RewardServiceGetStatusResponse], bool]) -> None:
+        """Polls the status until it is as wanted, as any client must."""
+
+        async def is_so() -> bool:
+            return holds(await self.status())
+
+        await eventually(is_so)
+
+    async def until_running(self, number: int) -> None:
+        await self.until(lambda status: status.status.load.num_running >= number)
+
+    async def score(self, truths: Sequence[GroundTruth], texts: Sequence[str]) -> list[Score]:
+        """Returns scores in order of arrival."""
+        requests = [prompt_request(truths), *(completion_request(*pair) for pair in enumerate(texts))]
+        return await self.send(requests)
+
+    async def send(self, requests: Sequence[reward_pb2.ScoreGroupRequest]) -> list[Score]:
+        async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
+            for request in requests:
+                yield request
+
+        call = self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S)
+        return [score_from_wire(response.score) async for response in call]
+
+
+def config(**reward: Any) -> Struct:
+    values = {
+        "model": {"path": "m"},
+        "data": {"sources": [{"task": "arithmetic"}]},
+        "grpo": {"group_size": 2},
+        "reward": reward,
+    }
+    return config_struct(parse_config(values))
+
+
+def prompt_request(truths: Sequence[GroundTruth]) -> reward_pb2.ScoreGroupRequest:
+    prompt = Prompt("test:0", np.zeros(0, np.int32), "a question", tuple(truths))
+    return reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
+
+
+def completion_request(index: int, text: str, token_ids: Sequence[int] = ()) -> reward_pb2.ScoreGroupRequest:
+    return reward_pb2.ScoreGroupRequest(
+        completion=rollout_pb2.Completion(
+            sample_index=index,
+            text=text,
+            token_ids=int32_to_wire(np.array(token_ids, np.int32)),
+            finish_reason=rollout_pb2.FINISH_REASON_STOP,
+        )
+    )
+
+
+class RewardProcess(RewardClient):
+    """A reward service in a process of its own, all of whose descendants are known."""
+
+    def __init__(
+        self, stub: RewardServiceStub, address: str, process: psutil.Process, log: Path, others: set[psutil.Process]
+    ) -> None:
+        """`others` are the descendants of the tests' process that existed before."""
+        super().__init__(stub)
+        self.address = address
+        self.process = process
+        self._log = log
+        self._others = others
+
+    def descendants(self) -> list[psutil.Process]:
+        """Returns its living descendants, orphans included, without itself."""
+        return [child for child in living(psutil.Process()) if child != self.process and child not in self._others]
+
+    def metric(self, sample: str, **labels: str) -> float:
+        """Returns the sum of a Prometheus sample's values with these labels; 0 without any."""
+        entries = [json.loads(line) for line in self._log.read_text().splitlines()]
+        [port] = [entry["port"] for entry in entries if entry["event"] == "metrics"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = [found for family in families for found in family.samples if found.name == sample]
+        return sum(found.value for found in samples if labels.items() <= found.labels.items())
+
+
+def living(top: psutil.Process) -> list[psutil.Process]:
+    """Returns the descendants of a process that are no zombies."""
+    found = []
+    for child in top.children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@contextmanager
+def _orphans_come_here() -> Iterator[None]:
+    """Makes this process the parent of orphaned descendants, so that none is missed."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@asynccontextmanager
+async def reward_process(folder: Path, **environment: str) -> AsyncIterator[RewardProcess]:
+    """Runs `python -m services.reward`, not configured; ends it with SIGTERM and fails if a descendant outlives it."""
+    log = folder / "reward.log"
+    before = set(living(psutil.Process()))
+    with _orphans_come_here():
+        started = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
+            *("--metrics-port", "0", "--log-file", str(log)),
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | environment,
+        )
+        assert started.stdout is not None
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                address = json.loads(await started.stdout.readline())["address"]
+            async with connect(address, SERVICE) as channel:
+                process = psutil.Process(started.pid)
+                yield RewardProcess(RewardServiceStub(channel), address, process, log, before)
+        finally:
+            started.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(TIMEOUT_S):
+                await started.wait()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, set(living(psutil.Process())) - before, 10)
+        assert not alive, f"left behind by the reward service: {alive}"

@@ -1,0 +1,399 @@
+"""Workers that follow a script, for tests of the coordinator: real gRPC, no engine.
+
+A `Plane` stands for the weights and the broadcast group that learner and generators share.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from shoal.errors import FailedPrecondition, Unavailable
+from shoal.rpc.channel import connect
+from shoal.rpc.server import RpcServer
+from shoal.v1 import (
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    generator_pb2,
+    generator_pb2_grpc,
+    learner_pb2,
+    learner_pb2_grpc,
+    reward_pb2,
+    reward_pb2_grpc,
+    rollout_pb2,
+    weights_pb2,
+    worker_pb2,
+)
+from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, GENERATOR, LEARNER, REWARD
+from tests.support.tiny_model import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+HASHES = [weights_pb2.TensorHash(name="w", xxh3="00")]
+
+
+@dataclass
+class Plane:
+    """The learner's version, and an event per epoch that ends its broadcast."""
+
+    attempt: int = 0
+    policy_version: int = 0
+    epoch: int = 0
+    sent: dict[int, asyncio.Event] = field(default_factory=dict)
+    broken: set[int] = field(default_factory=set)
+    """Epochs whose broadcast fails, because a member died in it."""
+
+    def version(self) -> rollout_pb2.WeightVersion:
+        return rollout_pb2.WeightVersion(attempt=self.attempt, policy_version=self.policy_version)
+
+
+class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
+    """Answers every prompt with digits; correct with a chance that rises with the version."""
+
+    def __init__(self, plane: Plane, *, delay_s: float = 0.0) -> None:
+        self.plane = plane
+        self.delay_s = delay_s
+        self.die_in_load = False
+        """Break the connection after READY, as a killed process does."""
+        self.corrupt = False
+        """Answer DONE with another hash."""
+        self.may_sample = asyncio.Event()
+        """While it is not set, no completion comes."""
+        self.may_sample.set()
+        self.num_completions = 0
+        self.num_loads = 0
+        self.requests: list[generator_pb2.GenerateGroupRequest] = []
+        """All requests for groups, repeats included."""
+        self.calls: list[str] = []
+        """The names of other calls, in order, for tests of that order."""
+        self.asked = asyncio.Condition()
+        self.server: RpcServer | None = None
+        self.loaded = asyncio.Event()
+        self._version: rollout_pb2.WeightVersion | None = None
+        self._running = asyncio.Event()
+        self._running.set()
+        self._status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
+
+    async def Configure(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceConfigureResponse:
+        self._status.state = worker_pb2.WORKER_STATE_STALE
+        return generator_pb2.GeneratorServiceConfigureResponse(status=self._status)
+
+    async def GetStatus(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceGetStatusResponse:
+        return generator_pb2.GeneratorServiceGetStatusResponse(
+            status=self._status, version=self._version, num_weight_ranks=1
+        )
+
+    async def GenerateGroup(
+        self, request: generator_pb2.GenerateGroupRequest, context: Any
+    ) -> AsyncIterator[generator_pb2.GenerateGroupResponse]:
+        self.requests.append(request)
+        async with self.asked:
+            self.asked.notify_all()
+        for index, seed in enumerate(request.seeds):
+            assert self._version is not None
+            first = self._version
+            await asyncio.sleep(self.delay_s * random.Random(seed).random())
+            await self.may_sample.wait()
+            await self._running.wait()
+            chance = 0.2 + 0.6 * min(self._version.policy_version / 10, 1)
+            text = ("1" if random.Random(seed).random() < chance else "0") + "x" * (seed % 5)
+            tokens = np.array(TOKENIZER.encode(text, add_special_tokens=False), "<i4")
+            self.num_completions += 1
+            yield generator_pb2.GenerateGroupResponse(
+                completion=rollout_pb2.Completion(
+                    sample_index=index,
+                    token_ids=tokens.tobytes(),
+                    behavior_logprobs=np.full(len(tokens), -1.0, "<f4").tobytes(),
+                    finish_reason=rollout_pb2.FINISH_REASON_STOP,
+                    version_spans=[rollout_pb2.VersionSpan(version=first, start=0, end=len(tokens))],
+                    seed=seed,
+                )
+            )
+
+    async def JoinWeightGroup(self, request: Any, context: Any) -> generator_pb2.JoinWeightGroupResponse:
+        return generator_pb2.JoinWeightGroupResponse()
+
+    async def LoadWeights(
+        self, request: generator_pb2.LoadWeightsRequest, context: Any
+    ) -> AsyncIterator[generator_pb2.LoadWeightsResponse]:
+        self._running.clear()
+        self.calls.append("LoadWeights")
+        self.num_loads += 1
+        if self.die_in_load:
+            self.plane.broken.add(request.epoch)
+            yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
+            await _break_connection(self.server)
+        yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
+        await self.plane.sent.setdefault(request.epoch, asyncio.Event()).wait()
+        if request.epoch in self.plane.broken:
+            self._status.state = worker_pb2.WORKER_STATE_STALE
+            raise Unavailable("a peer went away")
+        self._version = request.version
+        self.loaded.set()
+        self._status.state = worker_pb2.WORKER_STATE_READY
+        self._running.set()
+        hashes = [weights_pb2.TensorHash(name="w", xxh3="ff")] if self.corrupt else HASHES
+        yield generator_pb2.LoadWeightsResponse(
+            stage=generator_pb2.LOAD_STAGE_DONE,
+            hashes=hashes,
+            canary=weights_pb2.Canary(logprobs=np.zeros(3, "<f4").tobytes()),
+        )
+
+    async def LeaveWeightGroup(self, request: Any, context: Any) -> generator_pb2.LeaveWeightGroupResponse:
+        return generator_pb2.LeaveWeightGroupResponse()
+
+    async def PauseGeneration(self, request: Any, context: Any) -> generator_pb2.PauseGenerationResponse:
+        self._running.clear()
+        return generator_pb2.PauseGenerationResponse()
+
+    async def Sleep(self, request: Any, context: Any) -> generator_pb2.SleepResponse:
+        self.calls.append("Sleep")
+        return generator_pb2.SleepResponse()
+
+    async def Wake(self, request: Any, context: Any) -> generator_pb2.WakeResponse:
+        self.calls.append("Wake")
+        return generator_pb2.WakeResponse()
+
+    async def ResumeGeneration(self, request: Any, context: Any) -> generator_pb2.ResumeGenerationResponse:
+        self._running.set()
+        return generator_pb2.ResumeGenerationResponse()
+
+    async def ScoreTokens(self, request: Any, context: Any) -> generator_pb2.ScoreTokensResponse:
+        return generator_pb2.ScoreTokensResponse(version=self._version)
+
+
+class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
+    """Rewards completions that begin with "1"; can report instead that its verifiers failed."""
+
+    def __init__(self) -> None:
+        self.failing = False
+        self.unconfigured = False
+        """Refuse to score, as a process does that has just replaced another."""
+        self.malformed: set[str] = set()
+        """Labels that it reports as malformed."""
+        self.checks_no_labels = False
+        """Offer no `CheckLabels`, as a service that is not Shoal's may."""
+        self.constant: float | None = None
+        self.may_score = asyncio.Event()
+        """While it is not set, completions of `held_source` wait for their scores."""
+        self.held_source = ""
+        self.may_score.set()
+        self.num_scored = 0
+        self.server: RpcServer | None = None
+        self.die_at: int | None = None
+        """Break the connection at that completion, as a killed process does."""
+
+    async def Configure(self, request: Any, context: Any) -> reward_pb2.RewardServiceConfigureResponse:
+        return reward_pb2.RewardServiceConfigureResponse(
+            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
+        )
+
+    async def GetStatus(self, request: Any, context: Any) -> reward_pb2.RewardServiceGetStatusResponse:
+        return reward_pb2.RewardServiceGetStatusResponse(
+            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
+        )
+
+    async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
+        if self.checks_no_labels:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not here")
+        labels = [truth.label.string_value for truth in request.ground_truths]
+        problems = [reward_pb2.LabelProblem(index=i, reason="bad") for i, x in enumerate(labels) if x in self.malformed]
+        return reward_pb2.CheckLabelsResponse(problems=problems)
+
+    async def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
+        names = ("gsm8k", "math", "exact_string", "reasoning_gym")
+        return reward_pb2.ListVerifiersResponse(verifiers=[reward_pb2.VerifierInfo(name=name) for name in names])
+
+    async def ScoreGroup(
+        self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
+    ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
+        if self.unconfigured:
+            raise FailedPrecondition("the reward service is not configured", reason="NOT_CONFIGURED")
+        source = ""
+        async for request in request_iterator:
+            if request.HasField("prompt"):
+                source = request.prompt.prompt_id.rpartition(":")[0]
+                continue
+            if source == self.held_source:
+                await self.may_score.wait()
+            self.num_scored += 1
+            if self.num_scored == self.die_at:
+                await _break_connection(self.server)
+            value = float(request.completion.text.startswith("1")) if self.constant is None else self.constant
+            outcome = rollout_pb2.SCORE_OUTCOME_FAILED if self.failing else rollout_pb2.SCORE_OUTCOME_SCORED
+            yield reward_pb2.ScoreGroupResponse(
+                score=rollout_pb2.Score(
+                    sample_index=request.completion.sample_index,
+                    outcome=outcome,
+                    reward=value,
+                    verifier_scores=[rollout_pb2.VerifierScore(verifier="gsm8k", outcome=outcome, value=value)],
+                )
+            )
+
+
+class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
+    """Counts versions, and keeps its batches."""
+
+    def __init__(self, plane: Plane, *, step_s: float = 0.0) -> None:
+        self.plane = plane
+        self.step_s = step_s
+        self.batches: list[list[learner_pb2.TrainStepRequest]] = []
+        self.reference_logprob = -1.5
+        self.refuse_steps = False
+        """Report of every step that its gradient is not finite."""
+        self.kept: list[str] = []
+        self.stepping = asyncio.Event()
+        self.num_publishes_in_step = 0
+        self._results: dict[str, learner_pb2.TrainStepResponse] = {}
+
+    async def Configure(self, request: Any, context: Any) -> learner_pb2.LearnerServiceConfigureResponse:
+        return learner_pb2.LearnerServiceConfigureResponse(
+            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
+        )
+
+    async def GetStatus(self, request: Any, context: Any) -> learner_pb2.LearnerServiceGetStatusResponse:
+        return learner_pb2.LearnerServiceGetStatusResponse(
+            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY), version=self.plane.version()
+        )
+
+    async def TrainStep(
+        self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
+    ) -> learner_pb2.TrainStepResponse:
+        messages = [message async for message in request_iterator]
+        header = messages[0].header
+        if (stored := self._results.get(header.train_step_id)) is not None:
+            return stored
+        if header.expected_version != self.plane.version():
+            raise FailedPrecondition(f"expected {header.expected_version}, is {self.plane.version()}")
+        self.stepping.set()
+        await asyncio.sleep(self.step_s)
+        self.stepping.clear()
+        if self.refuse_steps:
+            return learner_pb2.TrainStepResponse(skip_reason="the gradient is not finite", version=self.plane.version())
+        self.batches.append(messages)
+        self.plane.policy_version += 1
+        response = learner_pb2.TrainStepResponse(applied=True, version=self.plane.version(), metrics={"lr": 1.0})
+        self._results[header.train_step_id] = response
+        return response
+
+    async def ComputeLogprobs(
+        self, request: learner_pb2.ComputeLogprobsRequest, context: Any
+    ) -> learner_pb2.ComputeLogprobsResponse:
+        """Returns `reference_logprob` for every token."""
+        assert request.model == learner_pb2.MODEL_REFERENCE
+        return learner_pb2.ComputeLogprobsResponse(
+            logprobs=[
+                np.full(len(data) // 4 - 1, self.reference_logprob, "<f4").tobytes() for data in request.token_ids
+            ],
+            version=self.plane.version(),
+        )
+
+    async def CreateWeightGroup(
+        self, request: learner_pb2.CreateWeightGroupRequest, context: Any
+    ) -> learner_pb2.CreateWeightGroupResponse:
+        if request.epoch <= self.plane.epoch:
+            raise FailedPrecondition(f"epoch {request.epoch} is not newer than {self.plane.epoch}")
+        self.plane.epoch = request.epoch
+        return learner_pb2.CreateWeightGroupResponse(
+            rendezvous=weights_pb2.WeightRendezvous(epoch=request.epoch, world_size=request.world_size)
+        )
+
+    async def PublishWeights(
+        self, request: learner_pb2.PublishWeightsRequest, context: Any
+    ) -> learner_pb2.PublishWeightsResponse:
+        self.num_publishes_in_step += self.stepping.is_set()
+        # Each pass is one event: the same epoch may carry many.
+        self.plane.sent.setdefault(request.epoch, asyncio.Event()).set()
+        self.plane.sent[request.epoch] = asyncio.Event()
+        if request.epoch in self.plane.broken:
+            raise Unavailable("a member went away")
+        return learner_pb2.PublishWeightsResponse(
+            version=self.plane.version(),
+            hashes=HASHES,
+            canary=weights_pb2.Canary(logprobs=np.zeros(3, "<f4").tobytes()),
+        )
+
+    async def SaveCheckpoint(
+        self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        self.kept = list(request.keep_checkpoint_ids)
+        return learner_pb2.LearnerServiceSaveCheckpointResponse(
+            version=self.plane.version(),
+            num_ranks=1,
+            files=[learner_pb2.FileDigest(path=f"v{self.plane.policy_version}", num_bytes=1, sha256="00")],
+        )
+
+    async def LoadCheckpoint(
+        self, request: learner_pb2.LoadCheckpointRequest, context: Any
+    ) -> learner_pb2.LoadCheckpointResponse:
+        self.plane.attempt = request.attempt
+        self.plane.policy_version = int(request.files[0].path[1:]) if request.checkpoint_id else 0
+        self.batches = self.batches[: self.plane.policy_version]
+        return learner_pb2.LoadCheckpointResponse(version=self.plane.version())
+
+    async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
+        return learner_pb2.ExportModelResponse(path="model", version=self.plane.version())
+
+
+async def _break_connection(server: RpcServer | None) -> None:
+    """Ends a worker from within one of its calls, which therefore never returns."""
+    assert server is not None
+    stopping = asyncio.create_task(server.stop(0))
+    await asyncio.Event().wait()
+    await stopping
+
+
+_SERVICES = {
+    worker_pb2.WORKER_KIND_GENERATOR: GENERATOR,
+    worker_pb2.WORKER_KIND_REWARD: REWARD,
+    worker_pb2.WORKER_KIND_LEARNER: LEARNER,
+}
+
+
+async def serve_worker(
+    coordinator: str, kind: worker_pb2.WorkerKind.ValueType, servicer: Any, worker_id: str
+) -> tuple[RpcServer, "asyncio.Task[None]"]:
+    """Serves a scripted worker, registers it, and keeps its lease."""
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(ADD_TO_SERVER[_SERVICES[kind]], servicer, _SERVICES[kind])
+    await server.start()
+    servicer.server = server
+    stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(coordinator, COORDINATOR))
+    await stub.RegisterWorker(
+        coordinator_pb2.RegisterWorkerRequest(
+            worker_id=worker_id,
+            kind=kind,
+            address=f"127.0.0.1:{server.port}",
+        ),
+        timeout=10,
+    )
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(1)
+            try:
+                await stub.Heartbeat(coordinator_pb2.HeartbeatRequest(worker_id=worker_id), timeout=60)
+            except Exception:
+                return
+
+    return server, asyncio.create_task(beat())
+
+
+def arithmetic_config(model: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+    """A configuration for the scripted workers; keyword arguments add to its sections."""
+    config: dict[str, Any] = {
+        "model": {"path": str(model)},
+        "data": {"sources": [{"task": "arithmetic", "task_size": 200}], "max_prompt_tokens": 200},
+        "grpo": {"group_size": 4, "groups_per_step": 4, "max_staleness": 1},
+        "sampling": {"max_completion_tokens": 16},
+        "run": {"name": "scripted", "num_steps": 5},
+        "coordinator": {"worker_timeout_s": 60},
+        "weights": {"timeout_s": 60},
+    }
+    for name, values in sections.items():
+        config[name] = config.get(name, {}) | values
+    return config

@@ -1,0 +1,115 @@
+"""Tiny random Llamas with a tokenizer, for tests that need a real model at next to no cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+END_OF_TEXT = "<|endoftext|>"
+IM_START = "<|im_start|>"
+IM_END = "<|im_end|>"
+PAD = "<|pad|>"
+SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END, PAD)
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+MAX_POSITION_EMBEDDINGS = 2048
+
+
+def make_tiny_model(
+    folder: Path, *, seed: int = 0, tie_embeddings: bool = True, heads: int = 2, key_heads: int | None = None
+) -> Path:
+    """Saves a random Llama with a byte-level tokenizer as a Hugging Face folder and returns the folder.
+
+    2 layers, `heads` heads of 32 (the least that vLLM's CPU attention takes; fewer for keys with `key_heads`), a
+    vocabulary of 260: every byte is a token of its own, so every text encodes and every sampled token decodes. With 2
+    heads some 100,000 parameters in float32, with n heads about (n / 2)^2 times as many. The chat turns end with
+    `<|im_end|>`, which is the eos token.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = make_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32 * heads,
+        intermediate_size=64 * heads,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads or heads,
+        max_position_embeddings=MAX_POSITION_EMBEDDINGS,
+        tie_word_embeddings=tie_embeddings,
+        # Wide enough that different tokens get clearly different log-probabilities.
+        initializer_range=0.1,
+        bos_token_id=tokenizer.convert_tokens_to_ids(IM_START),
+        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config).to(torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def make_tiny_reward_model(
+    folder: Path, *, seed: int = 0, labels: Sequence[str] = ("score",), pad: bool = True
+) -> Path:
+    """Saves a random Llama that classifies sequences, of the size and with the tokenizer of `make_tiny_model`.
+
+    Without `pad` its configuration names no padding token, as those of many reward models do not.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    tokenizer = make_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_POSITION_EMBEDDINGS,
+        initializer_range=0.1,
+        bos_token_id=tokenizer.convert_tokens_to_ids(IM_START),
+        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(PAD) if pad else None,
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForSequenceClassification(config).to(torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def make_tokenizer() -> Any:
+    """The byte-level tokenizer of the tiny model: 256 bytes and 4 special tokens; needs no torch."""
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=IM_START,
+        eos_token=IM_END,
+        pad_token=PAD,
+        additional_special_tokens=[END_OF_TEXT],
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_POSITION_EMBEDDINGS,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

@@ -1,0 +1,43 @@
+"""Translations of settings of other systems, for tests."""
+
+from typing import Any
+
+from shoal.config import RunConfig, parse_config
+from shoal.translate import SYSTEMS, Translation, translate
+from shoal.translate.sources.settings import Settings
+
+BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]')
+
+
+def translate_values(system: str, values: dict[str, Any], *overrides: str) -> Translation:
+    """Translates the values of fields, with a model and data beside them."""
+    return translate(SYSTEMS[system], Settings(dict(values)), overrides=[*BASE, *overrides])
+
+
+def config_of(system: str, values: dict[str, Any], *overrides: str) -> RunConfig:
+    """Returns the configuration that values are translated to; fails with the refusals."""
+    translation = translate_values(system, values, *overrides)
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    return parse_config(translation.values)
+
+
+ROLL_GUIDE: dict[str, Any] = {
+    "rollout_batch_size": 64,
+    "num_return_sequences_in_group": 8,
+    "prompt_length": 2048,
+    "response_length": 4096,
+    "adv_estimator": "grpo",
+    "ppo_epochs": 1,
+    "use_kl_loss": True,
+    "kl_loss_coef": 0.001,
+    "loss_agg_mode": "seq-mean-token-mean",
+    "whiten_advantages": True,
+    "advantage_clip": 2.0,
+    "dual_clip_loss": True,
+    "reward_clip": 10,
+    "reward_norm": None,
+    "reward_shift": False,
+    "reward_scale": False,
+    "add_token_level_kl": False,
+}
+"""The settings in ROLL's guide."""

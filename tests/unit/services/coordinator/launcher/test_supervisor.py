@@ -1,0 +1,151 @@
+"""The supervisor starts, restarts, and ends real processes that do little."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.coordinator.launcher import supervisor as supervisor_module
+from services.coordinator.launcher.plan import ProcessPlan
+from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
+from tests.support.waiting import PATIENCE_S, block_until, eventually
+
+
+def _plan(name: str, kind: str, code: str) -> ProcessPlan:
+    return ProcessPlan(name, kind, (sys.executable, "-c", code), {})
+
+
+# Starts a grandchild, in a separate session if `aside`, prints its pid, and sleeps. Ignores SIGTERM if `deaf`.
+SLEEPER = """
+import signal, subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session={aside})
+if {deaf}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(grandchild.pid, flush=True)
+time.sleep(600)
+"""
+
+
+async def _first_line(path: Path) -> str:
+    await eventually(lambda: path.exists() and path.read_text().endswith("\n"), f"{path} has a line")
+    return path.read_text().splitlines()[0]
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_the_end_kills_deaf_processes_and_their_children(tmp_path: Path, aside: bool) -> None:
+    supervisor = Supervisor(tmp_path, print)
+    child = supervisor.start(_plan("sleeper", "generator", SLEEPER.format(aside=aside, deaf=True)))
+    grandchild = int(await _first_line(tmp_path / "sleeper.log"))
+    await supervisor.end(grace_s=0.3)
+    assert child.exit_status() == -signal.SIGKILL
+    assert _is_gone(grandchild), f"{grandchild} outlived its parent"
+
+
+async def test_polite_processes_are_not_killed(tmp_path: Path) -> None:
+    code = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print(1, flush=True)
+time.sleep(600)
+"""
+    supervisor = Supervisor(tmp_path, print)
+    child = supervisor.start(_plan("polite", "reward", code))
+    await _first_line(tmp_path / "polite.log")
+    await supervisor.end()
+    assert child.describe_exit() == "exit code 7"
+
+
+async def test_a_generator_that_dies_is_restarted_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.05)
+    reports: list[str] = []
+    supervisor = Supervisor(tmp_path, reports.append)
+    code = f"""
+import pathlib, sys, time
+starts = pathlib.Path({str(tmp_path / "starts")!r})
+starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+if len(starts.read_text()) < 3:
+    sys.exit("RuntimeError: the engine is dead")
+pathlib.Path({str(tmp_path / "up")!r}).write_text("up\\n")
+time.sleep(600)
+"""
+    supervisor.start(_plan("generator-0", "generator", code))
+    watching = asyncio.create_task(supervisor.watch())
+    try:
+        await _first_line(tmp_path / "up")
+        assert not watching.done()
+    finally:
+        watching.cancel()
+        supervisor.kill()
+    assert len((tmp_path / "starts").read_text()) == 3
+    deaths = [text for text in reports if "died" in text]
+    assert len(deaths) == 2 and "exit code 1; RuntimeError: the engine is dead" in deaths[0], reports
+
+
+@pytest.mark.parametrize(("kind", "exit_code"), [("learner", 1), ("generator", 3)])
+async def test_a_death_that_the_run_cannot_survive_is_reported_with_the_last_line_of_the_log(
+    tmp_path: Path, kind: str, exit_code: int
+) -> None:
+    supervisor = Supervisor(tmp_path, print)
+    supervisor.start(_plan(kind, kind, f"import sys; print('ValueError: no such thing'); sys.exit({exit_code})"))
+    with pytest.raises(ProcessDied) as caught:
+        await asyncio.wait_for(supervisor.watch(), PATIENCE_S)
+    supervisor.kill()
+    assert f"the {kind} process ended: exit code {exit_code}" in caught.value.message
+    assert "the last line of its log: ValueError: no such thing" in caught.value.message
+    assert str(tmp_path / f"{kind}.log") in caught.value.message
+
+
+async def test_a_kind_of_process_survives_while_one_of_it_does(tmp_path: Path) -> None:
+    reports: list[str] = []
+    reported = asyncio.Event()
+
+    def report(text: str) -> None:
+        reports.append(text)
+        reported.set()
+
+    supervisor = Supervisor(tmp_path, report)
+    supervisor.start(_plan("reward-0", "reward", "import sys; sys.exit(3)"))
+    supervisor.start(_plan("reward-1", "reward", "import time; time.sleep(600)"))
+    watching = asyncio.create_task(supervisor.watch())
+    try:
+        await asyncio.wait_for(reported.wait(), PATIENCE_S)
+        assert not watching.done()
+        assert "it is not restarted, the others go on without it" in reports[0]
+    finally:
+        watching.cancel()
+        supervisor.kill()
+
+
+def test_kill_dash_nine_of_the_parent_ends_its_processes(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from services.coordinator.launcher.plan import ProcessPlan
+from services.coordinator.launcher.supervisor import Supervisor
+sleeper = (sys.executable, "-c", "print(1, flush=True); import time; time.sleep(600)")
+child = Supervisor(Path({str(tmp_path)!r}), print).start(ProcessPlan("sleeper", "learner", sleeper, {{}}))
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    with starter.stdout:
+        child = int(starter.stdout.readline())
+        asyncio.run(_first_line(tmp_path / "sleeper.log"))
+        os.kill(starter.pid, signal.SIGKILL)
+        starter.wait()
+    block_until(lambda: _is_gone(child), f"{child} ends with its parent")

@@ -1,0 +1,79 @@
+import time
+
+import pytest
+
+from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer, penalized_reward
+from services.coordinator.training.step_plan import plan_step
+from services.coordinator.workers.utilization import Utilization
+from tests.support.groups import NOW, group_config, judged, settled_group
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    timer = StepTimer()
+    clock.now += 5
+    timer.groups_taken(evaluated_s=2)
+    clock.now += 10
+    timer.trained()
+    clock.now += 20
+    timer.published()
+    clock.now += 1
+    timer.finished()
+    assert timer.metrics() == {
+        "time/waiting_for_groups": 3,
+        "time/training": 10,
+        "time/publishing": 20,
+        "time/step": 34,
+    }
+
+
+def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    generators, rewards = Utilization(lambda: clock.now), Utilization(lambda: clock.now)
+    config = group_config()
+    metrics = StepMetrics(config, num_prompts=8, generators=generators, rewards=rewards)
+    clock.now += 50  # Models load.
+    metrics.begin_training()
+    groups = judged(config, [settled_group(0, [1.0, 0.0])])
+    rates = []
+    for num_tokens in (40, 80):
+        timer = StepTimer()
+        generators.out()
+        clock.now += 4
+        generators.back(num_tokens=num_tokens)
+        timer.groups_taken(evaluated_s=0)
+        plan = plan_step(config, groups, NOW, "step")
+        step = FinishedStep(groups, plan, {"val/num_step_tokens": 60.0}, None, timer, 2, 0)
+        rates.append(metrics.of(step))
+    assert [values["generator_tokens_per_second_step"] for values in rates] == [10, 20]
+    assert [values["learner_tokens_per_second_overall"] for values in rates] == [15, 15]
+    assert [values["waiting/learner"] for values in rates] == [1, 1]
+    assert [values["time/from_scratch"] for values in rates] == [54, 58]
+    assert rates[0]["epoch"] == 1 / 8 and "time/weights_pause" not in rates[0]
+
+
+def test_the_kl_divergence_is_subtracted_from_the_reward() -> None:
+    in_loss = {"objective/scores": 0.5, "objective/kl": 3.0, "objective/kl_coef": 0.1}
+    assert penalized_reward(in_loss) == {
+        "objective/non_score_reward": pytest.approx(0.3),
+        "objective/rlhf_reward": pytest.approx(0.2),
+    }
+    in_reward = {
+        "objective/scores": 0.5,
+        "objective/kl": 3.0,
+        "objective/reward_kl": 2.0,
+        "objective/reward_kl_coef": 0.1,
+    }
+    assert penalized_reward(in_reward)["objective/rlhf_reward"] == pytest.approx(0.3)
+    assert penalized_reward({"objective/scores": 0.5})["objective/rlhf_reward"] == 0.5
+    assert penalized_reward({"objective/kl": 3.0}) == {}

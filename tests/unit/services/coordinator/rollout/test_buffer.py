@@ -1,0 +1,153 @@
+import asyncio
+import random
+
+import pytest
+
+from services.coordinator.rollout.buffer import PacingBuffer
+from shoal.grpo.staleness import capacity
+
+
+def make(max_staleness: int = 1, per_step: int = 2, last: int = 10**9, max_refills: int = 0) -> PacingBuffer[int]:
+    return PacingBuffer(
+        capacity=capacity(max_staleness, per_step),
+        groups_per_step=per_step,
+        max_refills=max_refills,
+        first_order_number=0,
+        last_order_number=lambda: last,
+    )
+
+
+async def test_a_slot_stays_charged_until_it_is_released() -> None:
+    buffer = make(max_staleness=0, per_step=2)
+    assert [await buffer.admit(), await buffer.admit()] == [0, 1]
+    third = asyncio.create_task(buffer.admit())
+    for number in (0, 1):
+        await buffer.settle(number, number)
+    assert await buffer.take() == [0, 1]
+    await asyncio.sleep(0)
+    assert not third.done(), "taking a group freed its slot before its weights were published"
+    await buffer.release()
+    assert await third == 2
+
+
+async def test_groups_are_taken_in_order_whatever_order_they_settle_in() -> None:
+    buffer = make(max_staleness=1, per_step=2)
+    for _ in range(4):
+        await buffer.admit()
+    taking = asyncio.create_task(buffer.take())
+    for number in (3, 1, 2):
+        await buffer.settle(number, number)
+    await asyncio.sleep(0)
+    assert not taking.done() and buffer.waiting_for() == [0]
+    await buffer.settle(0, 0)
+    assert await taking == [0, 1]
+
+
+async def test_no_group_is_admitted_beyond_those_that_the_run_needs() -> None:
+    buffer = make(max_staleness=3, per_step=2, last=1)
+    assert [await buffer.admit(), await buffer.admit()] == [0, 1]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await buffer.admit()
+
+
+async def test_a_group_without_signal_is_replaced_at_once_by_one_at_the_tail() -> None:
+    buffer = make(max_staleness=0, per_step=2, max_refills=2)
+    assert [await buffer.admit(), await buffer.admit()] == [0, 1]
+    replacement = asyncio.create_task(buffer.admit())
+    await buffer.settle(1, 1, has_signal=False)
+    assert await replacement == 2, "group 0 has not settled, but group 1 is certainly in this step"
+    await buffer.settle(0, 0)
+    await buffer.settle(2, 2)
+    assert await buffer.take() == [0, 1, 2]
+
+
+async def test_past_the_cap_the_step_takes_the_groups_that_there_are() -> None:
+    buffer = make(max_staleness=0, per_step=2, max_refills=1)
+    for number in (0, 1):
+        await buffer.admit()
+        await buffer.settle(number, number, has_signal=False)
+    assert await buffer.admit() == 2, "one refill"
+    assert buffer.num_charged == 2, f"{buffer.num_charged} slots are charged, of 2"
+    await buffer.settle(2, 2)
+    assert await buffer.take() == [0, 1, 2]
+
+
+async def test_a_group_after_the_window_keeps_its_slot_until_the_window_reaches_it() -> None:
+    buffer = make(max_staleness=1, per_step=2, max_refills=4)
+    for _ in range(4):
+        await buffer.admit()
+    await buffer.settle(2, 2, has_signal=False)
+    assert buffer.num_charged == 4, "it is not certain yet which step takes group 2"
+    await buffer.settle(0, 0, has_signal=False)
+    assert buffer.num_charged == 2, "the window reaches group 2, and both slots are freed"
+    assert buffer.waiting_for() == [1, 3]
+
+
+async def _pace(max_staleness: int, max_refills: int, chance_of_signal: float, seed: int) -> tuple[list[int], int]:
+    """Paces groups with random latencies of 0 to 5 turns of the event loop.
+
+    Returns the staleness of all trained groups, and the largest number of groups in one step.
+    """
+    per_step, num_steps = 3, 60
+    buffer: PacingBuffer[tuple[int, bool]] = make_pairs(max_staleness, per_step, max_refills)
+    rng = random.Random(seed)
+    version, ages, widest = 0, [], 0
+
+    async def sample(order_number: int) -> None:
+        issued_under = version
+        for _ in range(rng.randrange(6)):
+            await asyncio.sleep(0)
+        has_signal = rng.random() < chance_of_signal
+        await buffer.settle(order_number, (issued_under, has_signal), has_signal=has_signal)
+
+    async def issue(tasks: asyncio.TaskGroup) -> None:
+        while True:
+            tasks.create_task(sample(await buffer.admit()))
+
+    async with asyncio.TaskGroup() as tasks:
+        issuing = tasks.create_task(issue(tasks))
+        for _ in range(num_steps):
+            groups = await buffer.take()
+            with_signal = [issued_under for issued_under, has_signal in groups if has_signal]
+            widest = max(widest, len(groups))
+            assert len(with_signal) == per_step or len(groups) == per_step + max_refills, (
+                f"{len(with_signal)} of {len(groups)} groups have a signal"
+            )
+            ages += [version - issued_under for issued_under, _ in groups]
+            for _ in range(rng.randrange(4)):  # Other groups settle while the learner trains.
+                await asyncio.sleep(0)
+            if with_signal and rng.random() < 0.9:  # Otherwise the step is skipped: the version stays.
+                version += 1
+            await buffer.release()
+            assert buffer.num_charged <= capacity(max_staleness, per_step)
+        issuing.cancel()
+    return ages, widest
+
+
+def make_pairs(max_staleness: int, per_step: int, max_refills: int) -> PacingBuffer[tuple[int, bool]]:
+    return PacingBuffer(
+        capacity=capacity(max_staleness, per_step),
+        groups_per_step=per_step,
+        max_refills=max_refills,
+        first_order_number=0,
+        last_order_number=lambda: 10**9,
+    )
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 3])
+async def test_staleness_reaches_its_bound_and_never_passes_it(max_staleness: int) -> None:
+    ages, _ = await _pace(max_staleness, 0, 1.0, seed=max_staleness)
+    assert max(ages) == max_staleness, f"worst staleness {max(ages)} for a bound of {max_staleness}"
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 3])
+@pytest.mark.parametrize("max_refills", [3, 6])
+@pytest.mark.parametrize("chance_of_signal", [0.1, 0.5, 0.9])
+async def test_staleness_keeps_its_bound_under_active_sampling(
+    max_staleness: int, max_refills: int, chance_of_signal: float
+) -> None:
+    for seed in range(5):
+        ages, widest = await _pace(max_staleness, max_refills, chance_of_signal, seed)
+        assert max(ages) <= max_staleness, f"worst staleness {max(ages)} for a bound of {max_staleness}, seed {seed}"
+        assert widest > 3 or chance_of_signal == 0.9, "no step had a refill"

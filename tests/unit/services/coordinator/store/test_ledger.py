@@ -1,0 +1,189 @@
+import hashlib
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
+from services.coordinator.store.rows import GroupState, TrainedGroup
+from services.coordinator.store.schema import SCHEMA, SCHEMA_VERSION, check_version
+from shoal.errors import DataLoss, FailedPrecondition
+from shoal.grpo.moments import Moments
+from shoal.rollout import (
+    Completion,
+    FinishReason,
+    Prompt,
+    RewardPart,
+    Rollout,
+    Score,
+    ScoreOutcome,
+    VerifierScore,
+    VersionSpan,
+    WeightVersion,
+)
+
+PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
+
+
+def completion(index: int) -> Completion:
+    return Completion(
+        sample_index=index,
+        token_ids=np.array([5, 6, 7], np.int32),
+        behavior_logprobs=np.array([-1, -2, np.nan], np.float32),
+        finish_reason=FinishReason.STOP,
+        version_spans=(VersionSpan(WeightVersion(0, 2), 0, 1), VersionSpan(WeightVersion(0, 3), 1, 3)),
+        seed=2**53 - 1,
+        text="2",
+    )
+
+
+async def bring_to_scored(ledger: Ledger, order_number: int) -> None:
+    await ledger.issued(order_number, order_number + 3, f"g{order_number}", PROMPT, "ab" * 16, 2, "")
+    await ledger.sampled(order_number, [completion(0), completion(1)], 2, "generator-0")
+    scores = [
+        Score(
+            0,
+            ScoreOutcome.SCORED,
+            1.0,
+            (VerifierScore("gsm8k", ScoreOutcome.SCORED, 1.0, "2", 0.1, code_digest="3fa2"),),
+            (RewardPart("verifiable", 1.0),),
+        ),
+        Score(1, ScoreOutcome.FAILED, 0.0, (VerifierScore("gsm8k", ScoreOutcome.FAILED, 0.0, "timed out", 9.0),)),
+    ]
+    await ledger.scored(order_number, scores, 2)
+
+
+async def test_a_group_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    assert await ledger.open() == Progress(0, 0, 0)
+    await bring_to_scored(ledger, 0)
+    trained = TrainedGroup(0, 1, (Rollout(completion(0), 0.5, reward=1.0),))
+    await ledger.step_done(Progress(3, 1, 2), trained=[trained], dropped=[])
+    (group,) = await ledger.page(0, 10)
+    assert (group.state, group.train_step, group.staleness) == (GroupState.TRAINED, 3, 1)
+    first, second = group.completions
+    assert first.version_spans == completion(0).version_spans and first.num_tokens == 3
+    assert first.advantage == 0.5 and second.advantage is None
+    assert second.score is not None and second.score.outcome is ScoreOutcome.FAILED
+    assert second.score.verifier_scores[0].detail == "timed out"
+    await ledger.close()
+    again = Ledger(tmp_path / "ledger.sqlite", attempt=1)
+    assert await again.open() == Progress(3, 1, 2), "progress did not outlive the process"
+    await again.close()
+
+
+async def test_a_group_that_is_issued_again_loses_its_first_samples(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    await ledger.issued(0, 3, "g0", PROMPT, "cd" * 16, 3, "its generator was lost")
+    (group,) = await ledger.page(0, 10)
+    assert group.state is GroupState.ISSUED and not group.completions and group.trace_id == "cd" * 16
+    assert await ledger.num_groups() == {"ISSUED": 1}
+    await ledger.close()
+
+
+async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await ledger.dropped(0, "no_signal", 2)
+    await ledger.close()
+    assert sorted(path.name for path in tmp_path.glob("snapshot*")) == ["snapshot.sqlite"]
+    snapshot = Ledger(tmp_path / "snapshot.sqlite", attempt=0)
+    await snapshot.open()
+    assert (await snapshot.page(0, 1))[0].state is GroupState.SCORED
+    await snapshot.close()
+
+
+async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_stays(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    for order_number in (0, 1):
+        await bring_to_scored(ledger, order_number)
+    trained = TrainedGroup(0, 0, (Rollout(completion(0), 1.0, reward=1.0),))
+    await ledger.step_done(Progress(3, 1, 2), trained=[trained], dropped=[])
+    await ledger.forget_committed_tokens()
+    await ledger.close()
+    rows = sqlite3.connect(tmp_path / "ledger.sqlite").execute(
+        "SELECT order_number, token_ids IS NULL, text FROM completions WHERE sample_index = 0 ORDER BY 1"
+    )
+    assert rows.fetchall() == [(0, 1, "2"), (1, 0, "2")]
+
+
+async def test_the_error_of_a_damaged_ledger_names_its_path(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").write_text("this is no database" * 100)
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    with pytest.raises(DataLoss, match=r"ledger\.sqlite is damaged"):
+        await ledger.open()
+    await ledger.close()
+
+
+async def test_issued_and_excluded_prompts_outlive_the_process(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    assert (await ledger.issue_state()).next_position == 0
+    for order_number in (0, 1):
+        await bring_to_scored(ledger, order_number)
+    progress = Progress(3, 1, 2, 0.25, Moments(7, 0.1, 1 / 3))
+    trained = [TrainedGroup(0, 0, (Rollout(completion(0), 1.0, reward=1.0),))]
+    await ledger.step_done(progress, trained=trained, dropped=[], excluded=[(0, "sums:3")])
+    await ledger.close()
+    again = Ledger(tmp_path / "ledger.sqlite", attempt=1)
+    assert await again.open() == progress, "to the last bit"
+    state = await again.issue_state()
+    assert (state.assigned, state.next_position, state.excluded) == ({1: 4}, 5, {"sums:3"})
+    await again.close()
+
+
+async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    values = np.array([0.5, 0.25, 0.125], np.float32)
+    rollout = Rollout(completion(1), float(values.mean()), weight=1.5, reward=0.75, token_advantages=values)
+    await ledger.step_done(Progress(3, 1, 2), trained=[TrainedGroup(0, 0, (rollout,))], dropped=[])
+    await ledger.close()
+    row = (
+        sqlite3.connect(tmp_path / "ledger.sqlite")
+        .execute("SELECT reward, weight, token_advantages FROM completions WHERE sample_index = 1")
+        .fetchone()
+    )
+    assert row == (0.75, 1.5, values.tobytes()), f"the ledger holds {row}"
+
+
+def test_a_change_of_the_tables_changes_the_version() -> None:
+    tables = " ".join(SCHEMA.split())
+    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (1, "9d7a96f9a985a7e7"), (
+        "the ledger's tables have changed: raise SCHEMA_VERSION, and put both here"
+    )
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (SCHEMA_VERSION + 1, "a newer")])
+async def test_the_refusal_of_a_ledger_of_another_version_names_both(tmp_path: Path, version: int, age: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE groups (order_number INTEGER PRIMARY KEY)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    ledger = Ledger(path, attempt=0)
+    message = f"has version {version} .* reads version {SCHEMA_VERSION}: {age} Shoal wrote it. Resume the run"
+    with pytest.raises(FailedPrecondition, match=message) as caught:
+        await ledger.open()
+    await ledger.close()
+    assert caught.value.reason == "LEDGER_VERSION"
+    with pytest.raises(FailedPrecondition, match=message):
+        check_version(path)
+    with sqlite3.connect(path) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert names == [("groups",)], f"the refusal left tables behind: {names}"
+
+
+async def test_a_snapshot_has_the_ledgers_version(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await ledger.close()
+    check_version(tmp_path / "snapshot.sqlite")

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.run.runs import Runs
+from services.coordinator.store.run_record import RunRecord, new_run_id
+from services.coordinator.workers.registry import WorkerRegistry
+from shoal.config.run import RUN_NAME
+from shoal.errors import DataLoss, NotFound
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", '{"run_id": "x", "state": "FINISHED", "of_a_later_version": 1}']
+)
+def test_a_record_that_cannot_be_read_hides_no_other_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text(text)
+    (tmp_path / "good").mkdir()
+    RunRecord("good", tmp_path / "good").save()
+    runs = Runs(tmp_path, WorkerRegistry())
+    runs.close_abandoned()
+    assert [record.run_id for record in runs.all()] == ["good"]
+    with pytest.raises(NotFound, match="'broken'"):
+        runs.find("broken")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff"])
+def test_the_error_of_a_lost_configuration_names_its_file(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(DataLoss, match=r"run sums has lost its configuration: .*config\.json cannot be read"):
+        RunRecord("sums", tmp_path).load_config()
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 47, "a" * 63])
+def test_every_run_name_makes_a_run_id(name: str) -> None:
+    assert RUN_NAME.fullmatch(new_run_id(name)), new_run_id(name)

@@ -1,0 +1,37 @@
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from services.coordinator.training.reward_kl import RewardKlController
+from services.coordinator.workers.learner_client import LearnerClient
+from tests.support.groups import group_config, judged, settled_group
+
+
+class ConstantReference:
+    """A learner whose reference gives every token the same log-probability."""
+
+    async def reference_logprobs(self, sequences: list[Any], temperature: float) -> list[Any]:
+        return [np.full(len(sequence) - 1, -1.5, np.float32) for sequence in sequences]
+
+
+def test_masked_tokens_add_nothing_to_the_kl() -> None:
+    config = group_config(kl={"coef": 0.5, "place": "reward", "estimator": "k1", "target": 0.5, "horizon": 10})
+    plain = settled_group(0, [1.0, 0.0])
+    masked = tuple(replace(own, loss_mask=np.array([True, False])) for own in plain.completions)
+    controller = RewardKlController(config, cast(LearnerClient, ConstantReference()))
+    kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=masked)])))
+    assert [values.tolist() for values in kl.kl_T.values()] == [[0.5, 0.0]] * 2
+    metrics = controller.adapt(kl)
+    assert metrics["objective/kl"] == metrics["objective/reward_kl"] == 0.5
+    assert controller.coef == pytest.approx(0.5), f"{kl.mean} for each token that counts is the target"
+
+
+def test_groups_that_are_dropped_are_not_measured() -> None:
+    config = group_config(kl={"coef": 0.5, "place": "reward"})
+    controller = RewardKlController(config, cast(LearnerClient, ConstantReference()))
+    groups = judged(config, [settled_group(0, [1.0, 1.0]), settled_group(1, [1.0, 0.0])])
+    kl = asyncio.run(controller.measure(groups))
+    assert set(kl.kl_T) == {(1, 0), (1, 1)}

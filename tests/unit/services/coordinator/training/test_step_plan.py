@@ -1,0 +1,144 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.coordinator.rollout.groups import DropReason, SettledGroup
+from services.coordinator.rollout.token_reward import TokenReward
+from services.coordinator.training.step_plan import StepPlan, plan_step
+from shoal.rollout import GroundTruth, Score, ScoreOutcome, VerifierScore, WeightVersion
+from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group, with_lengths
+
+CONFIG = group_config()
+
+
+def plan_of(groups: list[SettledGroup], **sections: dict[str, object]) -> StepPlan:
+    """Judges the groups and plans their step, with settings that differ from the defaults."""
+    config = group_config(**sections)
+    return plan_step(config, judged(config, groups), NOW, "step")
+
+
+def advantages(plan: StepPlan) -> list[list[float]]:
+    return [[rollout.advantage for rollout in group.rollouts] for group in plan.trained]
+
+
+def test_a_failed_verifier_leaves_its_completion_out_and_its_siblings_in() -> None:
+    plan = plan_of([settled_group(0, [1.0, None, 0.0])])
+    (train_group,) = plan.batch.groups
+    assert [rollout.completion.sample_index for rollout in train_group.rollouts] == [0, 2]
+    assert [rollout.advantage for rollout in train_group.rollouts] == [0.5, -0.5]
+    assert [(group.order_number, group.staleness) for group in plan.trained] == [(0, 0)]
+    assert [rollout.reward for rollout in plan.trained[0].rollouts] == [1.0, 0.0]
+
+
+def test_dropped_groups_are_listed_with_the_reason_unless_they_were_dropped_before() -> None:
+    timed_out = settled_group(3, [], drop_reason=DropReason.TIMEOUT)
+    plan = plan_of([timed_out, settled_group(4, [1.0, 1.0]), settled_group(5, [0.0, 1.0])])
+    assert plan.dropped == ((4, DropReason.NO_SIGNAL),)
+    assert [train_group.group_id for train_group in plan.batch.groups] == ["g5"]
+
+
+def test_a_step_without_a_trained_group_counts_its_reasons() -> None:
+    plan = plan_of([settled_group(0, [1.0, 1.0]), settled_group(1, [None, None]), settled_group(2, [0.0, 0.0])])
+    assert plan.empty_reason == "no group is trained on: 2 no_signal, 1 not_scored"
+
+
+def test_staleness_counts_from_the_oldest_token() -> None:
+    assert plan_of([settled_group(0, [0.0, 1.0], oldest=5)]).trained[0].staleness == 2
+
+
+def test_a_version_of_another_attempt_is_never_trained_on() -> None:
+    with pytest.raises(ValueError, match="attempt"):
+        plan_step(CONFIG, judged(CONFIG, [settled_group(0, [0.0, 1.0])]), WeightVersion(1, 7), "step")
+
+
+def test_truncated_completions_are_compared_with_and_not_trained_on() -> None:
+    # The first completion of a group is cut off here.
+    plan = plan_of([settled_group(0, [1.0, 0.0, 0.5])], grpo={"mask_truncated_completions": True})
+    assert [rollout.completion.sample_index for rollout in plan.trained[0].rollouts] == [1, 2]
+    assert advantages(plan) == [[-0.5, 0.0]], "the mean is over all three"
+
+
+def test_groups_without_a_signal_get_zero_advantages_with_keep_zero_signal() -> None:
+    groups = [settled_group(0, [1.0, 1.0]), settled_group(1, [None, None])]
+    plan = plan_of(groups, grpo={"keep_zero_signal": True})
+    assert advantages(plan) == [[0.0, 0.0]] and plan.dropped == ((1, DropReason.NOT_SCORED),)
+
+
+def test_harder_prompts_weigh_more_and_the_mean_weight_is_1() -> None:
+    groups = [settled_group(0, [1.0, 1.0, 0.0, 1.0]), settled_group(1, [1.0, 0.0, 0.0, 0.0])]
+    plan = plan_of(groups, loss={"difficulty_weight": True})
+    weights = [rollout.weight for trained in plan.trained for rollout in trained.rollouts]
+    easy, hard = 0.5 + 1.5 / 4, 0.5 + 1.5 * 3 / 4
+    mean = (easy + hard) / 2
+    assert weights == pytest.approx([easy / mean] * 4 + [hard / mean] * 4)
+
+
+def test_shorter_completions_weigh_more_and_the_mean_weight_is_1() -> None:
+    plan = plan_of([with_lengths(settled_group(0, [1.0, 0.0, 0.0]), [10, 20, 30])], loss={"length_weight": True})
+    assert [rollout.weight for rollout in plan.trained[0].rollouts] == pytest.approx([1.5, 1.0, 0.5])
+
+
+def test_rollouts_carry_the_partial_rewards() -> None:
+    truths = (GroundTruth("a", 1, 1.0), GroundTruth("b", 1, 0.5))
+    first = VerifierScore("a", ScoreOutcome.SCORED, 1.0)
+    scores = (
+        Score(0, ScoreOutcome.FAILED, 1.0, (first, VerifierScore("b", ScoreOutcome.FAILED, 0.0))),
+        Score(1, ScoreOutcome.SCORED, 1.5, (first, VerifierScore("b", ScoreOutcome.SCORED, 1.0))),
+    )
+    settled = replace(settled_group(0, [0.0, 0.0]), prompt=replace(PROMPT, ground_truths=truths), scores=scores)
+    plan = plan_of([settled], advantage={"scale": "none", "partial_rewards": True})
+    assert [rollout.reward for rollout in plan.trained[0].rollouts] == [1.0, 1.5]
+
+
+def test_statistics_of_the_batch_include_the_groups_that_are_dropped() -> None:
+    groups = [settled_group(0, [1.0, 0.0]), settled_group(1, [1.0, 1.0])]
+    plan = plan_of(groups, advantage={"scale": "batch_std", "std_ddof": 0, "std_eps": 0.0})
+    assert advantages(plan) == [[pytest.approx(0.5 / np.sqrt(3 / 16)), pytest.approx(-0.5 / np.sqrt(3 / 16))]]
+
+
+def test_normalization_over_the_batch_is_over_the_groups_that_are_trained_on() -> None:
+    groups = [settled_group(0, [2.0, 0.0]), settled_group(1, [1.0, 1.0])]
+    plan = plan_of(groups, advantage={"scale": "none", "batch_normalize": True, "batch_std_eps": 0.0})
+    assert advantages(plan) == [[pytest.approx(1 / np.sqrt(2)), pytest.approx(-1 / np.sqrt(2))]]
+
+
+def test_whitened_advantages_have_mean_0_over_the_tokens_that_count() -> None:
+    groups = [with_lengths(settled_group(0, [1.0, 0.0]), [1, 3])]
+    plan = plan_of(groups, advantage={"scale": "none", "whiten": True, "whiten_ddof": 0, "whiten_eps": 0.0})
+    first, second = plan.trained[0].rollouts
+    assert first.token_advantages is None, "all tokens are worth the same"
+    assert first.advantage + 3 * second.advantage == pytest.approx(0.0)
+    assert (first.advantage**2 + 3 * second.advantage**2) / 4 == pytest.approx(1.0)
+
+
+def test_discounted_advantages_differ_by_token() -> None:
+    groups = [with_lengths(settled_group(0, [1.0, 0.0]), [3, 2])]
+    first, second = plan_of(groups, advantage={"scale": "none", "discount": 0.5}).trained[0].rollouts
+    assert first.token_advantages is not None and first.token_advantages.tolist() == [0.125, 0.25, 0.5]
+    assert second.token_advantages is not None and second.token_advantages.tolist() == [-0.25, -0.5]
+
+
+def test_a_step_counts_for_every_token_up_to_its_end() -> None:
+    settled = replace(
+        with_lengths(settled_group(0, [1.0, 1.0]), [3, 2]),
+        step_rewards=((TokenReward(0, 1.0), TokenReward(2, 0.0)), (TokenReward(1, 0.5),)),
+    )
+    plan = plan_of([settled], advantage={"scale": "none", "step_rewards": True})
+    first, second = plan.trained[0].rollouts
+    # The mean of all three steps is 0.5, and the completions themselves are as good as each other.
+    assert first.token_advantages is not None and first.token_advantages.tolist() == [0.0, -0.5, -0.5]
+    assert second.token_advantages is None and second.advantage == 0.0
+
+
+def test_a_step_that_ends_with_masked_tokens_rewards_the_counted_token_before_them() -> None:
+    settled = with_lengths(settled_group(0, [1.0, 1.0]), [3, 3])
+    masked = replace(settled.completions[0], loss_mask=np.array([True, False, True]))
+    settled = replace(
+        settled,
+        completions=(masked, settled.completions[1]),
+        step_rewards=((TokenReward(1, 1.0),), (TokenReward(2, 0.0),)),
+    )
+    plan = plan_of([settled], advantage={"scale": "none", "step_rewards": True})
+    first, _ = plan.trained[0].rollouts
+    assert first.token_advantages is not None and first.token_advantages.tolist() == [0.5, 0.0, 0.0]

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from services.generator.model_check import checked_model, expected_tensors, manifest_violation
+from shoal.config.load import parse_config
+from shoal.config.run import RunConfig
+from shoal.errors import InvalidArgument
+from shoal.weights.manifest import Manifest, TensorSpec
+from tests.support.tiny_model import make_tiny_model
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def config(path: Path, **generator: object) -> RunConfig:
+    return parse_config(
+        {
+            "model": {"path": str(path)},
+            "data": {"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
+            "sampling": {"max_completion_tokens": 64},
+            "generator": generator,
+        }
+    )
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"model\.path: there is no folder .*nowhere"):
+        checked_model(config(tmp_path / "nowhere"))
+
+
+def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidArgument, match="context of 2048 tokens"):
+        checked_model(config(folder, max_model_len=4096))
+
+
+def test_the_type_of_the_model_is_the_default(folder: Path) -> None:
+    assert checked_model(config(folder)).dtype == "float32"
+    assert checked_model(config(folder, dtype="bfloat16")).dtype == "bfloat16"
+
+
+def test_a_manifest_matches_only_with_exactly_the_tensors_of_the_model_tied_ones_once(folder: Path) -> None:
+    shapes = expected_tensors(folder)
+    assert shapes["model.embed_tokens.weight"] == (260, 64)
+    assert "lm_head.weight" not in shapes
+    specs = tuple(TensorSpec(name, "float32", shape) for name, shape in shapes.items())
+    assert manifest_violation(Manifest(specs), shapes) is None
+    assert "lacks 1 tensors" in str(manifest_violation(Manifest(specs[1:]), shapes))
+    other = TensorSpec("lm_head.weight", "float32", (260, 64))
+    assert "no tensor 'lm_head.weight'" in str(manifest_violation(Manifest((*specs, other)), shapes))
+    turned = TensorSpec(specs[0].name, "float32", specs[0].shape[::-1])
+    assert "has shape [64, 260]" in str(manifest_violation(Manifest((turned, *specs[1:])), shapes))

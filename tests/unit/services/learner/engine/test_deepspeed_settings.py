@@ -1,0 +1,57 @@
+"""DeepSpeed's settings, and those that are refused before a model is loaded."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from services.learner.engine.deepspeed_settings import check_machine, policy_settings
+from shoal.config import RunConfig, parse_config
+from shoal.config.learner import LearnerConfig
+from shoal.errors import InvalidArgument
+
+
+def run_of(num_ranks: int = 1, **learner: Any) -> RunConfig:
+    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}
+    return parse_config(values | {"learner": learner, "launch": {"num_learner_ranks": num_ranks}})
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "learner", "message"),
+    [
+        (2, {"sequence_parallel_size": 2}, r"sequence_parallel_size \(2\) above 1 needs zero_stage 3 \(it is 2\)"),
+        (3, {"sequence_parallel_size": 2, "zero_stage": 3}, r"must divide the learner's ranks, .*\(3\)"),
+        (3, {"zero_hpz_partition_size": 2, "zero_stage": 3}, r"zero_hpz_partition_size \(2\) must divide"),
+        (1, {"zero_hpz_partition_size": 2}, "needs zero_stage 3"),
+        (1, {"offload_optimizer": True, "zero_stage": 0}, "offload_optimizer needs zero_stage 1, 2 or 3"),
+        (1, {"offload_parameters": True, "zero_stage": 3}, "needs zero_stage 3 .* and offload_optimizer"),
+        (1, {"offload_parameters": True, "offload_optimizer": True}, r"needs zero_stage 3 \(it is 2\)"),
+    ],
+)
+def test_impossible_sharding_is_refused(num_ranks: int, learner: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        run_of(num_ranks, **learner)
+
+
+def test_offloading_without_a_gpu_is_refused_with_the_reason() -> None:
+    config = LearnerConfig(offload_optimizer=True)
+    with pytest.raises(InvalidArgument, match=r"learner\.offload_optimizer: this learner has no GPU"):
+        check_machine(config, device=torch.device("cpu"), num_ranks=1)
+    check_machine(config, device=torch.device("cuda"), num_ranks=1)
+
+
+def test_groups_that_do_not_divide_the_ranks_are_refused() -> None:
+    config = LearnerConfig(zero_stage=3, sequence_parallel_size=2)
+    with pytest.raises(InvalidArgument, match=r"sequence_parallel_size \(2\) must divide the learner's ranks \(3\)"):
+        check_machine(config, device=torch.device("cpu"), num_ranks=3)
+
+
+def test_deepspeed_gets_the_settings_of_offloading_and_second_copies() -> None:
+    config = LearnerConfig(zero_stage=3, offload_optimizer=True, offload_parameters=True, zero_hpz_partition_size=4)
+    zero = policy_settings(config)["zero_optimization"]
+    assert zero["offload_optimizer"]["device"] == zero["offload_param"]["device"] == "cpu"
+    assert zero["zero_hpz_partition_size"] == 4
+    assert (
+        not {"offload_optimizer", "offload_param", "zero_hpz_partition_size"}
+        & policy_settings(LearnerConfig())["zero_optimization"].keys()
+    )

@@ -1,0 +1,105 @@
+"""Loss and gradient do not depend on packing, order and number of ranks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
+from services.learner.loss.policy_loss import pick_tokens, row_loss
+from services.learner.model.packing import pack_for_rank
+from services.learner.model.policy import Policy, load_policy
+from shoal.config import RunConfig
+from shoal.rollout import TrainGroup
+from tests.support.loss_variants import VARIANTS, variant_config, varied_groups
+from tests.support.tiny_model import make_tiny_model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Policy, Policy]]:
+    """Loads a policy, and another model as its reference, so that the KL is not 0."""
+    folder = make_tiny_model(tmp_path_factory.mktemp("tiny"))
+    config = variant_config(folder, "ppo_clip").learner
+    policy, reference = load_policy(folder, config), load_policy(folder, config)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.05)
+    # So small a model gains nothing from more threads, and on a busy machine it waits for them.
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield policy, reference
+    torch.set_num_threads(num_threads)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A layout of a mini-batch: rows, order, ranks."""
+
+    max_tokens: int = 4096
+    num_ranks: int = 1
+    is_reversed: bool = False
+    """Reverses the rows, and the groups of the step."""
+
+
+def look(policy: Policy, groups: Sequence[TrainGroup]) -> Survey:
+    """Surveys a step as `Learner.survey`, on one rank."""
+    seen = torch.zeros(2, len(LossTokens.of(groups)))
+    for row in pack_for_rank(groups, max_tokens=4096, rank=0, num_ranks=1)[0]:
+        with torch.no_grad():
+            seen[:, row.at_C] = torch.stack(policy(row, 1.0))
+    return Survey(*seen)
+
+
+def learn(policy: Policy, reference: Policy, config: RunConfig, spread: Spread) -> tuple[float, Tensor]:
+    """Computes the loss of a mini-batch, and its whole gradient."""
+    groups = varied_groups(num_groups=2)[:: -1 if spread.is_reversed else 1]
+    policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
+    policy.zero_grad()
+    (mini_batch,) = plan_mini_batches(groups, look(policy, groups) if needs_survey(config) else None, config)
+    parts = [
+        add_gradient(policy, reference, config, mini_batch, rank=rank, spread=spread)
+        for rank in range(spread.num_ranks)
+    ]
+    gradient = torch.cat([parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None])
+    return sum(parts), gradient
+
+
+def add_gradient(
+    policy: Policy, reference: Policy, config: RunConfig, mini_batch: MiniBatch, *, rank: int, spread: Spread
+) -> float:
+    """Adds one rank's share of the gradient; returns its share of the loss."""
+    rows, _ = pack_for_rank(mini_batch.groups, max_tokens=spread.max_tokens, rank=rank, num_ranks=spread.num_ranks)
+    total = 0.0
+    for row in rows[:: -1 if spread.is_reversed else 1]:
+        with torch.no_grad():
+            reference_C = reference(row, 1.0)[0] if config.kl.coef else None
+        result = row_loss(
+            pick_tokens(mini_batch, row.at_C), *policy(row, 1.0), reference_C, config,
+            kl_coef=config.kl.coef, num_counted=mini_batch.num_counted,
+        )  # fmt: skip
+        result.loss.backward()
+        total += float(result.loss)
+    return total
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_loss_and_gradient_are_the_same_however_the_tokens_are_spread(
+    models: tuple[Policy, Policy], variant: str
+) -> None:
+    config = variant_config(Path("m"), variant)
+    policy, reference = models
+    loss, gradient = learn(policy, reference, config, Spread())
+    assert float(gradient.norm()) > 0, f"{variant}: there is no gradient"
+    for spread in (
+        Spread(max_tokens=24, is_reversed=True),
+        Spread(max_tokens=48, num_ranks=2),
+        Spread(max_tokens=30, num_ranks=3, is_reversed=True),
+    ):
+        other_loss, other_gradient = learn(policy, reference, config, spread)
+        distance = float((other_gradient - gradient).norm() / gradient.norm())
+        assert distance <= 1e-5, f"{spread}: the gradient is off by {distance:.2e}"
+        assert other_loss == pytest.approx(loss, rel=1e-5, abs=1e-6), f"{spread}"

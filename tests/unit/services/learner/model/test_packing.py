@@ -1,0 +1,155 @@
+"""Mini-batches, rows, and batches that are refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.model.packing import (
+    check_batch,
+    check_rewards,
+    cut_mini_batches,
+    loss_mask,
+    num_loss_tokens,
+    pack_for_rank,
+)
+from shoal.errors import InvalidArgument
+from shoal.rollout import FinishReason, Rollout, TrainGroup
+from tests.support.loss_variants import varied_groups
+from tests.support.train_batches import make_batch, make_groups
+
+
+def changed(group: TrainGroup, **completion: object) -> TrainGroup:
+    """Returns the group with other fields in its first completion."""
+    first, *others = group.rollouts
+    return replace(group, rollouts=(replace(first, completion=replace(first.completion, **completion)), *others))
+
+
+def masked(group: TrainGroup) -> TrainGroup:
+    """Returns the group with no token that counts in the loss."""
+    rollouts = tuple(
+        Rollout(replace(r.completion, loss_mask=np.zeros(r.completion.num_tokens, dtype=bool)), r.advantage)
+        for r in group.rollouts
+    )
+    return replace(group, rollouts=rollouts)
+
+
+def test_mini_batches_are_whole_groups_in_order() -> None:
+    groups = make_groups(num_groups=8)
+    parts = cut_mini_batches(groups, 4)
+    assert [[group.group_id for group in part] for part in parts] == [
+        ["g0", "g1"],
+        ["g2", "g3"],
+        ["g4", "g5"],
+        ["g6", "g7"],
+    ]
+
+
+def test_a_step_of_fewer_groups_has_fewer_mini_batches_and_drops_none() -> None:
+    groups = make_groups(num_groups=3)
+    parts = cut_mini_batches(groups, 4)
+    assert [group.group_id for part in parts for group in part] == ["g0", "g1", "g2"]
+    assert all(parts)
+
+
+def test_a_mini_batch_without_a_token_to_train_on_is_left_out() -> None:
+    first, second = make_groups(num_groups=2)
+    assert cut_mini_batches([masked(first), second], 2) == [(second,)]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 7])
+def test_all_ranks_together_score_every_token_once(num_ranks: int) -> None:
+    groups = make_groups(num_groups=5)
+    rows = [pack_for_rank(groups, max_tokens=60, rank=rank, num_ranks=num_ranks)[0] for rank in range(num_ranks)]
+    assert len({len(of_rank) for of_rank in rows}) == 1, "ranks have different numbers of forwards"
+    scored = sum(int((row.at_C >= 0).sum()) for of_rank in rows for row in of_rank)
+    assert scored == sum(num_loss_tokens(group) for group in groups)
+    targets = sorted(token for of_rank in rows for row in of_rank for token in row.targets_C[row.at_C >= 0].tolist())
+    assert targets == sorted(
+        token for group in groups for r in group.rollouts for token in r.completion.token_ids.tolist()
+    )
+
+
+def test_masked_tokens_are_context_but_are_not_scored() -> None:
+    (group,) = make_groups(num_groups=1, group_size=1)
+    completion = group.rollouts[0].completion
+    mask = np.arange(completion.num_tokens) % 2 == 0
+    (row,), _ = pack_for_rank([changed(group, loss_mask=mask)], max_tokens=100, rank=0, num_ranks=1)
+    assert row.targets_C.tolist() == completion.token_ids[mask].tolist()
+    assert row.num_tokens == len(group.prompt_token_ids) + completion.num_tokens
+    assert torch.equal(row.token_ids_R[row.predicting_C + 1], row.targets_C)
+
+
+def test_a_batch_without_a_token_to_train_on_is_refused() -> None:
+    groups = [masked(group) for group in make_groups()]
+    with pytest.raises(InvalidArgument, match="no completion token to train on"):
+        check_batch(make_batch(groups=groups), vocab_size=260, max_positions=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"finish_reason": FinishReason.ABORT}, "group g0, sample 0 was aborted"),
+        ({"token_ids": np.array([3, 260], dtype=np.int32)}, "token ids from 3 to 260; the model's are 0 to 259"),
+        ({"token_ids": np.zeros(64, dtype=np.int32)}, "the model takes 64"),
+    ],
+)
+def test_the_error_names_a_completion_that_cannot_be_trained_on(fields: dict[str, object], message: str) -> None:
+    first, *others = make_groups()
+    with pytest.raises(InvalidArgument, match=message):
+        check_batch(make_batch(groups=[changed(first, **fields), *others]), vocab_size=260, max_positions=64)
+
+
+@pytest.mark.parametrize("advantage", [float("nan"), float("inf")])
+def test_an_advantage_that_is_not_finite_is_refused(advantage: float) -> None:
+    first, *others = make_groups()
+    rollouts = (replace(first.rollouts[0], advantage=advantage), *first.rollouts[1:])
+    batch = make_batch(groups=[replace(first, rollouts=rollouts), *others])
+    with pytest.raises(InvalidArgument, match=r"rollout\.advantage: group g0, sample 0 must be finite"):
+        check_batch(batch, vocab_size=260, max_positions=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"weight": -1.0}, r"rollout\.weight: group g0, sample 0 must be at least 0 and finite \(given: -1\.0\)"),
+        ({"token_advantages": np.array([np.nan], dtype=np.float32)}, r"rollout\.token_advantages: group g0, sample 0"),
+    ],
+)
+def test_factors_that_are_not_numbers_are_refused(fields: dict[str, object], message: str) -> None:
+    first, *others = make_groups()
+    batch = make_batch(groups=[replace(first, rollouts=(replace(first.rollouts[0], **fields), *first.rollouts[1:]))])
+    with pytest.raises(InvalidArgument, match=message):
+        check_batch(batch, vocab_size=260, max_positions=None)
+    check_batch(make_batch(groups=others), vocab_size=260, max_positions=None)
+
+
+def test_only_an_objective_that_uses_rewards_requires_them() -> None:
+    check_rewards(make_batch(), "ppo_clip")
+    with pytest.raises(
+        InvalidArgument, match=r"rollout\.reward: group g0, sample 0 has no reward, but loss\.objective topr"
+    ):
+        check_rewards(make_batch(), "topr")
+
+
+def test_the_loss_tokens_are_those_of_the_rows() -> None:
+    groups = varied_groups(num_groups=5)
+    tokens = LossTokens.of(groups)
+    behavior = [r.completion.behavior_logprobs[loss_mask(r)] for group in groups for r in group.rollouts]
+    np.testing.assert_array_equal(tokens.behavior_logprobs_N, np.concatenate(behavior))
+    places = []
+    for rank in range(3):
+        for row in pack_for_rank(groups, max_tokens=60, rank=rank, num_ranks=3)[0]:
+            places += row.at_C[row.at_C >= 0].tolist()
+    assert sorted(places) == list(range(len(tokens)))
+    assert tokens.completions.num == 25
+    assert tokens.completions.num_tokens()[4] == 0, "the masked completion is counted and has no tokens"
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    first, *others = make_groups()
+    batch = make_batch(groups=[replace(first, prompt_token_ids=np.zeros(0, dtype=np.int32)), *others])
+    with pytest.raises(InvalidArgument, match="nothing predicts its first token"):
+        check_batch(batch, vocab_size=260, max_positions=None)

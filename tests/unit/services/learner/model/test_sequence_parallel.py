@@ -1,0 +1,38 @@
+"""Sharing of a row among ranks. tests/integration covers what they compute together."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from services.learner.model.packing import pack_for_rank
+from services.learner.model.sequence_parallel import SequenceGroup, check_heads, share_of
+from shoal.errors import InvalidArgument
+from tests.support.train_batches import make_groups
+
+
+def group_of(index: int, size: int) -> SequenceGroup:
+    """Makes a group that sends nothing."""
+    return SequenceGroup(dist.ProcessGroup(index, size), index=index, size=size)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_every_token_of_a_row_is_on_one_rank_and_scored_by_one(size: int) -> None:
+    (row, *_), _ = pack_for_rank(make_groups(), max_tokens=200, rank=0, num_ranks=1)
+    shares = [share_of(row, group_of(index, size)) for index in range(size)]
+    lengths = {share.row.num_tokens for share in shares}
+    assert len(lengths) == 1, f"shares of {lengths} tokens"
+    tokens = torch.cat([share.row.token_ids_R for share in shares])
+    assert torch.equal(tokens[: row.num_tokens], row.token_ids_R)
+    assert 0 <= len(tokens) - row.num_tokens < size
+    for index, share in enumerate(shares):
+        mine = share.owner_C == index
+        assert torch.equal(share.row.targets_C, row.targets_C[mine])
+        predicting = share.row.token_ids_R[share.row.predicting_C]
+        assert torch.equal(predicting, row.token_ids_R[row.predicting_C[mine]])
+    assert sum(len(share.row.targets_C) for share in shares) == len(row.targets_C)
+
+
+def test_heads_that_cannot_be_split_evenly_are_refused() -> None:
+    check_heads(6, 3)
+    with pytest.raises(InvalidArgument, match=r"sequence_parallel_size \(2\) must divide .* heads \(9\)"):
+        check_heads(9, 2)

@@ -1,0 +1,60 @@
+"""Tests of deadlines inside a verifier and their outcomes."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from services.reward.common.deadline import deadline
+from services.reward.common.verdict import Unscorable
+from services.reward.pool.pool import VerifierPool
+from shoal.rollout import ScoreOutcome
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool() -> AsyncIterator[VerifierPool]:
+    pool = VerifierPool(num_processes=1, timeout_s=60.0)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_correct_answer_after_a_million_characters_is_found(pool: VerifierPool) -> None:
+    thoughts = "We try 1, then 2. " * (55_555)
+    for verifier in ("gsm8k", "math"):
+        score = await pool.judge(verifier, thoughts + r"So it is $\boxed{5}$.", "5")
+        assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), f"{verifier}: {score}"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_catastrophic_pattern_makes_the_completion_unscorable_and_keeps_the_process(
+    pool: VerifierPool,
+) -> None:
+    score = await pool.judge("regex", "a" * 5000 + "!", r"\A(?:a|aa)+\Z")
+    assert score.outcome is ScoreOutcome.UNSCORABLE, score
+    assert "timeout_s" in score.detail
+    assert pool.num_restarts == 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_schema_with_a_catastrophic_pattern_makes_the_completion_unscorable(pool: VerifierPool) -> None:
+    score = await pool.judge("json_schema", '"' + "a" * 5000 + '!"', {"pattern": "^(a|aa)+$"})
+    assert score.outcome is ScoreOutcome.UNSCORABLE, score
+    assert pool.num_restarts == 0
+
+
+def test_a_deadline_interrupts_code_that_catches_every_exception() -> None:
+    def stubborn() -> None:
+        while True:
+            try:
+                while True:
+                    pass
+            except Exception:
+                pass
+
+    started = time.monotonic()
+    with pytest.raises(Unscorable, match=r"it took longer than 0\.2 s"), deadline(0.2, "it"):
+        stubborn()
+    assert time.monotonic() - started < 10

@@ -1,0 +1,129 @@
+"""An OpenAI-compatible server whose answers follow a script."""
+
+import asyncio
+import contextlib
+import json
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def completion(text: str | None, *, usage: bool = True, finish_reason: str = "stop") -> bytes:
+    """Returns a whole HTTP response that contains the judge's text."""
+    body: dict[str, Any] = {
+        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]
+    }
+    if usage:
+        body["usage"] = {"prompt_tokens": 100, "completion_tokens": 20}
+    return http(200, json.dumps(body))
+
+
+def graded(score: Any, **options: Any) -> bytes:
+    """Returns a whole HTTP response that contains a grade; `options` are those of `completion`."""
+    return completion(json.dumps({"REASONING": "because", "SCORE": score}), **options)
+
+
+def http(status: int, body: str, *headers: str) -> bytes:
+    """Returns a whole HTTP response."""
+    raw = body.encode()
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(raw)}", "Content-Type: application/json", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + raw
+
+
+Script = Callable[[int, dict[str, Any]], bytes]
+"""Maps the number of a request, counted from 0, and its body to the response. An empty one closes the connection."""
+
+
+@dataclass
+class JudgeServer:
+    """A server that records its requests. Its script may change at any time."""
+
+    script: Script = lambda number, body: graded(7)
+    delay_s: float = 0.0
+    """Delay before each response."""
+    hangs_after: int | None = None
+    """Number of bytes of each response after which the server goes silent."""
+    cuts_after: int | None = None
+    """Number of bytes of each response after which the server closes the connection."""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    num_open: int = 0
+    most_open: int = 0
+    url: str = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                first, *lines = head.strip().split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                number = len(self.requests)
+                self.requests.append(body)
+                self.headers.append(headers)
+                self.paths.append(first)
+                self.num_open += 1
+                self.most_open = max(self.most_open, self.num_open)
+                try:
+                    await asyncio.sleep(self.delay_s)
+                    answer = self.script(number, body)
+                finally:
+                    self.num_open -= 1
+                writer.write(answer[: self.cuts_after or self.hangs_after])
+                await writer.drain()
+                if self.hangs_after is not None:
+                    await asyncio.sleep(30)
+                if not answer or self.cuts_after is not None:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def judge_server() -> AsyncIterator[JudgeServer]:
+    """Runs a server on a loopback port."""
+    server = JudgeServer()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await server.serve(reader, writer)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            tasks.discard(task)
+
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 24)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    yield server
+    listener.close()
+    for task in tasks:
+        task.cancel()
+
+
+@contextlib.contextmanager
+def judge_server_beside() -> Iterator[JudgeServer]:
+    """Runs a server in a separate thread, for tests without an event loop."""
+    started: queue.Queue[tuple[JudgeServer, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def serve() -> None:
+        async with judge_server() as server:
+            ended = asyncio.Event()
+            started.put((server, asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    server, loop, ended = started.get(timeout=30)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()

@@ -1,0 +1,152 @@
+"""Tests of the pool of verifier processes, which stop and kill real processes."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from services.reward.pool.pool import VerifierPool
+from shoal.errors import Unavailable
+from shoal.rollout import ScoreOutcome
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[VerifierPool]:
+    pool = VerifierPool(num_processes=2, timeout_s=20.0)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+async def stop_all(pool: VerifierPool) -> list[int]:
+    """Freezes every process, so that the next completions are certainly in progress; returns the pids."""
+    for pid in pool.pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pool.pids
+
+
+async def until_all_but(pool: VerifierPool, gone: list[int]) -> None:
+    """Waits until each of these processes is replaced by a running one."""
+    async with asyncio.timeout(60):
+        pids = pool.pids
+        while set(pids) & set(gone) or len(pids) < 2 or 0 in pids:
+            await asyncio.sleep(0.02)
+            pids = pool.pids
+
+
+async def test_a_completion_whose_process_dies_is_judged_by_another_process(pool: VerifierPool) -> None:
+    pids = await stop_all(pool)
+    judging = asyncio.gather(*(pool.judge("gsm8k", "5", "5") for _ in range(2)))
+    await asyncio.sleep(0)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert [(score.outcome, score.value) for score in await judging] == [(ScoreOutcome.SCORED, 1.0)] * 2
+    await until_all_but(pool, pids)
+    assert pool.num_restarts == 2
+
+
+async def test_a_completion_that_arrives_after_close_is_failed() -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=20.0)
+    await pool.start()
+    await pool.close()
+    async with asyncio.timeout(60):
+        score = await pool.judge("gsm8k", "5", "5")
+    assert (score.outcome, score.detail) == (ScoreOutcome.FAILED, "the pool was closed")
+
+
+async def test_a_completion_whose_process_dies_twice_is_failed() -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=60.0)
+    await pool.start()
+    judging = asyncio.create_task(pool.judge("math", r"\boxed{9^{9^{9^{9}}}}", "5"))
+    for num_deaths in range(2):
+        async with asyncio.timeout(60):
+            running = 0
+            while not running or pool.num_restarts < num_deaths:
+                await asyncio.sleep(0.02)
+                running = pool.num_running
+        os.kill(pool.pids[0], signal.SIGKILL)
+    score = await judging
+    assert score.outcome is ScoreOutcome.FAILED
+    assert "signal 9" in score.detail
+    await pool.close()
+
+
+async def test_a_process_that_dies_idle_is_replaced(pool: VerifierPool) -> None:
+    pids = pool.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    await until_all_but(pool, pids)
+    assert (await pool.judge("gsm8k", "5", "5")).value == 1.0
+
+
+async def test_every_completion_is_scored_once_under_repeated_kills(pool: VerifierPool) -> None:
+    async def kill_now_and_then() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            victim = pool.pids[0]
+            os.kill(victim, signal.SIGKILL)
+            await until_all_but(pool, [victim])
+
+    scores, _ = await asyncio.gather(
+        asyncio.gather(*(pool.judge("gsm8k", f"it is {number}", str(number)) for number in range(3000))),
+        kill_now_and_then(),
+    )
+    assert Counter((score.outcome, score.value) for score in scores) == {(ScoreOutcome.SCORED, 1.0): 3000}
+    assert pool.num_restarts >= 1
+
+
+async def test_a_process_that_hangs_is_killed_at_the_deadline() -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=0.5)
+    await pool.start()
+    [pid] = await stop_all(pool)
+    score = await pool.judge("gsm8k", "5", "5")
+    assert (score.outcome, score.value) == (ScoreOutcome.FAILED, 0.0)
+    assert score.duration_s >= 0.5
+    assert (await pool.judge("gsm8k", "6", "6")).outcome is ScoreOutcome.SCORED
+    await pool.close()
+    assert not psutil.pid_exists(pid)
+
+
+async def test_text_that_is_not_valid_unicode_is_judged_like_any_other(pool: VerifierPool) -> None:
+    score = await pool.judge("exact_string", "\ud800\x00 5 \udfff", "5")
+    assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 0.0)
+    score.detail.encode("utf-8")
+
+
+async def test_a_completion_of_a_million_characters_is_judged(pool: VerifierPool) -> None:
+    score = await pool.judge("gsm8k", "1 " * 500_000 + "7", "7")
+    assert score.value == 1.0
+
+
+async def test_closing_fails_every_waiting_completion_and_ends_every_process() -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=60.0)
+    await pool.start()
+    pids = await stop_all(pool)
+    judging = [asyncio.create_task(pool.judge("gsm8k", "5", "5")) for _ in range(3)]
+    await asyncio.sleep(0)
+    await pool.close()
+    outcomes = [score.outcome for score in await asyncio.gather(*judging)]
+    assert outcomes == [ScoreOutcome.FAILED] * 3
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_a_pool_whose_processes_exit_at_once_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    pool = VerifierPool(num_processes=1, timeout_s=1.0)
+    with pytest.raises(Unavailable, match="ended as they started"):
+        await pool.start()
+    await pool.close()
+
+
+async def test_a_pool_that_cannot_start_processes_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    pool = VerifierPool(num_processes=1, timeout_s=1.0)
+    with pytest.raises(Unavailable, match="no verifier process can be started"):
+        await pool.start()
+    await pool.close()

@@ -1,0 +1,169 @@
+"""Tests of hostile programs in the reward service's pool: each ends at its deadline and leaves nothing behind."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.reward.pool.pool import VerifierPool
+from services.reward.sandbox import run
+from services.reward.sandbox.bubblewrap import Sandbox
+from services.reward.verifiers import code
+from shoal.rollout import ScoreOutcome
+from tests.support.repository import ROOT
+
+SECRET = "shoal-secret-3f29"
+TIMEOUT_S, TOTAL_S = 2.0, 9.0
+OPTIONS = {
+    "code": {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S},
+    "code_stdio": {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S},
+}
+
+
+@pytest.fixture
+async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VerifierPool]:
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    monkeypatch.setenv("SHOAL_SECRET", SECRET)
+    pool = VerifierPool(num_processes=1, timeout_s=60.0, options=OPTIONS)
+    await pool.start()
+    yield pool
+    seen = processes_of(pool)
+    await pool.close()
+    gone, alive = psutil.wait_procs(seen, timeout=60)
+    assert not alive, f"left behind: {alive}; gone: {len(gone)}"
+
+
+def processes_of(pool: VerifierPool) -> list[psutil.Process]:
+    """Returns the pool's processes and all their descendants."""
+    tops = [psutil.Process(pid) for pid in pool.pids]
+    return [*tops, *(child for top in tops for child in top.children(recursive=True))]
+
+
+async def until_quiet(pool: VerifierPool) -> list[str]:
+    """Waits until only a pool process, bubblewrap and the first process in the sandbox remain; returns their names."""
+    async with asyncio.timeout(60):
+        names = [process.name() for process in processes_of(pool)]
+        while len(names) > 3:
+            await asyncio.sleep(0.05)
+            names = [process.name() for process in processes_of(pool)]
+    return names
+
+
+async def test_a_hundred_hanging_tests_end_at_the_total_timeout(pool: VerifierPool) -> None:
+    started = time.monotonic()
+    program = "def f(x):\n    while x: pass\n    return x"
+    score = await pool.judge("code", program, ["assert f(0) == 0", *["f(1)"] * 100])
+    duration_s = time.monotonic() - started
+    assert score.outcome is ScoreOutcome.SCORED
+    assert score.value == pytest.approx(1 / 101)
+    assert duration_s < TOTAL_S + 2.0, f"took {duration_s:.1f} s"
+
+
+async def test_one_hanging_process_does_not_stop_the_other() -> None:
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    pool = VerifierPool(num_processes=2, timeout_s=60.0, options={"code": {"timeout_s": 8.0, "total_timeout_s": 9.0}})
+    await pool.start()
+    hanging = asyncio.create_task(pool.judge("code", "while True: pass", ["f()"]))
+    await asyncio.sleep(0)
+    scores = await asyncio.gather(*(pool.judge("code", "def f(): return 1", ["assert f() == 1"]) for _ in range(20)))
+    assert [score.value for score in scores] == [1.0] * 20
+    assert not hanging.done(), "twenty honest programs took longer than the one that hangs"
+    assert (await hanging).outcome is ScoreOutcome.SCORED
+    await pool.close()
+
+
+async def test_a_killed_sandbox_costs_a_retry_and_no_reward(pool: VerifierPool) -> None:
+    await pool.judge("code", "def f(): return 1", ["assert f() == 1"])
+    slow = "import time\ndef f():\n    time.sleep(1)\n    return 1"
+    judging = asyncio.create_task(pool.judge("code", slow, ["assert f() == 1"]))
+    await asyncio.sleep(0.4)
+    [sandbox] = psutil.Process(pool.pids[0]).children()
+    sandbox.kill()
+    score = await judging
+    assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), score
+
+
+async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(pool: VerifierPool) -> None:
+    program = "import time\ndef f():\n    time.sleep(1)\n    return 1"
+    judging = asyncio.create_task(pool.judge("code", program, ["assert f() == 1"]))
+    async with asyncio.timeout(30):
+        seen = processes_of(pool)
+        while len(seen) < 4:
+            await asyncio.sleep(0.02)
+            seen = processes_of(pool)
+    seen[0].kill()
+    gone, alive = psutil.wait_procs(seen, timeout=60)
+    assert not alive, f"left behind: {alive}; gone: {len(gone)}"
+    score = await judging
+    assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), score
+
+
+def test_a_sandbox_is_reused_until_a_program_leaves_something_in_it() -> None:
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    limits = run.Limits(timeout_s=20.0)
+
+    def sandbox_after(program: str) -> int:
+        run.run_tests(program, ["f()"], kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
+        return run._kept[limits].pid if limits in run._kept else 0
+
+    clean = "def f(): pass"
+    first = sandbox_after(clean)
+    assert sandbox_after(clean) == first
+    assert sandbox_after("def f(): open('/tmp/x', 'w')") == 0
+    assert not psutil.pid_exists(first)
+    assert sandbox_after(clean) != first
+    run.close()
+
+
+def test_the_command_reports_whether_the_sandbox_works_and_how_to_fix_it() -> None:
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    command = [sys.executable, "-m", "services.reward.sandbox"]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    without_bubblewrap = {**os.environ, "PATH": "/nowhere"}
+    refused = subprocess.run(command, capture_output=True, timeout=60, check=False, env=without_bubblewrap, text=True)
+    assert refused.returncode == 1
+    assert "apt-get install bubblewrap" in refused.stdout
+
+
+def test_a_sandbox_runs_as_an_unprivileged_user(tmp_path: Path) -> None:
+    """Namespaces need no root, but the interpreter must be readable by that user."""
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    if os.geteuid() != 0:
+        pytest.skip("the other tests already run as an unprivileged user")
+    if not os.access("/usr/bin/python3", os.X_OK):
+        pytest.skip("no interpreter can be run by every user")
+    # Copy the sources to where that user may read them.
+    sources = ROOT / "services"
+    target = tmp_path / "services"
+    subprocess.run(["cp", "-r", str(sources), str(target)], check=True)
+    for folder in (tmp_path, *tmp_path.parents):
+        if str(folder) != "/tmp" and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    finished = subprocess.run(
+        ["/usr/bin/python3", "-m", "services.reward.sandbox"],
+        user=65534, group=65534, extra_groups=[], cwd=tmp_path, env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_closing_a_sandbox_ends_every_process_in_it() -> None:
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    sandbox = Sandbox(run.Limits())
+    seen = [psutil.Process(sandbox.pid), *psutil.Process(sandbox.pid).children(recursive=True)]
+    sandbox.close()
+    _, alive = psutil.wait_procs(seen, timeout=60)
+    assert len(seen) == 2
+    assert not alive

@@ -1,0 +1,143 @@
+"""Tests of the composition of verdicts into a reward."""
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from services.reward.compose import Composer, Output
+from shoal.config import RunConfig
+from shoal.config.services import RewardConfig
+from shoal.rollout import FinishReason, GroundTruth, Score, ScoreOutcome, VerifierScore
+
+SCORED, UNSCORABLE, FAILED = ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED
+TRUTHS = [GroundTruth("a", None, 10.0), GroundTruth("b", None, -0.5)]
+RIGHT_FORM = "<think>t</think> <answer>5</answer>"
+
+
+def composer(limit: int = 100, **reward: Any) -> Composer:
+    return Composer(RewardConfig.model_validate(reward), limit)
+
+
+def score_of(
+    *values: float, text: str = "5", num_tokens: int = 0, finish: str = "stop", limit: int = 100, **reward: Any
+) -> Score:
+    """Composes the values of verifiers of weight 1; without values, a single value of 1."""
+    values = values or (1.0,)
+    truths = [GroundTruth("v", None)] * len(values)
+    output = Output(text, FinishReason(finish), range(num_tokens))
+    return composer(limit, **reward).score(0, truths, [VerifierScore("v", SCORED, value) for value in values], output)
+
+
+def parts(score: Score) -> dict[str, float]:
+    assert math.fsum(part.value for part in score.parts) == pytest.approx(score.reward), score
+    return {part.name: part.value for part in score.parts}
+
+
+def test_the_reward_is_the_weighted_sum_of_the_values() -> None:
+    judged = [VerifierScore("a", SCORED, 1.0), VerifierScore("b", SCORED, 0.5)]
+    score = composer().score(3, TRUTHS, judged, Output("5", FinishReason.STOP))
+    assert (score.sample_index, score.outcome, score.reward) == (3, SCORED, 9.75)
+    assert parts(score) == {"verifiable": 9.75}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([SCORED, UNSCORABLE], UNSCORABLE),
+        ([FAILED, UNSCORABLE], FAILED),
+        ([UNSCORABLE, FAILED], FAILED),
+        ([FAILED, SCORED], FAILED),
+    ],
+)
+def test_the_outcome_is_the_worst_verifier_outcome(outcomes: list[ScoreOutcome], expected: ScoreOutcome) -> None:
+    judged = [VerifierScore("v", outcome, 1.0) for outcome in outcomes]
+    rules = composer(non_stop_penalty=-1, format={"kind": "r1", "mode": "add"})
+    score = rules.score(0, [GroundTruth("v", None)] * len(judged), judged, Output(RIGHT_FORM, FinishReason.LENGTH))
+    assert (score.outcome, score.reward, score.parts) == (expected, 0.0, ()), (
+        "a part must not reward a completion that no verifier scored"
+    )
+
+
+@pytest.mark.parametrize("value", [1.0, 0.5])
+def test_a_gate_pays_the_verifier_values_if_the_format_is_right_for_every_format_value(value: float) -> None:
+    form = {"kind": "r1", "mode": "gate", "value": value}
+    assert score_of(text=RIGHT_FORM, format=form, verification_reward=10).reward == 10
+    gated = score_of(text="5", format=form, verification_reward=10)
+    assert (gated.reward, parts(gated)) == (0, {"verifiable": 10, "format": -10})
+
+
+def test_an_added_format_reward_is_paid_even_for_a_wrong_answer() -> None:
+    form = {"kind": "r1", "mode": "add", "value": 0.5}
+    assert parts(score_of(0.0, text=RIGHT_FORM, format=form)) == {"verifiable": 0, "format": 0.5}
+    assert score_of(1.0, text="5", format=form).reward == 1
+
+
+def test_the_think_format_requires_only_the_thoughts() -> None:
+    form = {"kind": "think", "mode": "add"}
+    assert score_of(0.0, text="<think>t</think> 5", format=form).reward == 1
+
+
+def test_without_the_verifiable_reward_only_the_other_parts_pay() -> None:
+    score = score_of(1.0, text=RIGHT_FORM, apply_verifiable_reward=False, format={"kind": "r1"})
+    assert parts(score) == {"format": 1.0}
+
+
+@pytest.mark.parametrize(("finish", "text", "reward"), [("stop", "5", 1), ("length", "5", 0), ("stop", " \n", 0)])
+def test_good_outputs_stop_by_themselves_and_are_not_empty(finish: str, text: str, reward: float) -> None:
+    assert score_of(finish=finish, text=text, only_reward_good_outputs=True).reward == reward
+
+
+def test_the_non_stop_penalty_replaces_every_other_part() -> None:
+    settings: dict[str, Any] = {"non_stop_penalty": 0, "overlong": {"factor": 1, "buffer_tokens": 10}}
+    score = score_of(1.0, num_tokens=100, finish="length", **settings)
+    assert (score.reward, parts(score)) == (0, {"verifiable": 1, "overlong": -1, "non_stop": 0})
+    score = score_of(1.0, num_tokens=95, finish="stop", **settings)
+    assert parts(score) == {"verifiable": 1, "overlong": -0.5, "non_stop": 0}
+
+
+@pytest.mark.parametrize(("num_tokens", "lost"), [(1, 0), (60, 0), (70, 0.5), (80, 1), (500, 1)])
+def test_the_overlong_penalty_grows_linearly_over_the_buffer(num_tokens: int, lost: float) -> None:
+    overlong = {"factor": 2, "max_length_tokens": 80, "buffer_tokens": 20}
+    assert parts(score_of(0.0, num_tokens=num_tokens, overlong=overlong))["overlong"] == -2 * lost
+
+
+def test_the_length_penalty_applies_only_to_correct_completions_by_default() -> None:
+    assert parts(score_of(1.0, num_tokens=25, length={"coef": 0.4}))["length"] == pytest.approx(-0.1)
+    assert parts(score_of(1.0, num_tokens=900, length={"coef": 0.4}))["length"] == pytest.approx(-0.4)
+    assert parts(score_of(0.0, num_tokens=25, length={"coef": 0.4}))["length"] == 0
+    everywhere = {"coef": 0.4, "only_correct": False}
+    assert parts(score_of(0.0, num_tokens=25, length=everywhere))["length"] == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "num_tokens", "expected"), [(1, 0, 1), (1, 100, 0.5), (1, 50, 0.75), (0, 0, -1), (0, 200, -0.5)]
+)
+def test_the_cosine_reward_runs_from_the_short_to_the_long_value(
+    value: float, num_tokens: int, expected: float
+) -> None:
+    score = score_of(value, num_tokens=num_tokens, text="5" if num_tokens else "", cosine={"factor": 3})
+    assert parts(score)["cosine"] == pytest.approx(3 * expected)
+
+
+def test_the_repetition_penalty_is_proportional_to_the_repeated_share() -> None:
+    rules = composer(repetition={"max_penalty": -0.5, "ngram_size": 1})
+    score = rules.score(
+        0, [GroundTruth("v", None)], [VerifierScore("v", SCORED, 1)], Output("x", FinishReason.STOP, [7, 7, 7, 8])
+    )
+    assert parts(score) == {"verifiable": 1, "repetition": -0.25}
+
+
+def test_a_completion_of_unknown_length_does_not_count_as_a_short_one() -> None:
+    score = score_of(1.0, text="5", num_tokens=0, cosine={"factor": 1})
+    assert (score.outcome, score.reward) == (UNSCORABLE, 0)
+    assert score_of(1.0, text="", num_tokens=0, cosine={"factor": 1}).outcome is SCORED
+
+
+@pytest.mark.parametrize("advantage", ["per_verifier", "partial_rewards"])
+def test_separate_verifier_values_allow_no_composition(advantage: str) -> None:
+    run = {"model": {"path": "m"}, "data": {"sources": [{"path": "a.jsonl"}]}, "advantage": {advantage: True}}
+    RunConfig.model_validate(run)
+    with pytest.raises(ValidationError, match=f"advantage.{advantage} uses the verifiers' values one by one"):
+        RunConfig.model_validate(run | {"reward": {"overlong": {"factor": 1}}})

@@ -1,0 +1,246 @@
+"""Tests of the verifiers of text, choices, patterns and structure."""
+
+import json
+from typing import Any
+
+import pytest
+
+from services.reward.common.math_text import hendrycks_form, last_boxed, without_box
+from services.reward.common.verdict import Unscorable
+from services.reward.verifiers.registry import VERIFIERS
+
+
+def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
+    return VERIFIERS[verifier].judge(completion, label, (), options).value
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("The answer is (B).", "B", 1.0),
+        ("The answer is B", "(B)", 1.0),
+        ("Answer: **C**", "c", 1.0),
+        ("answer: a lot of it", "A", 0.0),
+        (r"$\boxed{\text{(D)}}$", "D", 1.0),
+        (r"so \boxed{D} it is", "C", 0.0),
+        ("<answer>b) because</answer>", "B", 1.0),
+        ("<think>The answer is A.</think> The answer is B.", "A", 0.0),
+        ("The answer is A. No, the answer is B.", "B", 1.0),
+        ("B", "B", 1.0),
+        ("B.", "B", 1.0),
+        ("I take (C) over the others", "C", 1.0),
+        ("A good question", "A", 0.0),
+        ("", "A", 0.0),
+        ("The answer is Bob", "B", 0.0),
+        ("The answer is A or B", ["B", "A"], 1.0),
+        ("The answer is A or B", "A", 0.0),
+        (r"\boxed{A, B, C, D}", "A", 0.0),
+        ("<answer>(A) and (B)</answer>", "A", 0.0),
+        ("<answer>A B C D</answer>", "A", 0.0),
+        ("Answer: **A**, **B**.", "A", 0.0),
+        ("Answer: A, B is too small", "A", 1.0),
+        ("The answer is A.\nB) is too small", "A", 1.0),
+        ("<answer>A I think</answer>", "A", 1.0),
+    ],
+)
+def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, expected: float) -> None:
+    assert value("multiple_choice", completion, label) == expected
+
+
+def test_strict_multiple_choice_requires_a_marked_choice() -> None:
+    assert value("multiple_choice", "(B)", "B", strict=True) == 0
+    assert value("multiple_choice", "The answer is (B)", "B", strict=True) == 1
+
+
+@pytest.mark.parametrize("label", ["Paris", "", None, [], "5", {"a": 1}])
+def test_a_multiple_choice_label_without_a_letter_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("multiple_choice", "A", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<answer>Paris</answer> extra </answer>", 1.0),
+        ("<answer>London <answer>Paris</answer>", 1.0),
+        ("<answer>Paris</answer> and <answer>London", 1.0),
+        ("</answer>Paris<answer>", 0.0),
+        ("Paris", 0.0),
+    ],
+)
+def test_the_last_tagged_answer_counts_even_with_unclosed_tags(completion: str, expected: float) -> None:
+    assert value("string_matcher", completion, "Paris") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed", "content"),
+    [
+        (r"a \boxed{5} b \boxed{\frac{1}{2}} c", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {5} and $x$", r"\boxed {5} and ", "5"),
+        (r"\boxed 5 $", r"\boxed 5 ", "5"),
+        (r"\fbox{3}", r"\fbox{3}", "3"),
+        (r"\boxed{1", None, ""),
+        (r"\boxed", None, ""),
+        (r"\boxedx{1}", None, ""),
+    ],
+)
+def test_the_last_box_and_its_content_are_found(text: str, boxed: str | None, content: str) -> None:
+    found = last_boxed(text)
+    assert found == boxed
+    assert found is None or without_box(found) == content
+
+
+def test_the_hendrycks_form_keeps_a_percent_sign_without_a_backslash() -> None:
+    assert [hendrycks_form(text) for text in (r"50\%", "50%", "1/2", "07/2", ".5")] == [
+        "50",
+        "50%",
+        r"\frac{1}{2}",
+        "07/2",
+        r"\frac{1}{2}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("<think>I think in English, as ever.</think>Das ist ein kurzer Satz.", "de", 1.0),
+        ("This is a short sentence.", "de", 0.0),
+        ("This is a short sentence.", ["de", "EN"], 1.0),
+        ("今天天气很好，我们去公园散步吧。", "zh", 1.0),
+        ("今天天气很好，我们去公园散步吧。", "zh-TW", 0.0),
+        ("42", "en", 0.0),
+        ("", "en", 0.0),
+    ],
+)
+def test_an_answer_in_the_language_of_the_label_is_rewarded(completion: str, label: Any, expected: float) -> None:
+    pytest.importorskip("langdetect")
+    assert value("language", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["German", "xx", "", [], None])
+def test_a_label_that_is_not_a_detectable_language_is_unscorable(label: Any) -> None:
+    pytest.importorskip("langdetect")
+    with pytest.raises(Unscorable):
+        value("language", "Das ist ein Satz.", label)
+
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ('{"age": 3}', 1.0),
+        ('Here it is:\n```json\n{"age": 3}\n```\nDone.', 1.0),
+        ('<think>{"age": 3}</think><answer>{"age": 4}</answer>', 1.0),
+        ('<think>{"age": 3}</think>', 0.0),
+        ('{"age": 3.5}', 0.0),
+        ('{"age": 3} and more', 0.0),
+        ('{"name": "x"}', 0.0),
+        ('{"age": NaN}', 0.0),
+        ("not JSON", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_json_that_matches_the_schema_is_rewarded(completion: str, expected: float) -> None:
+    VERIFIERS["json_schema"].load()
+    assert value("json_schema", completion, SCHEMA) == expected
+    assert value("json_schema", completion, json.dumps(SCHEMA)) == expected
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" + 400 * "0"])
+def test_a_number_too_large_for_a_schema_to_divide_is_unscorable(number: str) -> None:
+    VERIFIERS["json_schema"].load()
+    with pytest.raises(Unscorable, match="too large"):
+        value("json_schema", number, {"multipleOf": 0.5})
+
+
+@pytest.mark.parametrize("label", ["A", "The", "+", "?!"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("string_matcher", "<answer>%s</answer>"),
+        ("puzzle", "%s"),
+        ("flan", "The answer is: %s"),
+        ("re_search", "<finish>%s</finish>"),
+        ("string_f1", "%s"),
+        ("re_search_f1", "<finish>%s</finish>"),
+    ],
+)
+def test_a_label_that_normalizes_to_nothing_rewards_itself_and_not_an_empty_answer(
+    name: str, form: str, label: str
+) -> None:
+    rewards = {answer: value(name, form % answer, label) for answer in (label, label.lower(), "", "an", "...")}
+    assert rewards[label] == rewards[label.lower()] == 1.0, f"{rewards}"
+    assert max(rewards[""], rewards["an"], rewards["..."]) <= 0.1, f"{rewards}"
+
+
+@pytest.mark.parametrize(
+    "label", ["not JSON", "[]", {"type": "no such type"}, {"$ref": "http://127.0.0.1:1/schema.json"}, None, 5]
+)
+def test_a_label_that_is_not_a_schema_or_refers_to_a_remote_one_is_unscorable(label: Any) -> None:
+    VERIFIERS["json_schema"].load()
+    with pytest.raises(Unscorable):
+        value("json_schema", "{}", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("flight AB123 leaves", r"[A-Z]{2}\d{3}", 1.0),
+        ("flight", r"[A-Z]{2}\d{3}", 0.0),
+        ("HELLO", "(?i)hello", 1.0),
+        ("say hello", r"\Ahello\Z", 0.0),
+        ("b", ["a", "b"], 1.0),
+    ],
+)
+def test_a_completion_that_contains_a_match_is_rewarded(completion: str, label: Any, expected: float) -> None:
+    assert value("regex", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["(", "*", "", None, "(?P<a>x)(?P<a"])
+def test_a_label_that_is_not_a_pattern_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("regex", "x", label)
+
+
+@pytest.mark.parametrize("name", ["string_matcher", "string_f1", "puzzle", "flan", "re_search", "re_search_f1"])
+@pytest.mark.parametrize("label", [None, [], {"a": 1}, "", True])
+def test_a_label_without_text_to_compare_with_is_unscorable(name: str, label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value(name, "<answer>x</answer><finish>x</finish>", label)
+
+
+def test_an_empty_or_missing_answer_of_a_search_agent_earns_no_format_reward() -> None:
+    assert value("re_search_f1", "<finish> </finish>", "paris") == 0
+    assert value("re_search_f1", "paris", "paris") == 0
+    assert value("re_search_f1", "<finish>rome</finish>", "paris") == 0.1
+
+
+@pytest.mark.parametrize("name", ["max_length", "up_to_max_length", "soft_overlong", "repetition_penalty"])
+def test_a_completion_without_token_ids_cannot_be_measured(name: str) -> None:
+    with pytest.raises(Unscorable, match="token ids"):
+        VERIFIERS[name].judge("text", "5", (), {})
+    assert VERIFIERS[name].judge("", "0", (), {}).value in (0, 1)
+
+
+@pytest.mark.parametrize("label", ["long", None, [], True, "nan", "inf", {}])
+def test_a_length_that_is_not_a_number_is_unscorable(label: Any) -> None:
+    for name in ("max_length", "up_to_max_length"):
+        with pytest.raises(Unscorable):
+            VERIFIERS[name].judge("text", label, (1, 2), {})
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("Final Answer: The final answer is $\\frac{2}{4}$. I hope it is correct.", "\\frac{1}{2}", 1.0),
+        ("Final Answer: The final answer is 1,000 dollars. I hope it is correct.", "1000", 1.0),
+        ("Final Answer: The final answer is $3$. I hope it is correct.", "4", 0.0),
+        ("The answer is 4", "4", 0.0),
+        ("", "4", 0.0),
+    ],
+)
+def test_strict_math_requires_the_minerva_form(completion: str, label: str, expected: float) -> None:
+    VERIFIERS["strict_math"].load()
+    assert value("strict_math", completion, label) == expected

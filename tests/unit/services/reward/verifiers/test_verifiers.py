@@ -1,0 +1,161 @@
+"""Tests of the verifiers of math, exact strings, reasoning-gym tasks and formats."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.reward.common.verdict import Unscorable
+from services.reward.verifiers.registry import VERIFIERS
+from shoal.config.data import SourceConfig
+from shoal.data.tasks import make_task
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def value(verifier: str, completion: str, label: Any) -> float:
+    return VERIFIERS[verifier].verify(completion, label).value
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        ("#### 5", "5", 1.0),
+        ("5.0", "5", 1.0),
+        ("5.50", 5.5, 1.0),
+        ("it is $1,234.", 1234.0, 1.0),
+        ("1,234,567", "1,234,567", 1.0),
+        ("1,2,3", "3", 1.0),
+        ("She paid 12,34", "1234", 0.0),
+        ("3 + 4 = 7", "7", 1.0),
+        ("7 = 3+4", "4", 0.0),
+        ("from 5 to -3", "-3", 1.0),
+        ("2-3", "3", 0.0),
+        ("-.5", "-.5", 1.0),
+        ("1e3", "1000", 0.0),
+        ("no number", "5", 0.0),
+        ("", "5", 0.0),
+        ("５", "5", 0.0),
+        ("7", ["6", "7"], 1.0),
+        ("18", "She makes 9 * 2 = $<<9*2=18>>18.\n#### 18", 1.0),
+        ("2", "Twelve hundred.\n#### 1,200", 0.0),
+        ("1200", "Twelve hundred.\n#### 1,200", 1.0),
+    ],
+)
+def test_gsm8k_compares_the_last_number(completion: str, label: Any, expected: float) -> None:
+    assert value("gsm8k", completion, label) == expected
+
+
+@pytest.mark.parametrize("label", ["five", "", None, [], True, {"answer": "5"}, "1/2", "#### "])
+def test_a_gsm8k_label_without_a_number_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("gsm8k", "5", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [
+        (r"so $\boxed{\frac{2}{4}}$", r"\frac{1}{2}", 1.0),
+        (r"$\boxed{\frac12}$", "$0.5$", 1.0),
+        (r"$\boxed{0.333}$", r"\frac{1}{3}", 0.0),
+        (r"$\boxed{[0, 1)}$", "[0,1)", 1.0),
+        (r"$\boxed{[0,1]}$", "[0,1)", 0.0),
+        (r"$\boxed{18.9}$", r"\$18.90", 1.0),
+        (r"$\boxed{4}$", r"We find $x=2$, so the answer is $\boxed{4}$.", 1.0),
+        (r"$\boxed{7}$", ["6", "7"], 1.0),
+        ("no answer at all", "4", 0.0),
+        (r"\boxed{\boxed{7}}", "7", 1.0),
+        (r"$\boxed{1{,}000}$", "1000", 1.0),
+        (r"$\boxed{12\,345\,678}$", "12345678", 1.0),
+        (r"$\boxed{12,345.60}$", "12345.6", 1.0),
+        (r"$\boxed{12\%}$", "0.12", 1.0),
+        (r"$\boxed{15\ \mathrm{km}}$", "15", 1.0),
+        (r"$\boxed{15\,\text{cm}^2}$", "15", 1.0),
+        (r"$\boxed{(2,\infty)\cup(0,1)}$", r"(0,1)\cup(2,\infty)", 1.0),
+        (r"$\boxed{\{3,1,2\}}$", r"\{1,2,3\}", 1.0),
+        (r"$\boxed{\{1,2\}}$", r"\{1,2,3\}", 0.0),
+        (r"$\boxed{5\text{ or }6}$", "5", 0.0),
+        (r"\boxed{5} no wait, \boxed{4}", "4", 1.0),
+        (r"\boxed{4} no wait, \boxed{5}", "4", 0.0),
+        (r"$\boxed{\text{Evelyn}}$", r"\text{Evelyn}", 1.0),
+        (r"$\boxed{\text{odd}}$", r"\text{even}", 0.0),
+        (r"Final answer: \boxed{5", "5", 0.0),
+        ("", "4", 0.0),
+        (r"$\boxed{\begin{pmatrix}1&2\end{pmatrix}}$", r"\begin{pmatrix} 1 & 2 \end{pmatrix}", 1.0),
+    ],
+)
+def test_math_compares_answers_by_meaning(completion: str, label: Any, expected: float) -> None:
+    assert value("math", completion, label) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [("<answer>4</answer>", 1.0), ("<think>$4$</think><answer>5</answer>", 0.0), (r"$\boxed{4}$", 1.0)],
+)
+def test_math_reads_answer_tags_if_configured(completion: str, expected: float) -> None:
+    assert VERIFIERS["math"].judge(completion, "4", (), {"answer_tags": True}).value == expected
+
+
+@pytest.mark.parametrize("label", ["", None, [], "$$"])
+def test_a_math_label_without_an_answer_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("math", "$5$", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "expected"),
+    [("Paris", "Paris", 1.0), (" Paris\n", "Paris", 1.0), ("paris", "Paris", 0.0), ("42", 42.0, 1.0), ("", "x", 0.0)],
+)
+def test_exact_string_compares_character_by_character(completion: str, label: Any, expected: float) -> None:
+    assert value("exact_string", completion, label) == expected
+
+
+needs_reasoning_gym = pytest.mark.skipif("reasoning_gym" not in VERIFIERS, reason="reasoning-gym is not installed")
+
+
+def reasoning_label(task: str, **options: Any) -> Any:
+    [row] = make_task(SourceConfig(task=task, task_size=1, task_seed=3, task_options=options)).rows
+    return row.values["ground_truth"]
+
+
+@needs_reasoning_gym
+@pytest.mark.parametrize("task", ["basic_arithmetic", "arc_1d", "rearc", "countdown"])
+def test_reasoning_gym_gives_full_reward_to_the_answer_of_the_task(task: str) -> None:
+    label = reasoning_label(task)
+    answer = json.loads(label["entry"])["answer"]
+    if task == "countdown":
+        answer = json.loads(label["entry"])["metadata"]["expression"]
+    assert (
+        value("reasoning_gym", f"<think>3</think> It is <answer>1</answer>, no, <answer>{answer}</answer>", label) == 1
+    )
+    assert value("reasoning_gym", f"<think>3</think>\n{answer}", label) == 1
+    assert value("reasoning_gym", "<answer>nonsense</answer>", label) < 0.1
+
+
+@needs_reasoning_gym
+@pytest.mark.parametrize("label", ["5", None, {"task": "no_such_task", "options": "{}", "entry": "{}"}, {"task": "x"}])
+def test_a_label_that_is_not_from_reasoning_gym_is_unscorable(label: Any) -> None:
+    with pytest.raises(Unscorable):
+        value("reasoning_gym", "5", label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<think>2 + 2</think> <answer>4</answer>", 1.0),
+        ("thought\n</think>\n\n<answer>4\n</answer> and more", 1.0),
+        ("<answer>4</answer>", 0.0),
+        ("</think> so <answer>4</answer>", 0.0),
+        ("</think> <answer>4", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_r1_format_is_a_thought_and_then_an_answer(completion: str, expected: float) -> None:
+    assert value("r1_format", completion, "4") == expected

@@ -1,0 +1,248 @@
+"""Tests that suggested configurations fit their models and GPUs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.errors import InvalidArgument
+from shoal.suggest import suggest
+from shoal.suggest.cost import H100, step_time
+from shoal.suggest.measured import rates_of_run
+from shoal.suggest.memory import _BUCKET_ELEMENTS, generator_memory, learner_memory
+from shoal.suggest.shape import model_shape
+
+LLAMA_8B = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+}
+QWEN_05B = {
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+
+
+def _model(folder: Path, config: dict[str, object]) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    return _model(tmp_path / "small", QWEN_05B)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> str:
+    return _model(tmp_path / "large", LLAMA_8B)
+
+
+def test_parameter_counts_equal_those_of_the_published_models(small: str, large: str) -> None:
+    assert model_shape(large).num_parameters == 8_030_261_248
+    assert model_shape(small).num_parameters == 494_032_768
+
+
+def test_the_tasks_start_from_the_values_of_the_guide(small: str) -> None:
+    config = suggest("math_reasoning", 80, small).config
+    assert (config.grpo.group_size, config.sampling.max_completion_tokens) == (16, 500)
+    assert (config.kl.coef, config.learner.learning_rate) == (0.05, 1e-5)
+    config = suggest("instruction_following", 80, small).config
+    assert (config.grpo.group_size, config.sampling.max_completion_tokens) == (8, 200)
+    assert (config.kl.coef, config.learner.learning_rate) == (0.1, 5e-6)
+
+
+def test_below_24_gb_the_group_is_halved_and_the_step_keeps_its_size(small: str) -> None:
+    wide, narrow = suggest("math_reasoning", 80, small).config, suggest("math_reasoning", 16, small).config
+    assert narrow.grpo.group_size == wide.grpo.group_size // 2
+    assert narrow.grpo.group_size * narrow.grpo.groups_per_step == wide.grpo.group_size * wide.grpo.groups_per_step
+
+
+def test_an_unknown_task_names_the_known_ones(small: str) -> None:
+    with pytest.raises(InvalidArgument, match="math_reasoning, instruction_following, code"):
+        suggest("poetry", 80, small)
+
+
+def test_the_toml_file_equals_the_configuration_and_gives_a_reason_for_every_line(small: str) -> None:
+    import tomllib
+
+    suggestion = suggest("code", 24, small)
+    assert parse_config(tomllib.loads(suggestion.toml)) == suggestion.config
+    lines = suggestion.toml.splitlines()
+    settings = [i for i, line in enumerate(lines) if " = " in line and not line.startswith("#")]
+    bare = [lines[i] for i in settings if "#" not in lines[i] and not lines[i - 1].startswith(("#", "[["))]
+    assert bare == []
+
+
+def test_a_model_too_large_for_one_gpu_is_sharded_and_one_too_large_for_all_is_refused(large: str) -> None:
+    config = suggest("math_reasoning", 80, large).config
+    assert config.learner.zero_stage == 3 and config.launch.num_learner_ranks >= 2
+    assert not config.launch.single_gpu
+    with pytest.raises(InvalidArgument, match=r"8\.0 billion parameters do not fit GPUs of 2 GB"):
+        suggest("math_reasoning", 2, large)
+
+
+def test_a_suggestion_fits_according_to_its_memory_estimate(small: str, large: str) -> None:
+    for model in (small, large):
+        for memory in (16, 24, 48, 80):
+            try:
+                suggestion = suggest("math_reasoning", memory, model)
+            except InvalidArgument:
+                continue
+            assert suggestion.learner.total < memory * 1e9, f"{model} on {memory} GB"
+            free = suggestion.config.generator.gpu_memory_utilization * memory * 1e9
+            assert suggestion.generator.total < free, f"{model} on {memory} GB: {suggestion.generator.total / 1e9:.1f}"
+
+
+def test_float32_states_take_sixteen_bytes_per_parameter_and_zero_shards_them(small: str) -> None:
+    shape = model_shape(small)
+
+    def states(stage: int, ranks: int) -> float:
+        config = parse_config(
+            {
+                "model": {"path": small},
+                "data": {"sources": [{"path": "d.jsonl"}]},
+                "learner": {"zero_stage": stage, "compute_dtype": "float32"},
+                "launch": {"num_learner_ranks": ranks},
+            }
+        )
+        parts = learner_memory(config, shape).parts
+        return (parts["weights"] + parts["gradients"] + parts["optimizer"]) / shape.num_parameters
+
+    assert states(0, 1) == 16
+    assert states(1, 4) == pytest.approx(4 + 4 + 12 / 4), "stage 1 keeps whole gradients until the step"
+    assert states(2, 4) == pytest.approx(4 + 4 / 4 + 12 / 4)
+    assert states(3, 4) == pytest.approx(20 / 4)
+
+
+def test_offloaded_states_use_host_memory(small: str) -> None:
+    shape = model_shape(small)
+    config = parse_config(
+        {
+            "model": {"path": small},
+            "data": {"sources": [{"path": "d.jsonl"}]},
+            "learner": {"zero_stage": 3, "offload_optimizer": True, "offload_parameters": True},
+            "launch": {"num_learner_ranks": 4},
+        }
+    )
+    memory = learner_memory(config, shape)
+    assert {memory.parts[name] for name in ("weights", "gradients", "optimizer")} == {0}
+    assert memory.host_total == pytest.approx(shape.num_parameters * (4 + 4 + 12) / 4)
+
+
+def test_reduce_and_gather_buffers_have_the_sizes_in_the_deepspeed_configuration(small: str) -> None:
+    def parts(stage: int, dtype: str) -> dict[str, float]:
+        values = {"model": {"path": small}, "data": {"sources": [{"path": "d.jsonl"}]}}
+        learner = {"zero_stage": stage, "compute_dtype": dtype}
+        config = parse_config(values | {"learner": learner, "launch": {"num_learner_ranks": 2}})
+        return learner_memory(config, model_shape(small)).parts
+
+    assert parts(2, "bfloat16")["buffers"] == 4 * _BUCKET_ELEMENTS
+    assert parts(3, "float32")["buffers"] == (4 + 4) * _BUCKET_ELEMENTS, "the bucket and its copy for the scatter"
+    assert parts(3, "bfloat16")["buffers"] == (4 + 2 + 4) * _BUCKET_ELEMENTS, "norms and embeddings stay float32"
+    assert parts(3, "float32")["gathered weights"] == 4 * model_shape(small).num_parameters
+    assert parts(2, "bfloat16")["casts"] == 2 * model_shape(small).num_parameters
+    assert parts(3, "bfloat16")["casts"] == 0
+
+
+def test_the_cache_of_a_token_covers_all_layers(large: str) -> None:
+    config = suggest("math_reasoning", 80, large).config
+    one = generator_memory(config, model_shape(large), num_sequences=1).parts["key-value cache"]
+    per_token = one * config.generator.tensor_parallel_size / config.max_sequence_tokens
+    assert per_token == 2 * 32 * 8 * 128 * 2, "two values of two bytes for 8 heads of 128 in 32 layers"
+
+
+def test_the_cost_model_adds_generation_reward_update_and_other_time(small: str) -> None:
+    config, shape = suggest("math_reasoning", 80, small).config, model_shape(small)
+    step = step_time(config, shape, H100)
+    assert step.synchronous_s == step.generate_s + step.reward_s + step.update_s + step.other_s
+    doubled = config.model_copy(update={"grpo": config.grpo.model_copy(update={"group_size": 32})})
+    assert step_time(doubled, shape, H100).generate_s == pytest.approx(2 * step.generate_s)
+
+
+def _run_folder(folder: Path, model: str, num_steps: int) -> Path:
+    """Writes the folder of a run with 8 completions per step.
+
+    Sampling takes half of the time, and the first step takes ten times as long as the others.
+    """
+    values = {
+        "model": {"path": model},
+        "data": {"sources": [{"path": "d.jsonl"}], "max_prompt_tokens": 20},
+        "sampling": {"max_completion_tokens": 40},
+        "grpo": {"groups_per_step": 2, "group_size": 4},
+        "reward": {"num_processes": 3},
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    row = {
+        "generator_tokens_per_second_step": 30.0, "waiting/generators": 0.5, "learner_tokens_per_second_step": 50.0,
+        "waiting/rewards": 0.9, "time/step": 8.0, "time/training": 4.8, "time/waiting_for_groups": 2.5,
+        "val/sequence_lengths": 20.0, "val/num_step_tokens": 4 * 25.0, "val/total_reward_groups": 1.0,
+    }  # fmt: skip
+    rows = [{name: 10 * value for name, value in row.items()}, {"eval/num_prompts": 3.0}, *[row] * (num_steps - 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
+    return folder
+
+
+def test_rates_of_a_run_reproduce_its_step_time(small: str, tmp_path: Path) -> None:
+    rates = rates_of_run(_run_folder(tmp_path / "run", small, 5))
+    size = model_shape(small).num_parameters
+    assert rates.generate_flops == pytest.approx(2 * size * 60), "30 tokens/s, while generating half of the time"
+    assert rates.update_flops == pytest.approx(6 * size * 50)
+    assert rates.reward_s == pytest.approx(0.8 * 3 / 8), "0.8 s of three processes for 8 completions"
+    assert (rates.length_share, rates.step_s) == (0.5, pytest.approx(0.7))
+    assert (rates.prompt_share, rates.trained_share) == (0.25, 0.5), "prompts of 5 tokens, one group of two trained on"
+    config = parse_config(json.loads((tmp_path / "run" / "config.json").read_text()))
+    step = step_time(config, model_shape(small), rates)
+    assert step.generate_s == pytest.approx(8 * 20 / 60) and step.update_s == pytest.approx(4 * 25 / 50)
+    text = suggest("code", 24, small, rates).toml
+    assert "measured by run run, 4 steps" in text and "published figures" not in text
+    assert "published figures, not measured here" in suggest("code", 24, small).toml
+
+
+def test_a_folder_with_an_incomplete_run_is_refused_as_a_measurement(small: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="is not the folder of a run"):
+        rates_of_run(tmp_path)
+    with pytest.raises(InvalidArgument, match="has 2 train steps, and at least 3 are needed"):
+        rates_of_run(_run_folder(tmp_path / "run", small, 2))
+    folder = _run_folder(tmp_path / "other", small, 5)
+    (folder / "metrics.jsonl").write_text('{"time/step": 1.0}\n' * 5)
+    with pytest.raises(InvalidArgument, match="metrics are incomplete: 'generator_tokens_per_second_step'"):
+        rates_of_run(folder)
+
+
+def test_mixture_of_experts_models_are_refused_with_the_field(tmp_path: Path) -> None:
+    model = _model(tmp_path / "moe", {**LLAMA_8B, "num_local_experts": 8})
+    with pytest.raises(InvalidArgument, match="num_local_experts = 8: mixture-of-experts training is not yet"):
+        suggest("code", 80, model)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"model_type": ', "cannot be read as JSON"),
+        ("[]", "contains no JSON object"),
+        (json.dumps(LLAMA_8B | {"num_attention_heads": 0}), "does not give the size of the model"),
+        (json.dumps(LLAMA_8B | {"num_experts": "many"}), "num_experts = many"),
+        ("{}", "does not give the size of the model"),
+    ],
+)
+def test_an_unreadable_model_is_refused_with_the_reason(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InvalidArgument, match=reason):
+        suggest("math_reasoning", 24, str(tmp_path))
+    with pytest.raises(InvalidArgument, match="is empty"):
+        suggest("math_reasoning", 24, "")

@@ -1,0 +1,94 @@
+"""Tests of the translation of ROLL's settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.translate import SYSTEMS, translate
+from shoal.translate.sources.reading import read_settings
+from tests.support.translations import ROLL_GUIDE, config_of, translate_values
+
+
+def test_the_example_of_the_roll_guide_is_translated_with_the_constants_of_roll() -> None:
+    config = config_of("roll", ROLL_GUIDE)
+    assert (config.grpo.groups_per_step, config.grpo.group_size) == (64, 8)
+    assert (config.data.max_prompt_tokens, config.sampling.max_completion_tokens) == (2048, 4096)
+    assert (config.advantage.baseline, config.advantage.scale, config.advantage.std_ddof) == (
+        "group_mean",
+        "group_std",
+        1,
+    )
+    assert (config.advantage.whiten, config.advantage.clip, config.advantage.reward_clip) == (True, 2.0, 10)
+    assert (config.kl.coef, config.kl.place, config.kl.estimator, config.kl.output_clamp) == (0.001, "loss", "k3", 10)
+    assert config.loss.aggregation == "seq-mean-token-mean"
+    assert config.loss.dual_clip == pytest.approx(1.4), "1 + 2 x pg_clip"
+    assert (config.loss.clip_low, config.loss.clip_high) == (0.2, 0.2)
+
+
+def test_a_yaml_file_of_roll_is_read_with_nested_tables_and_references(tmp_path: Path) -> None:
+    path = tmp_path / "rlvr.yaml"
+    path.write_text(
+        "pretrain: org/model\nrollout_batch_size: 32\nnum_return_sequences_in_group: 8\nresponse_length: 512\n"
+        "adv_estimator: grpo\nexp_name: 'a run'\nlogging_dir: ./out/${exp_name}\n"
+        "actor_train:\n  training_args:\n    learning_rate: 1.0e-6\n    per_device_train_batch_size: 1\n"
+        "    gradient_accumulation_steps: 32\n  device_mapping: list(range(0,4))\n"
+        "  data_args:\n    file_name:\n      - data/a.jsonl\n"
+        "actor_infer:\n  generating_args:\n    temperature: 0.99\n    top_p: 0.99\n"
+    )
+    translation = translate(SYSTEMS["roll"], read_settings(SYSTEMS["roll"], [str(path)]))
+    assert [refusal.name for refusal in translation.blocking] == ["actor_infer.generating_args.top_p"]
+    config = parse_config(translation.values)
+    assert (config.learner.learning_rate, config.launch.num_learner_ranks) == (1e-6, 4)
+    assert config.grpo.num_mini_batches == 32 * 8 // (1 * 32 * 4)
+    assert (config.run.name, config.data.sources[0].path) == ("a-run", "data/a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("values", "objective", "options"),
+    [
+        ({"importance_sampling": "seq"}, "gspo", {"clip_low": 0.2}),
+        ({"pg_variant": "cispo"}, "cispo", {"clip_low": 0.1, "clip_high": 0.1, "cispo_lower": True}),
+        ({"pg_variant": "tis", "tis_upper_bound": 2.0}, "truncated_is", {"ratio_low": 0.0, "ratio_high": 2.0}),
+        ({"pg_variant": "topr", "topr_negative_weight": 0.5}, "topr", {"topr_negative_weight": 0.5}),
+        ({"pg_variant": "kimi15"}, "kimi15", {"kimi15_tau": 0.1}),
+        ({"pg_variant": "vanilla"}, "policy_gradient", {}),
+        ({"use_pg_clip_range": True, "pg_clip_high": 0.28}, "ppo_clip", {"clip_low": 0.2, "clip_high": 0.28}),
+    ],
+)
+def test_loss_variants_of_roll_map_to_objectives(
+    values: dict[str, Any], objective: str, options: dict[str, Any]
+) -> None:
+    loss = config_of(
+        "roll", {"adv_estimator": "grpo", "response_length": 64, "num_return_sequences_in_group": 4, **values}
+    ).loss
+    assert loss.objective == objective
+    assert {name: getattr(loss, name) for name in options} == options
+
+
+@pytest.mark.parametrize(
+    ("values", "baseline", "scale"),
+    [
+        ({"reward_norm": "running", "reward_shift": True}, "running_mean", "none"),
+        ({"reward_norm": "running", "reward_scale": True}, "none", "running_std"),
+        ({"reward_norm": "running", "reward_shift": True, "reward_scale": True}, "running_mean", "running_std"),
+        ({"norm_mean_type": "group", "norm_std_type": "running"}, "group_mean", "running_std"),
+        ({"reward_norm": "batch"}, "batch_mean", "batch_std"),
+        ({"reward_norm": "batch", "reward_shift": True, "reward_scale": True}, "batch_mean", "none"),
+        ({"reward_norm": "group", "reward_scale": True}, "group_mean", "group_std"),
+        ({"adv_estimator": "grpo", "reward_norm": "running", "reward_shift": True}, "group_mean", "none"),
+        ({"reward_shift": True}, "none", "none"),
+    ],
+)
+def test_older_normalization_fields_of_roll_keep_their_meaning(
+    values: dict[str, Any], baseline: str, scale: str
+) -> None:
+    advantage = config_of("roll", ROLL_GUIDE | {"adv_estimator": "reinforce"} | values).advantage
+    assert (advantage.baseline, advantage.scale, advantage.std_ddof, advantage.std_eps) == (baseline, scale, 1, 1e-6)
+
+
+def test_a_reward_model_of_roll_is_accepted_once_reward_model_path_is_set() -> None:
+    roll = ROLL_GUIDE | {"reward.model_args.model_type": "x"}
+    assert "--set reward.model.path=MODEL" in str(translate_values("roll", roll).blocking[0])
+    assert not translate_values("roll", roll, "reward.model.path=org/r").blocking

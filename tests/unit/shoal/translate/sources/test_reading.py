@@ -1,0 +1,495 @@
+"""Tests of real-world sources: wrapped scripts, notebooks, whole configurations."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import RunConfig, parse_config
+from shoal.errors import InvalidArgument
+from shoal.translate import SYSTEMS, Translation, translate
+from shoal.translate.sources.reading import read_settings
+from shoal.translate.sources.settings import Settings
+from tests.support.translations import BASE as MODEL_AND_DATA
+from tests.support.translations import config_of
+
+BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]', "run.num_steps=10")
+
+
+def _from_file(system: str, path: Path, text: str, *overrides: str, flags: tuple[str, ...] = ()) -> Translation:
+    path.write_text(text)
+    return translate(SYSTEMS[system], read_settings(SYSTEMS[system], [str(path), *flags]), overrides=overrides)
+
+
+def _config(translation: Translation) -> RunConfig:
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    return parse_config(translation.values)
+
+
+def _verl(**values: Any) -> Translation:
+    settings = {
+        "algorithm.adv_estimator": "grpo",
+        "actor_rollout_ref.rollout.n": 4,
+        **{name.replace("__", "."): value for name, value in values.items()},
+    }
+    return translate(SYSTEMS["verl"], Settings(settings), overrides=BASE)
+
+
+ACTOR = "actor_rollout_ref__actor__"
+DAPO = """set -xeuo pipefail
+n=16
+NNODES=${NNODES:-2}
+length=$((1024 * 8))
+%s \\
+    data.train_files="${HOME}/train.parquet" data.max_response_length=${length} \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.n=${n} algorithm.adv_estimator=grpo \\
+    +actor_rollout_ref.model.override_config.attention_dropout=0. \\
+    trainer.total_training_steps=20 trainer.nnodes="${NNODES}" $@%s
+"""
+
+
+@pytest.mark.parametrize("system", ["trl", "unsloth"])
+def test_keywords_of_a_configuration_class_are_read_like_its_flags(system: str) -> None:
+    keywords = ("num_generations=8", "loss_type=dr_grpo", "max_completion_length=64")
+    flags = ("--num_generations", "8", "--loss_type=dr_grpo", "--max-completion-length", "64")
+    one, other = (
+        translate(SYSTEMS[system], read_settings(SYSTEMS[system], arguments), overrides=BASE)
+        for arguments in (keywords, flags)
+    )
+    assert one.toml == other.toml
+    assert _config(one).grpo.group_size == 8
+    with pytest.raises(InvalidArgument, match="'8' belongs to no flag"):
+        read_settings(SYSTEMS[system], ["8"])
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("python3 -m verl.trainer.main_ppo", " 2>&1 | tee log.txt"),
+        ("ray job submit --no-wait --working-dir . -- python3 -m recipe.dapo.main_dapo", ""),
+        ("ray job submit -- python3 -m recipe.dapo.src.main_dapo", ""),
+        ("uv run python recipe/dapo/main_dapo.py --config-path=config --config-name='dapo_trainer'", ""),
+        ("python3 -m verl.trainer.main_ppo --config-path config --config-name ppo_megatron_trainer.yaml", ""),
+    ],
+)
+def test_the_trainer_of_verl_is_found_behind_its_launchers(start: str, end: str, tmp_path: Path) -> None:
+    config = _config(_from_file("verl", tmp_path / "run.sh", DAPO % (start, end)))
+    assert (config.grpo.group_size, config.sampling.max_completion_tokens) == (16, 8192)
+    assert (config.run.num_steps, config.launch.num_learner_ranks) == (20, 16)
+
+
+def test_a_custom_configuration_name_of_verl_is_refused(tmp_path: Path) -> None:
+    script = DAPO % ("python3 -m verl.trainer.main_ppo --config-name=mine", "")
+    (refusal,) = _from_file("verl", tmp_path / "run.sh", script).blocking
+    assert (refusal.name, "translate that file" in refusal.reason) == ("--config-name", True)
+
+
+def test_the_schedule_of_verl_counts_train_steps() -> None:
+    """verl's warm-up of 10 lasts 10 train steps; each has 4 mini-batches in 2 epochs, so it is 8 optimizer steps."""
+    values = {"optim__lr_warmup_steps": 10, "ppo_epochs": 2, "ppo_mini_batch_size": 256}
+    config = _config(_verl(**{ACTOR + name: value for name, value in values.items()}))
+    assert (config.grpo.num_mini_batches, config.learner.warmup_steps) == (4, 80)
+
+
+def test_dppo_of_verl_keeps_its_thresholds_and_sapo_its_temperatures() -> None:
+    loss = _config(
+        _verl(**{ACTOR + "policy_loss__loss_mode": "dppo_tv", ACTOR + "clip_ratio_low": 0.1, ACTOR + "clip_ratio_c": 5})
+    ).loss
+    assert (loss.dppo_divergence_low, loss.dppo_divergence_high, loss.dppo_ratio_cap) == (0.1, 0.2, 5)
+    loss = _config(_verl(**{ACTOR + "policy_loss__loss_mode": "sapo", ACTOR + "tau_neg": 1.2})).loss
+    assert (loss.sapo_tau_positive, loss.sapo_tau_negative) == (1.0, 1.2)
+
+
+def test_settings_that_verl_ignores_are_noted() -> None:
+    gspo = _verl(**{ACTOR + "policy_loss__loss_mode": "gspo", ACTOR + "loss_agg_mode": "token-mean"})
+    assert _config(gspo).loss.aggregation == "seq-mean-token-mean"
+    assert any("gspo always uses seq-mean-token-mean" in note for note in gspo.notes)
+    assert any("only seq-mean-token-sum-norm" in note for note in _verl(**{ACTOR + "loss_scale_factor": 1024}).notes)
+    assert any("for each side that is not set" in note for note in _verl(**{ACTOR + "clip_ratio": 0.1}).notes)
+
+
+@pytest.mark.parametrize("threshold", ["much", "0", "2_", "-1"])
+def test_an_invalid_threshold_is_refused_with_its_field(threshold: str) -> None:
+    correction = "algorithm__rollout_correction__"
+    for names in (("rollout_is", "rollout_is_threshold"), ("rollout_rs", "rollout_rs_threshold")):
+        kind = "token" if names[0] == "rollout_is" else "token_k1"
+        (refusal,) = _verl(**{correction + names[0]: kind, correction + names[1]: threshold}).blocking
+        assert refusal.name in [f"algorithm.rollout_correction.{name}" for name in names]
+
+
+def test_a_resolved_configuration_of_verl_is_read_in_full(tmp_path: Path) -> None:
+    """Hydra's file in the folder of a run contains every field, most of them at values that have no effect."""
+    text = """
+actor_rollout_ref:
+  actor:
+    _target_: verl.workers.config.FSDPActorConfig
+    rollout_n: ${oc.select:actor_rollout_ref.rollout.n,1}
+    optim: {_target_: x, lr: 2e-6, optimizer: AdamW, warmup_style: null, override_optimizer_config: null}
+    profiler: {enable: false, tool_config: {npu: {level: level0}}}
+    qat: {enable: false, mode: w4a16}
+    clip_ratio: 0.2
+  rollout:
+    n: 4
+    name: vllm
+    trace: {backend: null}
+    multi_turn: {enable: false, format: hermes}
+    prompt_length: ${oc.select:data.max_prompt_length,512}
+  model: {path: org/model, override_config: {}, lora: {rank: 0, alpha: 32}, mtp: {enable: false, method: mtp}}
+algorithm: {adv_estimator: grpo, rollout_correction: {rollout_is: null, loss_type: ppo_clip}, use_pf_ppo: false}
+data: {train_files: a.parquet, apply_chat_template_kwargs: {}}
+reward: {num_workers: 8, reward_model: {enable: false, n_gpus_per_node: 8}, reward_manager: {name: naive}}
+reward_model: {enable: null, reward_manager: null, num_workers: null}
+trainer: {total_training_steps: 5, use_v1: true, v1: {trainer_mode: sync, sync: {}}}
+global_profiler: {tool: null}
+transfer_queue: {enable: false}
+distillation: {enabled: false, distillation_loss: {topk: 32}}
+"""
+    translation = _from_file("verl", tmp_path / "config.yaml", text)
+    assert (_config(translation).grpo.group_size, _config(translation).learner.learning_rate) == (4, 2e-6)
+    assert any(note.startswith("_target_ names 2 classes") for note in translation.notes)
+
+
+def test_a_missing_value_blocks_only_if_its_field_affects_training(tmp_path: Path) -> None:
+    script = (
+        "python open_instruct/grpo_fast.py --model_name_or_path m --run_name x_$(date) --oe_eval_tasks $EVALS "
+        "--verbose $VERBOSE --learning_rate $LR\n"
+    )
+    translation = _from_file("open-instruct", tmp_path / "run.sh", script)
+    assert [refusal.name for refusal in translation.blocking] == ["learning_rate"]
+    assert any(note.startswith("verbose has no value") for note in translation.notes)
+    answered = _from_file("open-instruct", tmp_path / "run.sh", script, "learner.learning_rate=1e-6")
+    assert _config(answered).learner.learning_rate == 1e-6
+
+
+def test_a_semicolon_inside_a_value_does_not_end_the_command(tmp_path: Path) -> None:
+    script = (
+        'python mason.py --gpus 8 -- python open_instruct/grpo_fast.py --stop_strings "a;b" --model_name_or_path m\n'
+    )
+    config = _config(_from_file("open-instruct", tmp_path / "run.sh", script))
+    assert (config.sampling.stop_strings, config.model.path) == (["a;b"], "m")
+
+
+def test_a_whole_command_in_one_quoted_word_is_read(tmp_path: Path) -> None:
+    script = (
+        'LR=1e-6\nsrun bash -c "cd x && python open_instruct/grpo_fast.py --model_name_or_path m --learning_rate $LR"\n'
+    )
+    assert _config(_from_file("open-instruct", tmp_path / "run.sh", script)).learner.learning_rate == 1e-6
+
+
+def test_a_guess_is_noted(tmp_path: Path) -> None:
+    script = "N=8\nif [ -d /data ]; then N=16; fi\npython grpo_fast.py --model_name_or_path m --num_unique_prompts $N\n"
+    notes = _from_file("open-instruct", tmp_path / "run.sh", script).notes
+    assert any(note.startswith("N = 16 depends on a test") for note in notes), notes
+
+
+TRL_FLAGS = "--model_name_or_path m --dataset_name org/data --max_steps 10"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "trl vllm-serve --model m &\nCUDA_VISIBLE_DEVICES=1 trl grpo",
+        "accelerate launch --config_file zero3.yaml -m trl.scripts.grpo",
+        "accelerate launch --mixed_precision bf16 src/open_r1/grpo.py",
+    ],
+)
+def test_the_trainer_of_trl_is_found_behind_its_launchers(start: str, tmp_path: Path) -> None:
+    config = _config(_from_file("trl", tmp_path / "run.sh", f"{start} {TRL_FLAGS} 2>&1 | tee log\n"))
+    assert (config.run.num_steps, config.data.sources[0].messages_column) == (10, "prompt")
+
+
+def test_flags_take_precedence_over_the_settings_file_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("model_name_or_path: m\ndataset_name: d\nmax_steps: 5\nlearning_rate: 1.0e-5\n")
+    config = _config(_from_file("trl", tmp_path / "run.sh", "trl grpo --max_steps 7 --config c.yaml\n"))
+    assert (config.run.num_steps, config.learner.learning_rate) == (7, 1e-5)
+
+
+def test_processes_of_the_launcher_multiply_the_batches_of_trl(tmp_path: Path) -> None:
+    script = f"accelerate launch --num_processes=4 grpo.py {TRL_FLAGS} --gradient_accumulation_steps 2\n"
+    config = _config(_from_file("trl", tmp_path / "run.sh", script))
+    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches) == (8, 1), "4 x 8 x 2 completions, 8 per group"
+    assert config.launch.num_learner_ranks == 4
+
+
+def test_an_optimizer_step_may_span_several_generation_batches() -> None:
+    values = {"steps_per_generation": 2, "gradient_accumulation_steps": 8, "max_steps": 10}
+    config = _config(translate(SYSTEMS["trl"], Settings(values), overrides=BASE[:2]))
+    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches, config.run.num_steps) == (8, 1, 10)
+
+
+def test_python_is_read_wherever_its_values_are_known(tmp_path: Path) -> None:
+    text = """
+base: str = "org/model"
+def main(script_args):
+    run = "other"
+run = "first"
+args = GRPOConfig(
+    output_dir=f"out/{run}-{2 * 4}", learning_rate=script_args.lr, run_name=script_args.name,
+    bf16=is_bfloat16_supported(), fp16=not is_bfloat16_supported(), max_steps=10 * 2,
+    model_init_kwargs=dict(torch_dtype=torch.bfloat16, attn_implementation="sdpa"), hub_token="hf_1234",
+)
+trainer = GRPOTrainer(model=base, reward_funcs=[score], args=args, peft_config=LoraConfig(r=8))
+"""
+    translation = _from_file("trl", tmp_path / "train.py", text, 'data.sources=[{path = "d.jsonl"}]')
+    values = translation.values
+    assert (values["model"]["path"], values["learner"]["attention"]) == ("org/model", "sdpa")
+    names = {refusal.name for refusal in translation.blocking}
+    assert names == {"learning_rate", "run_name", "LoraConfig.r", "GRPOTrainer.peft_config"}
+    assert "hf_1234" not in "".join(map(str, [*translation.notes, *translation.refusals])), "the secret is repeated"
+
+
+NOTEBOOK = """from unsloth import FastLanguageModel
+length = 2048
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Qwen3-4B-Base", max_seq_length=length, gpu_memory_utilization=0.7, dtype=None%s)
+args = GRPOConfig(
+    max_steps=10, num_generations=4, per_device_train_batch_size=1, gradient_accumulation_steps=1,
+    vllm_sampling_params=SamplingParams(top_k=-1, seed=3407, stop=[tokenizer.eos_token]%s), %s)
+trainer = GRPOTrainer(model=model, args=args)
+"""
+
+
+def _notebook(path: Path, *parts: str) -> Translation:
+    lines = (NOTEBOOK % parts).splitlines(keepends=True)
+    cells = [
+        {"cell_type": "markdown", "source": ["# Train"]},
+        {"cell_type": "code", "source": ["%%capture\n", "!pip install unsloth"]},
+        {"cell_type": "code", "source": lines},
+    ]
+    return _from_file("unsloth", path / "train.ipynb", json.dumps({"cells": cells}), BASE[1])
+
+
+def test_a_notebook_of_unsloth_is_read(tmp_path: Path) -> None:
+    translation = _notebook(tmp_path, "", "", "")
+    config = _config(translation)
+    assert (config.model.path, config.generator.max_model_len) == ("unsloth/Qwen3-4B-Base", 2048)
+    assert config.generator.gpu_memory_utilization == 0.7
+    assert (config.grpo.group_size, config.grpo.groups_per_step) == (4, 1), "Unsloth makes the batch a whole group"
+    assert any("Unsloth raises it to num_generations (4)" in note for note in translation.notes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        (("", ", min_p=0.1", ""), "vllm_sampling_params"),
+        ((", load_in_4bit=True", "", ""), "from_pretrained.load_in_4bit"),
+        ((")\nmodel = FastLanguageModel.get_peft_model(model, r=32", "", ""), "get_peft_model.r"),
+    ],
+)
+def test_calls_of_unsloth_outside_its_configuration_are_not_dropped(
+    parts: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
+    assert [refusal.name for refusal in _notebook(tmp_path, *parts).blocking] == [name]
+
+
+def test_unsloth_uses_the_paper_values_of_an_explicit_loss(tmp_path: Path) -> None:
+    config = _config(_notebook(tmp_path, "", "", 'loss_type="dapo"'))
+    assert (config.loss.clip_high, config.grpo.mask_truncated_completions) == (0.28, True)
+    config = _config(_notebook(tmp_path, "", "", ""))
+    assert (config.loss.clip_high, config.grpo.mask_truncated_completions) == (0.2, False), "the defaults of TRL"
+    assert _config(_notebook(tmp_path, "", "", 'loss_type="cispo"')).loss.cispo_cap == 5.0
+
+
+def test_a_file_that_is_not_a_notebook_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be read as a notebook"):
+        _from_file("unsloth", tmp_path / "x.ipynb", "{}")
+
+
+ROLL = """
+defaults: [../config/deepspeed_zero3_cpuoffload@_here_]
+exp_name: q-${pg_variant}
+pg_variant: ppo
+adv_estimator: grpo
+pretrain: &base org/model
+reward_pretrain: *base
+response_length: 64
+num_return_sequences_in_group: 8
+tracker_kwargs: {api_key: secret-key-1}
+actor_train: &train
+  worker_cls: roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker
+  pg_variant: topr
+  model_args: {flash_attn: fa2}
+  data_args: {file_name: [a.jsonl], domain_interleave_probs: {math_rule: 1.0}, interleave_probs: "1.0"}
+  strategy_args: {strategy_name: deepspeed_train, strategy_config: "${deepspeed_zero%s}"}
+reference: *train
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sharding"),
+    [("", (0, False, False)), ("2", (2, False, False)), ("3", (3, False, False)), ("3_cpuoffload", (3, True, True))],
+)
+def test_deepspeed_files_of_roll_are_known_by_name(name: str, sharding: tuple[int, bool, bool], tmp_path: Path) -> None:
+    translation = _from_file("roll", tmp_path / "c.yaml", ROLL % name)
+    learner = _config(translation).learner
+    assert (learner.zero_stage, learner.offload_optimizer, learner.offload_parameters) == sharding
+    assert (_config(translation).loss.objective, learner.attention) == ("topr", "flash_attention_2")
+    assert "secret-key-1" not in "".join(translation.notes)
+
+
+def test_model_parallel_ranks_count_as_one_data_parallel_rank() -> None:
+    """An optimizer step of ROLL takes per_device x accumulation x data-parallel ranks samples."""
+    strategy = "actor_train.strategy_args."
+    values = {
+        "adv_estimator": "grpo",
+        "response_length": 8,
+        "rollout_batch_size": 64,
+        "num_return_sequences_in_group": 8,
+        "actor_train.device_mapping": "list(range(0,16))",
+        "actor_train.training_args.gradient_accumulation_steps": 32,
+        "actor_train.training_args.per_device_train_batch_size": 1,
+        strategy + "strategy_name": "megatron_train",
+        strategy + "strategy_config.tensor_model_parallel_size": 2,
+        strategy + "strategy_config.pipeline_model_parallel_size": 2,
+    }
+    config = _config(translate(SYSTEMS["roll"], Settings(values), overrides=BASE))
+    assert config.grpo.num_mini_batches == 4, "512 samples by 32 x 16 / 4"
+
+
+def _open_instruct(*flags: str) -> Translation:
+    return translate(
+        SYSTEMS["open-instruct"], read_settings(SYSTEMS["open-instruct"], ["--model_name_or_path", "m", *flags])
+    )
+
+
+def test_code_flags_of_open_instruct_configure_the_code_verifiers() -> None:
+    reward = _config(
+        _open_instruct("--code_api_url", "http://x", "--code_max_execution_time", "12", "--code_apply_perf_penalty")
+    ).reward
+    for options in (reward.verifiers.code, reward.verifiers.code_stdio):
+        assert (options.timeout_s, options.total_timeout_s, options.reward_speed) == (12, 12, True)
+    assert reward.timeout_s == 14, "the service waits for all tests"
+    reward = _config(_open_instruct("--code_pass_rate_reward_threshold", "0.99")).reward
+    assert (reward.verifiers.code.pass_rate_threshold, reward.verifiers.code.timeout_s) == (0.99, 1.0)
+
+
+def test_open_instruct_also_evaluates_on_training_questions() -> None:
+    """Most of its scripts name one dataset for both, so held-out evaluation would have no questions left."""
+    evaluation = _config(_open_instruct("--dataset_mixer_eval_list", "ai2-adapt-dev/rlvr_gsm8k_zs", "16")).evaluation
+    assert (evaluation.held_out, evaluation.num_prompts) == (False, 16)
+
+
+def test_stop_tokens_of_the_earlier_trainer_of_open_instruct_are_not_stop_strings() -> None:
+    assert _config(_open_instruct("--stop_token", "eos")).sampling.stop_strings == []
+    (refusal,) = _open_instruct("--local_rollout_batch_size", "4").blocking
+    assert "num_unique_prompts_rollout = local_rollout_batch_size x ranks" in refusal.reason
+
+
+def test_a_reward_model_judges_every_row() -> None:
+    verl = _verl(reward_model__enable=True, reward_model__model__path="org/rm", data__train_files="a.parquet")
+    trl = translate(
+        SYSTEMS["trl"], Settings({"reward_model_name_or_path": "org/rm", "dataset_name": "d", "max_steps": 1})
+    )
+    for translation in (verl, trl):
+        values = translation.values
+        assert values["reward"]["model"] == {"path": "org/rm"}
+    assert trl.values["data"]["sources"][0]["verifier"] == "reward_model"
+    (refusal,) = _verl(reward_model__enable=True).blocking
+    assert "must name the model" in refusal.reason
+
+
+def test_a_table_on_the_command_line_must_be_json() -> None:
+    flags = [*TRL_FLAGS.split(), "--lr_scheduler_type", "cosine_with_min_lr"]
+    settings = read_settings(SYSTEMS["trl"], [*flags, "--lr_scheduler_kwargs", '{"min_lr_rate": 0.2}'])
+    assert _config(translate(SYSTEMS["trl"], settings)).learner.lr_min_ratio == 0.2
+    settings = read_settings(SYSTEMS["trl"], [*flags, "--lr_scheduler_kwargs", "min_lr_rate=0.2"])
+    assert "as JSON" in translate(SYSTEMS["trl"], settings).blocking[0].reason
+
+
+def test_a_refusal_causes_no_other_refusal() -> None:
+    values = {"loss_type": "ours", "epsilon_high": 0.3, "top_k": None, "max_steps": 1}
+    translation = translate(SYSTEMS["trl"], Settings(values), overrides=BASE)
+    assert [refusal.name for refusal in translation.blocking] == ["loss_type"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+def test_a_nonfinite_number_is_refused_with_its_field(number: str) -> None:
+    for system, name in (("open-instruct", "warmup_ratio"), ("trl", "save_steps"), ("roll", "async_generation_ratio")):
+        translation = translate(SYSTEMS[system], Settings({name: number}), overrides=BASE)
+        reasons = {refusal.name: refusal.reason for refusal in translation.blocking}
+        assert reasons[name] == "a finite number is expected"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "a: &a\n  b: *a\n"),
+        ("c.yaml", "a: &a [*a]\n"),
+        ("c.yaml", "- 1\n"),
+        ("c.py", f"GRPOConfig(max_steps={'+'.join(['1'] * 5000)})\n"),
+        ("c.py", "GRPOConfig("),
+        ("c.sh", 'trl grpo --x "unclosed\n'),
+    ],
+)
+def test_an_unreadable_source_is_refused_without_a_crash(name: str, text: str, tmp_path: Path) -> None:
+    try:
+        translation = _from_file("trl", tmp_path / name, text)
+    except InvalidArgument:
+        return
+    assert translation.blocking
+
+
+def test_experiments_of_open_instruct_are_read_with_their_parts(tmp_path: Path) -> None:
+    text = """
+def main():
+    data = DatasetConfig(dataset_mixer_list=["a/b", "1.0"], max_prompt_token_length=64)
+    held = DatasetConfig(dataset_mixer_list=["a/b", "16"], dataset_mixer_list_splits=["train"])
+    args = Args(exp_name="x", beta=0.01, response_length=64, pack_length=128, num_learners_per_node=[2])
+    ExperimentConfig(args=args, model_config=ModelConfig(model_name_or_path="m"), dataset_config=data,
+                     tokenizer_config=TokenizerConfig(chat_template_name="tulu"), eval_dataset_config=held)
+"""
+    config = _config(_from_file("open-instruct", tmp_path / "x.py", text))
+    assert (config.kl.coef, config.model.path, config.model.chat_template) == (0.01, "m", "tulu")
+    assert (config.data.sources[0].dataset, config.evaluation.num_prompts) == ("a/b", 16)
+    assert config.launch.num_learner_ranks == 2
+
+
+def test_a_flag_may_have_the_value_false_as_text() -> None:
+    for value in ("false", "False"):
+        translation = _translate_flags("trl", *TRL_FLAGS.split(), "--push_to_hub", value)
+        assert not [refusal for refusal in translation.refusals if refusal.name == "push_to_hub"]
+    pushed = _translate_flags("trl", *TRL_FLAGS.split(), "--push_to_hub", "true")
+    assert [refusal.name for refusal in pushed.refusals if refusal.name == "push_to_hub"] == ["push_to_hub"]
+
+
+def _translate_flags(system: str, *flags: str) -> Translation:
+    return translate(SYSTEMS[system], read_settings(SYSTEMS[system], flags), overrides=BASE)
+
+
+def test_a_python_file_is_read_without_being_run(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import does_not_exist\nlength = 1024\nargs = GRPOConfig(max_steps=5 * 10,\n"
+        "    max_completion_length=length - 256, lr_scheduler_type='cosine', report_to=['wandb', 'tensorboard'])\n"
+    )
+    values = read_settings(SYSTEMS["trl"], [str(path)]).values
+    assert (values["max_steps"], values["max_completion_length"]) == (50, 768)
+    config = config_of("trl", values)
+    assert (config.tracking.wandb, config.tracking.tensorboard) == ("online", True)
+    path.write_text("args = GRPOConfig(max_steps=len(data), logging_steps=len(data))\n")
+    translation = translate(SYSTEMS["trl"], read_settings(SYSTEMS["trl"], [str(path)]), overrides=MODEL_AND_DATA)
+    (refusal,) = (refusal for refusal in translation.blocking if refusal.name == "max_steps")
+    assert "line 1, len(data), cannot be read without running" in refusal.reason
+    assert any(note.startswith("logging_steps has no value") for note in translation.notes), (
+        "the field has no effect on training"
+    )
+
+
+def test_json_and_yaml_give_the_same_settings(tmp_path: Path) -> None:
+    values = {"max_steps": 3, "learning_rate": 1e-5}
+    (tmp_path / "a.json").write_text(json.dumps(values))
+    (tmp_path / "a.yaml").write_text("max_steps: 3\nlearning_rate: 1e-5\n")
+    first, second = (read_settings(SYSTEMS["trl"], [str(tmp_path / name)]).values for name in ("a.json", "a.yaml"))
+    assert config_of("trl", first) == config_of("trl", second)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"), [(["--beta"], "beta"), (["--learning_rate"], "learning_rate"), (["--exp_name"], "exp_name")]
+)
+def test_a_flag_that_needs_a_value_and_has_none_is_refused(flags: list[str], name: str) -> None:
+    translation = translate(
+        SYSTEMS["open-instruct"], read_settings(SYSTEMS["open-instruct"], ["--model_name_or_path", "m", *flags])
+    )
+    (refusal,) = translation.blocking
+    assert refusal.name == name and "has no value: the flag needs one" in str(refusal)

@@ -1,0 +1,141 @@
+"""Tests of the translation of TRL's settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.translate import SYSTEMS, translate
+from shoal.translate.sources.reading import read_settings
+from shoal.translate.sources.settings import Settings
+from tests.support.translations import config_of, translate_values
+
+TRL: dict[str, Any] = {"max_steps": 100}
+
+
+def test_the_defaults_of_trl_apply() -> None:
+    config = config_of("trl", TRL)
+    assert (config.advantage.scale, config.advantage.std_ddof, config.advantage.std_eps) == ("group_std", 1, 1e-4)
+    assert (config.loss.objective, config.loss.aggregation) == ("ppo_clip", "token-mean")
+    assert (config.loss.clip_low, config.loss.clip_high, config.loss.dual_clip) == (0.2, 0.2, None)
+    assert (config.correction.weight, config.correction.weight_high) == ("sequence", 3.0)
+    (test,) = config.correction.filters
+    assert (test.level, test.high, test.low, test.reject) == ("sequence_sum", 3.0, None, False)
+    assert (config.learner.adam_beta2, config.learner.lr_scheduler, config.learner.learning_rate) == (
+        0.999,
+        "linear",
+        1e-6,
+    )
+    assert (config.kl.coef, config.grpo.max_staleness, config.run.num_steps) == (0.0, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"loss_type": "grpo"}, {"objective": "ppo_clip", "aggregation": "seq-mean-token-mean"}),
+        ({"loss_type": "dr_grpo"}, {"aggregation": "seq-mean-token-sum-norm", "denominator": None}),
+        ({"loss_type": "grpo", "importance_sampling_level": "sequence"}, {"objective": "gspo"}),
+        ({"loss_type": "cispo", "epsilon_high": 5.0}, {"objective": "cispo", "cispo_cap": 5.0, "cispo_lower": False}),
+        ({"loss_type": "sapo"}, {"objective": "sapo", "sapo_tau_negative": 1.05, "sapo_tau_positive": 1.0}),
+        ({"loss_type": "vespo", "vespo_k_pos": 1.5}, {"objective": "vespo", "vespo_k_positive": 1.5}),
+        ({"loss_type": "luspo"}, {"objective": "luspo", "aggregation": "seq-mean-token-sum"}),
+        ({"delta": 1.5, "epsilon_high": 0.28}, {"dual_clip": 1.5, "clip_high": 0.28}),
+        ({"top_entropy_quantile": 0.2}, {"top_entropy_share": 0.2}),
+    ],
+)
+def test_losses_of_trl_map_to_objectives(values: dict[str, Any], expected: dict[str, Any]) -> None:
+    loss = config_of("trl", TRL | values).loss
+    assert {name: getattr(loss, name) for name in expected} == expected
+
+
+def test_built_in_reward_functions_of_trl_become_weighted_verifiers_and_parts() -> None:
+    functions = ["accuracy_reward", "trl.rewards.think_format_reward", "get_soft_overlong_punishment(100, 20)"]
+    values = TRL | {"dataset_name": "org/math", "reward_funcs": functions, "reward_weights": [1.0, 0.5, 2.0]}
+    config = parse_config(translate(SYSTEMS["trl"], Settings(values), overrides=["model.path=m"]).values)
+    (data,) = config.data.sources
+    assert (data.dataset, data.messages_column, data.verifier) == ("org/math", "prompt", "math")
+    assert data.ground_truth_column == "solution"
+    assert config.reward.weights == {"math": 1.0}
+    assert (config.reward.format.kind, config.reward.format.mode, config.reward.format.value) == ("think", "add", 0.5)
+    overlong = config.reward.overlong
+    assert (overlong.factor, overlong.max_length_tokens, overlong.buffer_tokens) == (2.0, 100, 20)
+    assert not config.advantage.partial_rewards, "parts make one reward"
+    alone = config_of("trl", TRL | {"reward_funcs": ["accuracy_reward"]})
+    assert alone.reward.weights == {"math": 1.0} and alone.advantage.partial_rewards
+    assert (alone.reward.verifiers.math.extraction, alone.reward.verifiers.math.boxed_match_priority) == (["latex"], 0)
+
+
+def test_the_cosine_reward_of_trl_replaces_the_verifiable_reward() -> None:
+    text = "get_cosine_scaled_reward(max_len=200, max_value_correct=2.0)"
+    reward = config_of("trl", TRL | {"reward_funcs": [text, "get_repetition_penalty_reward(2)"]}).reward
+    assert not reward.apply_verifiable_reward
+    assert (reward.cosine.factor, reward.cosine.max_length_tokens, reward.cosine.correct_short) == (1.0, 200, 2.0)
+    assert (reward.repetition.ngram_size, reward.repetition.max_penalty) == (2, -1.0)
+    script = config_of("trl", TRL | {"reward_funcs": ["accuracy_reward", "get_soft_overlong_punishment"]}).reward
+    assert (script.overlong.max_length_tokens, script.overlong.buffer_tokens) == (1280, 256), (
+        "the numbers of the trl grpo script"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "message"),
+    [
+        ({"reward_funcs": ["my_reward"]}, "reward_funcs", "reward.custom.NAME.file"),
+        ({"reward_funcs": ["reasoning_accuracy_reward"]}, "reward_funcs", "only the text after </think>"),
+        ({"reward_funcs": ["org/reward-model", "accuracy_reward"]}, "reward_funcs", '["math", "reward_model"]'),
+        ({"reward_funcs": ["lambda completions: [1.0]"]}, "reward_funcs", "reward.custom.NAME.file"),
+        ({"reward_funcs": ["get_soft_overlong_punishment(x=1)"]}, "reward_funcs", "has no parameter x"),
+        ({"reward_funcs": ["accuracy_reward"], "reward_weights": [1, 2]}, "reward_weights", "2 for 1 reward_funcs"),
+        ({"reward_weights": [1.0]}, "reward_weights", "there are none"),
+        (
+            {"reward_funcs": ["think_format_reward"], "multi_objective_aggregation": "normalize_then_sum"},
+            "multi_objective_aggregation",
+            '["math", "think_format"]',
+        ),
+    ],
+)
+def test_reward_functions_without_a_counterpart_are_refused_by_name(
+    values: dict[str, Any], field: str, message: str
+) -> None:
+    translation = translate(SYSTEMS["trl"], Settings(TRL | {"dataset_name": "d"} | values), overrides=["model.path=m"])
+    refusals = [item for item in translation.blocking if item.name == field]
+    assert refusals and message in str(refusals[0]), [str(item) for item in refusals]
+
+
+def test_a_reward_model_of_trl_is_combined_with_a_format_reward() -> None:
+    values = TRL | {"dataset_name": "d", "reward_model_name_or_path": "org/reward"}
+    values |= {"reward_funcs": ["think_format_reward"], "reward_weights": [2.0, 0.5]}
+    config = parse_config(translate(SYSTEMS["trl"], Settings(values), overrides=["model.path=m"]).values)
+    assert (config.reward.model.path, config.data.sources[0].verifier) == ("org/reward", "reward_model")
+    assert (config.reward.weights, config.reward.format.value) == ({"reward_model": 2.0}, 0.5)
+
+
+def test_reward_functions_are_read_from_the_call_of_the_trainer(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "soft = get_soft_overlong_punishment(max_completion_len=64, soft_punish_cache=16)\n"
+        "args = GRPOConfig(max_steps=10, reward_weights=[1.0, 0.1, 1.0])\n"
+        "trainer = GRPOTrainer('org/model', [accuracy_reward, mine, soft], args, load())\n"
+    )
+    values = read_settings(SYSTEMS["trl"], [str(path)]).values
+    assert values["GRPOTrainer.model"] == "org/model"
+    assert values["GRPOTrainer.reward_funcs"] == [
+        "accuracy_reward", "mine", "get_soft_overlong_punishment(max_completion_len=64, soft_punish_cache=16)"
+    ]  # fmt: skip
+    translation = translate(SYSTEMS["trl"], Settings(values | {"dataset_name": "d"}))
+    assert [(refusal.name, refusal.value) for refusal in translation.blocking] == [("reward_funcs", "mine")]
+    assert config_of("trl", values).reward.overlong.max_length_tokens == 64, "setting data.sources resolves the refusal"
+
+
+def test_generation_batches_of_trl_become_groups_and_mini_batches() -> None:
+    values = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "steps_per_generation": 8}
+    config = config_of("trl", TRL | values | {"num_generations": 8, "num_iterations": 2})
+    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches, config.grpo.num_epochs) == (16, 4, 2)
+    assert config.run.num_steps == 13, "100 optimizer steps, 8 per train step"
+
+
+def test_epochs_over_data_of_unknown_length_need_the_number_of_steps() -> None:
+    (refusal,) = translate_values("trl", {"num_train_epochs": 2}).blocking
+    assert refusal.name == "num_train_epochs" and "run.num_steps" in refusal.reason
+    assert config_of("trl", {"num_train_epochs": 2}, "run.num_steps=7").run.num_steps == 7

@@ -1,0 +1,123 @@
+"""Tests of the translation of verl's overrides."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.translate import SYSTEMS, translate
+from shoal.translate.sources.reading import read_settings
+from tests.support.translations import config_of, translate_values
+
+VERL: dict[str, Any] = {
+    "algorithm.adv_estimator": "grpo",
+    "actor_rollout_ref.rollout.n": 5,
+    "trainer.total_training_steps": 10,
+}
+
+
+def test_the_defaults_of_verl_apply() -> None:
+    config = config_of("verl", VERL)
+    assert config.loss.dual_clip == 3.0, "verl's dual clip is on"
+    assert (config.loss.clip_low, config.loss.clip_high, config.loss.aggregation) == (0.2, 0.2, "token-mean")
+    assert (config.advantage.std_ddof, config.advantage.std_eps) == (1, 1e-6)
+    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches) == (1024, 4)
+    assert (config.learner.weight_decay, config.learner.adam_beta2) == (0.01, 0.999)
+    assert config.kl.coef == 0.0 and config.grpo.keep_zero_signal
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("algorithm.adv_estimator", "rloo", {"advantage.baseline": "leave_one_out", "advantage.scale": "none"}),
+        ("algorithm.adv_estimator", "opo", {"advantage.baseline": "length_weighted"}),
+        ("algorithm.adv_estimator", "remax", {"advantage.baseline": "greedy"}),
+        ("algorithm.adv_estimator", "reinforce_plus_plus", {"advantage.whiten": True}),
+        ("algorithm.norm_adv_by_std_in_grpo", False, {"advantage.scale": "none"}),
+        ("algorithm.filter_groups.enable", True, {"grpo.active_sampling": True}),
+        ("actor_rollout_ref.actor.clip_ratio", 0.1, {"loss.clip_low": 0.1, "loss.clip_high": 0.1}),
+        ("actor_rollout_ref.actor.clip_ratio_high", 0.28, {"loss.clip_low": 0.2, "loss.clip_high": 0.28}),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", "gspo", {"loss.aggregation": "seq-mean-token-mean"}),
+        ("algorithm.rollout_correction.rollout_is", "token", {"correction.weight_high": 2.0}),
+        ("actor_rollout_ref.actor.use_kl_loss", True, {"kl.coef": 0.001, "kl.estimator": "k3", "kl.output_clamp": 10}),
+        ("algorithm.use_kl_in_reward", True, {"kl.place": "reward", "kl.estimator": "k1"}),
+    ],
+)
+def test_overrides_of_verl_are_translated(name: str, value: Any, expected: dict[str, Any]) -> None:
+    values = translate_values("verl", VERL | {name: value})
+    assert values.toml, [str(refusal) for refusal in values.blocking]
+    got = {key: values.values[key.split(".")[0]].get(key.split(".")[1]) for key in expected}
+    assert got == expected
+
+
+def test_a_script_of_verl_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "set -x\nM=${M:-org/model}\npython3 -m verl.trainer.main_ppo \\\n  algorithm.adv_estimator=grpo \\\n"
+        "  data.train_files=\"['a.parquet','b.parquet']\" data.train_batch_size=64 \\\n"
+        "  actor_rollout_ref.model.path=$M actor_rollout_ref.actor.ppo_mini_batch_size=32 \\\n"
+        "  +actor_rollout_ref.rollout.n=8 trainer.total_training_steps=20 trainer.logger='[\"console\"]' $@\n"
+    )
+    translation = translate(SYSTEMS["verl"], read_settings(SYSTEMS["verl"], [str(path)]))
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    config = parse_config(translation.values)
+    assert [source.path for source in config.data.sources] == ["a.parquet", "b.parquet"]
+    assert config.data.sources[0].ground_truth_column == "reward_model.ground_truth"
+    assert (config.model.path, config.grpo.num_mini_batches, config.run.num_steps) == ("org/model", 2, 20)
+
+
+def test_an_unknown_override_is_refused_with_similar_names() -> None:
+    (refusal,) = translate_values("verl", VERL | {"actor_rollout_ref.rollout.temprature": 1.0}).blocking
+    assert "did you mean actor_rollout_ref.rollout.temperature" in refusal.reason
+
+
+def test_k1_of_verl_bounds_the_inverse_of_the_ratio() -> None:
+    rejection = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.8_1.6"}
+    values = {f"algorithm.rollout_correction.{name}": value for name, value in rejection.items()}
+    (test,) = config_of("verl", VERL | values).correction.filters
+    assert (test.statistic, test.level, test.reject) == ("ratio", "sequence_mean", True)
+    assert (test.low, test.high) == (pytest.approx(1 / 1.6), pytest.approx(1 / 0.8))
+
+
+def test_every_rejection_option_of_verl_becomes_a_filter() -> None:
+    prefix = "algorithm.rollout_correction"
+    several = {f"{prefix}.rollout_rs": "token_k1,seq_max_k2", f"{prefix}.rollout_rs_threshold": "0.6_1.6,2.5"}
+    first, second = config_of("verl", VERL | several).correction.filters
+    assert (first.statistic, first.level, first.low, first.high) == ("ratio", "token", 1 / 1.6, 1 / 0.6)
+    assert (second.statistic, second.level, second.low, second.high) == ("k2", "sequence_max", None, 2.5)
+    assert first.reject and second.reject
+    one = {f"{prefix}.rollout_rs": "seq_sum_k3,token_k2", f"{prefix}.rollout_rs_threshold": "2.0"}
+    assert [test.high for test in config_of("verl", VERL | one).correction.filters] == [2.0, 2.0]
+    upper = {f"{prefix}.rollout_rs": "token_k1", f"{prefix}.rollout_rs_threshold": "2.0"}
+    (test,) = config_of("verl", VERL | upper).correction.filters
+    assert (test.low, test.high) == (0.5, 2.0), "the lower bound is the upper one's inverse"
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds", "message"),
+    [
+        ("token_k1,seq_max_k2", "1,2,3", "has 2 options and rollout_rs_threshold 3 bounds"),
+        ("seq_max_k1", "2.0", "'seq_max_k1' is unknown"),
+        ("token_k2", "0.5_2.0", "token_k2 has only an upper bound"),
+        ("token_k1", "2.0_0.5", "the lower one below the upper one"),
+        ("token_k1", "wide", "'wide' is not a bound"),
+        ("token_k1", None, "rollout_rs_threshold must give its bounds"),
+    ],
+)
+def test_a_rejection_that_verl_does_not_accept_is_refused(options: str, bounds: str | None, message: str) -> None:
+    prefix = "algorithm.rollout_correction"
+    values = {f"{prefix}.rollout_rs": options, f"{prefix}.rollout_rs_threshold": bounds}
+    (refusal,) = translate_values("verl", VERL | values).blocking
+    assert message in refusal.reason and refusal.name == f"{prefix}.rollout_rs"
+
+
+@pytest.mark.parametrize("prefix", ["reward_model.reward_kwargs.overlong_buffer_cfg", "reward_model.overlong_buffer"])
+def test_the_overlong_buffer_of_dapo_is_a_part_of_the_reward(prefix: str) -> None:
+    buffer = {f"{prefix}.enable": True, f"{prefix}.len": 4096, f"{prefix}.penalty_factor": 1.0}
+    base = {"actor_rollout_ref.model.path": "m", "data.train_files": ["a.parquet"]}
+    base |= {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 5, "actor_rollout_ref.rollout.n": 8}
+    base |= {"data.max_response_length": 20480}
+    overlong = config_of("verl", base | buffer | {"reward_model.reward_manager": "dapo"}).reward.overlong
+    assert (overlong.factor, overlong.buffer_tokens, overlong.max_length_tokens) == (1.0, 4096, None)
+    assert config_of("verl", base | buffer).reward.overlong.factor == 0, "the naive reward manager has no buffer"

@@ -1,0 +1,139 @@
+"""Lifecycle of a worker."""
+
+import asyncio
+import signal
+
+import pytest
+
+from shoal.config.load import parse_config
+from shoal.config.run import RunConfig
+from shoal.errors import FailedPrecondition, Unavailable
+from shoal.v1 import worker_pb2
+from shoal.worker.lifecycle import Lifecycle
+from shoal.worker.reexec import Reexec
+from tests.support.loopback import NoProgram
+
+
+def config(seed: int = 0) -> RunConfig:
+    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "run": {"seed": seed}})
+
+
+def state(lifecycle: Lifecycle) -> str:
+    return worker_pb2.WorkerState.Name(lifecycle.status(worker_pb2.WorkerLoad()).state).removeprefix("WORKER_STATE_")
+
+
+@pytest.fixture
+def ends() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def lifecycle(ends: list[str], monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
+    monkeypatch.setattr("shoal.worker.lifecycle.os.kill", lambda pid, number: ends.append(signal.Signals(number).name))
+    return Lifecycle("the worker", Reexec(NoProgram(), end=lambda: ends.append("restart")))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_load_leads_from_idle_to_ready(lifecycle: Lifecycle) -> None:
+    gate = asyncio.Event()
+
+    async def work() -> None:
+        await gate.wait()
+
+    assert state(lifecycle) == "IDLE" and not lifecycle.is_configured("run", config())
+    lifecycle.load("run", config(), work, message="loading the model")
+    assert state(lifecycle) == "LOADING" and lifecycle.is_configured("run", config())
+    assert not lifecycle.is_configured("run", config(seed=1)) and not lifecycle.is_configured("other", config())
+    with pytest.raises(FailedPrecondition, match="the worker is LOADING, not READY: loading the model"):
+        raise lifecycle.not_ready()
+    gate.set()
+    await settle()
+    assert state(lifecycle) == "READY"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(Unavailable("no disk"), "no disk"), (KeyError("lm_head"), "KeyError: 'lm_head'")]
+)
+async def test_after_a_load_that_failed_the_same_configuration_may_be_tried_again(
+    lifecycle: Lifecycle, error: Exception, message: str
+) -> None:
+    async def work() -> None:
+        raise error
+
+    lifecycle.load("run", config(), work, message="")
+    await settle()
+    assert state(lifecycle) == "FAILED" and not lifecycle.is_configured("run", config())
+    assert lifecycle.status(worker_pb2.WorkerLoad()).message == message
+
+
+async def test_a_newer_load_begins_when_the_cleanup_of_the_earlier_one_has_ended(lifecycle: Lifecycle) -> None:
+    order, has_begun = [], asyncio.Event()
+
+    async def first() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            order.append("first ended")
+
+    async def second() -> None:
+        order.append("second began")
+        has_begun.set()
+
+    lifecycle.load("run", config(), first, message="")
+    await settle()
+    lifecycle.load("other", config(), second, message="")
+    await asyncio.wait_for(has_begun.wait(), 60)
+    await settle()
+    assert order == ["first ended", "second began"] and state(lifecycle) == "READY"
+
+
+async def test_the_first_reason_to_end_stands_and_ends_the_process_once(lifecycle: Lifecycle, ends: list[str]) -> None:
+    async def work() -> None:
+        raise Unavailable("later")
+
+    lifecycle.load("run", config(), work, message="")
+    lifecycle.fail("the engine has died")
+    lifecycle.fail("later")
+    await settle()
+    status = lifecycle.status(worker_pb2.WorkerLoad())
+    assert (status.state, status.message) == (worker_pb2.WORKER_STATE_FAILED, "the engine has died")
+    assert ends == ["SIGTERM"]
+    assert lifecycle.is_configured("run", config())
+    with pytest.raises(Unavailable, match="the worker is ending: the engine has died") as caught:
+        lifecycle.is_configured("other", config())
+    assert caught.value.reason == "ENDING"
+    assert lifecycle.restart("other").reason == "ENDING"
+
+
+async def test_a_worker_that_restarts_refuses_every_configuration_and_ignores_later_errors(
+    lifecycle: Lifecycle, ends: list[str]
+) -> None:
+    async def work() -> None:
+        pass
+
+    lifecycle.load("run", config(), work, message="")
+    await settle()
+    assert lifecycle.restart("it serves run run").reason == "STARTING_OVER"
+    for run_id in ("run", "other"):
+        with pytest.raises(Unavailable, match="it serves run run: it restarts") as caught:
+            lifecycle.is_configured(run_id, config())
+        assert caught.value.reason == "STARTING_OVER"
+    lifecycle.fail("a rank ended")
+    assert state(lifecycle) == "READY" and ends == ["restart"]
+
+
+async def test_what_is_loaded_may_replace_the_state_ready_but_no_other(lifecycle: Lifecycle) -> None:
+    async def work() -> None:
+        pass
+
+    paused = (worker_pb2.WORKER_STATE_PAUSED, "paused by PauseGeneration")
+    assert lifecycle.status(worker_pb2.WorkerLoad(), loaded=paused).state == worker_pb2.WORKER_STATE_IDLE
+    lifecycle.load("run", config(), work, message="")
+    await settle()
+    status = lifecycle.status(worker_pb2.WorkerLoad(capacity=2), loaded=paused)
+    assert (status.state, status.message, status.load.capacity) == (*paused, 2)
