@@ -30,6 +30,8 @@ from tests.unit.services.reward.judge.judge_server import judge_server
 
 # Evaluating this expression would take longer than any timeout.
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+# math's own deadline is so late that only reward.timeout_s can end such a completion.
+PATIENT_MATH = {"math": {"timeout_s": 600.0}}
 
 
 class Client(RewardClient):
@@ -138,7 +140,7 @@ async def test_scores_arrive_in_the_order_of_completion(client: Client) -> None:
 
 
 async def test_a_hanging_completion_is_failed_at_the_timeout_and_its_process_replaced(client: Client) -> None:
-    await client.configured(num_processes=1, timeout_s=5.0)
+    await client.configured(num_processes=1, timeout_s=5.0, verifiers=PATIENT_MATH)
     before = (await client.status()).pool_pids
     scores = await client.score([GroundTruth("math", "5")], [ENDLESS, "$5$"])
     by_index = {score.sample_index: score for score in scores}
@@ -254,7 +256,7 @@ async def test_a_stream_in_the_wrong_order_is_an_invalid_argument(
 async def test_a_full_queue_is_resource_exhausted_with_a_retry_delay_after_admitted_completions_are_scored(
     client: Client,
 ) -> None:
-    await client.configured(num_processes=1, max_queued=1, timeout_s=5.0)
+    await client.configured(num_processes=1, max_queued=1, timeout_s=5.0, verifiers=PATIENT_MATH)
     texts = [ENDLESS, "$5$", "$5$", "$5$"]
     requests = [prompt_request([GroundTruth("math", "5")]), *(completion_request(*pair) for pair in enumerate(texts))]
 
