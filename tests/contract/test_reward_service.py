@@ -26,6 +26,7 @@ from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
 from tests.support.reward_client import TIMEOUT_S, RewardClient, completion_request, config, prompt_request
+from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
 
 # Evaluating this expression would take longer than any timeout.
@@ -371,13 +372,12 @@ async def test_a_key_that_is_not_in_the_environment_fails_the_configuration(clie
 
 async def test_completions_wait_for_the_judge_concurrently_while_the_pool_goes_on(client: Client) -> None:
     async with judge_server() as server:
-        server.delay_s = 1.0
+        server.may_answer.clear()
         await client.configured(num_processes=1, judge={"base_url": server.url, "model": "judge"})
         texts = [f"answer {number}" for number in range(16)]
         judged = asyncio.create_task(client.score([GroundTruth("general-quality", None)], texts))
-        await asyncio.sleep(0.2)
+        await eventually(lambda: server.num_open == 16, "16 questions are open at once")
         (quick,) = await client.score([FIVE], ["5"])
         assert quick.reward == 1.0 and not judged.done()
-        scores = await judged
-    assert {score.reward for score in scores} == {0.7}
-    assert server.most_open == 16, f"{server.most_open} of 16 questions were open at once"
+        server.may_answer.set()
+        assert {score.reward for score in await judged} == {0.7}

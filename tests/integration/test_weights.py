@@ -292,7 +292,7 @@ async def test_a_completion_in_flight_continues_under_the_new_weights_and_report
     await client.publish(setting.old, 5)
     sampling = asyncio.create_task(client.sample(7, max_tokens=400))
     await client.until(lambda status: status.load.num_running > 0)
-    await asyncio.sleep(0.2)
+    await client.sample(8, max_tokens=1)  # The engine serves in order: the completion in flight has tokens by now.
     await client.publish(setting.new, 6)
     [completion] = await sampling
     before, after = completion.version_spans

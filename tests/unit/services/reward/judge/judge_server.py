@@ -43,6 +43,8 @@ class JudgeServer:
     script: Script = lambda number, body: graded(7)
     delay_s: float = 0.0
     """Delay before each response."""
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the start. While it is clear, requests are recorded and responses wait."""
     hangs_after: int | None = None
     """Number of bytes of each response after which the server goes silent."""
     cuts_after: int | None = None
@@ -67,6 +69,7 @@ class JudgeServer:
                 self.num_open += 1
                 self.most_open = max(self.most_open, self.num_open)
                 try:
+                    await self.may_answer.wait()
                     await asyncio.sleep(self.delay_s)
                     answer = self.script(number, body)
                 finally:
@@ -87,6 +90,7 @@ class JudgeServer:
 async def judge_server() -> AsyncIterator[JudgeServer]:
     """Runs a server on a loopback port."""
     server = JudgeServer()
+    server.may_answer.set()
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
