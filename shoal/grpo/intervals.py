@@ -1,0 +1,64 @@
+"""95 % confidence intervals: of a share of correct answers, and of its change."""
+
+from collections.abc import Sequence
+from math import sqrt
+from statistics import fmean
+from typing import NamedTuple
+
+_Z = 1.959963984540054
+"""The normal distribution has 95 % of its mass within this many standard deviations."""
+
+
+class Interval(NamedTuple):
+    """The ends of an interval."""
+
+    low: float
+    high: float
+
+
+def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
+    """Computes the Wilson score interval of the share of correct answers, over all answers.
+
+    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample: answers to one question
+    tend to agree, so they count as fewer draws than there are answers, and as many draws as would give the share the
+    variance that it has over questions (the design effect of cluster sampling). With one answer a question this is
+    Wilson's interval itself (Newcombe 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E).
+    Without answers it is (0, 1).
+    """
+    answered = [answers for answers in correct if answers]
+    num_answers = sum(map(len, answered))
+    if not num_answers:
+        return Interval(0.0, 1.0)
+    rate = sum(map(sum, answered)) / num_answers
+    num_draws = _num_draws(answered, rate, num_answers)
+    center = rate + _Z**2 / (2 * num_draws)
+    half = _Z * sqrt(rate * (1 - rate) / num_draws + _Z**2 / (4 * num_draws**2))
+    scale = 1 + _Z**2 / num_draws
+    return Interval(max(0.0, (center - half) / scale), min(1.0, (center + half) / scale))
+
+
+def _num_draws(answered: Sequence[Sequence[bool]], rate: float, num_answers: int) -> float:
+    """The number of independent answers that would vary as much: from one a question up to all of them."""
+    num_questions = len(answered)
+    residuals = fmean((sum(answers) - rate * len(answers)) ** 2 for answers in answered)
+    if not residuals:
+        return num_questions if rate in (0, 1) else num_answers
+    variance = residuals * num_questions**2 / (max(1, num_questions - 1) * num_answers**2)
+    return min(num_answers, max(num_questions, rate * (1 - rate) / variance))
+
+
+def change_interval(changes: Sequence[float]) -> Interval:
+    """Computes an interval of the mean change of a rate, from the change of each question between two evaluations.
+
+    The change of a question is from -1 to 1. Pairing leaves the difficulty of the questions out, so the interval is
+    narrower than that of two separate rates. Half a question that got better, half a question that got worse, and one
+    that stayed are added, which keeps the interval honest for few questions (Agresti and Min 2005,
+    doi:10.1002/sim.1781). Without questions it is (-1, 1).
+    """
+    if not changes:
+        return Interval(-1.0, 1.0)
+    num = len(changes) + 2
+    mean = sum(changes) / num
+    variance = (sum(change**2 for change in changes) + 1) / num - mean**2
+    half = _Z * sqrt(variance / num)
+    return Interval(max(-1.0, mean - half), min(1.0, mean + half))

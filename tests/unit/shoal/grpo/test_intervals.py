@@ -1,0 +1,64 @@
+import random
+from math import comb
+
+import pytest
+
+from shoal.grpo.intervals import change_interval, rate_interval
+
+
+def single(num_correct: int, num: int) -> list[list[bool]]:
+    """Questions with one answer each."""
+    return [[index < num_correct] for index in range(num)]
+
+
+@pytest.mark.parametrize(
+    ("num_correct", "num", "low", "high"),
+    # Newcombe 1998, table I, method 3.
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_one_answer_a_question_gives_the_published_wilson_interval(
+    num_correct: int, num: int, low: float, high: float
+) -> None:
+    assert rate_interval(single(num_correct, num)) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_answers_that_always_agree_count_as_one() -> None:
+    once = single(12, 40)
+    copied = [answers * 8 for answers in once]
+    assert rate_interval(copied) == pytest.approx(rate_interval(once))
+
+
+def test_answers_that_are_independent_count_as_many() -> None:
+    random.seed(3)
+    answers = [[random.random() < 0.4 for _ in range(8)] for _ in range(400)]
+    low, high = rate_interval(answers)
+    one_low, one_high = rate_interval(single(1280, 3200))
+    assert high - low == pytest.approx(one_high - one_low, rel=0.15), (high - low, one_high - one_low)
+
+
+def test_without_answers_nothing_is_known() -> None:
+    assert rate_interval([]) == (0.0, 1.0) == rate_interval([[], []])
+    assert change_interval([]) == (-1.0, 1.0)
+
+
+def test_a_rate_of_zero_or_one_still_has_an_interval() -> None:
+    assert rate_interval([[True] * 4] * 5) == pytest.approx(rate_interval(single(5, 5)))
+    assert rate_interval(single(5, 5)).low == pytest.approx(0.5655, abs=1e-4)
+
+
+def test_a_gain_of_three_questions_of_twenty_is_within_noise() -> None:
+    # By hand: mean 3 / 22, variance (4 / 22 - (3 / 22)^2) / 22 = 0.00742, so 0.1364 -+ 1.96 x 0.0861.
+    assert change_interval([1.0] * 3 + [0.0] * 17) == pytest.approx((-0.0325, 0.3052), abs=1e-4)
+
+
+def test_the_interval_of_a_change_covers_the_truth_in_about_95_of_100_evaluations() -> None:
+    # Exact: 30 questions, of which each gets better with probability 0.2 and worse with 0.1.
+    num, better, worse, covered = 30, 0.2, 0.1, 0.0
+    for up in range(num + 1):
+        for down in range(num + 1 - up):
+            same = num - up - down
+            ways = comb(num, up) * comb(num - up, down)
+            interval = change_interval([1.0] * up + [-1.0] * down + [0.0] * same)
+            if interval.low <= better - worse <= interval.high:
+                covered += ways * better**up * worse**down * (1 - better - worse) ** same
+    assert 0.93 < covered < 0.975, f"covered {covered:.4f}"
