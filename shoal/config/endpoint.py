@@ -33,7 +33,12 @@ class EndpointConfig(Section):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must begin with http:// or https:// and name a host, for example http://127.0.0.1:8000")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("must not hold credentials; name the key's environment variable in api_key_env")
+            # The message does not repeat the value, which has a secret in it.
+            raise ValueError(
+                "has a user name or password before the host (https://USER:PASSWORD@host), which would be stored with "
+                "the run's configuration: write the address without it, put the key into an environment variable of "
+                "the reward service, and name that variable in api_key_env"
+            )
         if parts.query or parts.fragment:
             raise ValueError("must end with the path, without ? and #")
         return value.rstrip("/")

@@ -12,7 +12,7 @@ from shoal.paths import local_path
 
 
 def read_file(source: SourceConfig) -> RowSource:
-    """Reads all rows of the file that `source.path` names; messages number JSONL lines from 1.
+    """Reads all rows of the file that `source.path` names; messages number lines and rows from 1.
 
     Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
     """
@@ -72,7 +72,7 @@ def _parquet(path: Path, columns: list[str]) -> Iterator[Row]:
             for batch in file.iter_batches(columns=columns):
                 values: dict[str, Any]
                 for values in batch.to_pylist():
-                    yield Row(number, f"{path} row {number}", values)
+                    yield Row(number, f"{path} row {number + 1}", values)
                     number += 1
     except pyarrow.ArrowException as error:
         raise InvalidArgument(f"{path} cannot be read as Parquet: {error}") from None

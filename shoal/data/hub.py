@@ -36,7 +36,9 @@ def read_dataset(source: SourceConfig) -> RowSource:
         present = ", ".join(table.column_names)
         raise InvalidArgument(f"data set {name}: there is no column {missing[0]!r}; it has: {present}")
     label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
-    rows = [Row(number, f"{label} row {number}", values) for number, values in enumerate(table.select_columns(columns))]
+    rows = [
+        Row(number, f"{label} row {number + 1}", values) for number, values in enumerate(table.select_columns(columns))
+    ]
     if not rows:
         raise InvalidArgument(f"data set {label} is empty: it needs at least one row")
     return RowSource(label, rows)

@@ -14,7 +14,7 @@ class Row:
     number: int
     """Index in the source, from 0; part of the prompt id."""
     where: str
-    """Location for messages: "questions.jsonl:7"."""
+    """Location for messages, counted from 1: "questions.jsonl:7", "questions.parquet row 7"."""
     values: Mapping[str, Any]
 
 
@@ -25,6 +25,15 @@ class RowSource:
     name: str
     """Name that is the same on every machine and in every run; the first half of a prompt id."""
     rows: list[Row]
+
+
+def row_name(prompt_id: str) -> str:
+    """Returns where a prompt comes from, for messages: "questions.jsonl:6" gives "questions.jsonl row 7".
+
+    The index in an id counts from 0; rows count from 1, without blank lines.
+    """
+    source, _, index = prompt_id.rpartition(":")
+    return f"{source} row {int(index) + 1}" if source and index.isdecimal() else prompt_id
 
 
 def wanted_columns(source: SourceConfig) -> list[str]:

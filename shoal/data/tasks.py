@@ -27,7 +27,7 @@ def make_task(source: SourceConfig) -> RowSource:
         [
             Row(
                 number,
-                f"{name} question {number}",
+                f"{name} question {number + 1}",
                 {
                     source.messages_column: question,
                     source.ground_truth_column: label,

@@ -99,7 +99,9 @@ class Prompt(_message.Message):
     GROUND_TRUTHS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     prompt_id: _builtins.str
-    """Identifies the prompt in its data set, stable across runs: "source:row"."""
+    """Identifies the prompt in its data set, stable across runs: "source:index".
+    The index of the row counts from 0; messages for people count rows from 1.
+    """
     token_ids: _builtins.bytes
     """The chat-templated prompt. int32, little-endian; 4 * P bytes."""
     text: _builtins.str

@@ -54,9 +54,9 @@ async def test_malformed_labels_refuse_the_run_with_their_number_and_rows(
     labels = ["1", "many", "2", "many", "3", "many", "many", "4"]
     run, _ = await run_with(cluster, model, tmp_path, "refuse", labels, ["5"])
     assert run.state == pb.RUN_STATE_FAILED
-    for part in ("4 of 8 prompts", "train.jsonl row 1 (gsm8k): bad", "row 5 ", 'data.malformed_labels = "drop"'):
+    for part in ("4 of 8 prompts", "train.jsonl row 2 (gsm8k): bad", "row 6 ", 'data.malformed_labels = "drop"'):
         assert part in run.message, run.message
-    assert "row 6" not in run.message, run.message
+    assert "row 8" not in run.message, run.message
 
 
 async def test_each_label_is_checked_once_in_messages_of_a_bounded_size(
@@ -69,7 +69,7 @@ async def test_each_label_is_checked_once_in_messages_of_a_bounded_size(
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     await cluster.start(config(model, tmp_path, labels, ["x" * (1 << 20), "y" * (1 << 20)], "refuse"))
     run, _ = await cluster.end()
-    assert "1 of 1200 prompts" in run.message and "train.jsonl row 1050" in run.message, run.message
+    assert "1 of 1200 prompts" in run.message and "train.jsonl row 1051" in run.message, run.message
     # 1100 distinct labels of prompts, 512 a message, and two long ones.
     assert sorted(reward.batches, reverse=True) == [512, 512, 76, 1, 1], reward.batches
 

@@ -13,6 +13,7 @@ from services.coordinator.run.preflight import PreparedInputs
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.reward_pool import RewardPool
 from shoal.config.data import DataConfig
+from shoal.data.rows import row_name
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.rollout import GroundTruth, Prompt
@@ -29,8 +30,7 @@ class MalformedLabel:
     reason: str
 
     def __str__(self) -> str:
-        source, _, row = self.prompt_id.rpartition(":")
-        return f"{source} row {row} ({self.verifier}): {self.reason}"
+        return f"{row_name(self.prompt_id)} ({self.verifier}): {self.reason}"
 
 
 class Labels:
@@ -100,10 +100,7 @@ def left_out(
         if not among:
             continue
         first = "; ".join(str(label)[:_MAX_SHOWN_CHARS] for label in among[:_NUM_SHOWN])
-        message = (
-            f"{len(among)} of {len(ids)} {kind} have a label that their verifier cannot use, the first (rows counted "
-            f"from 0): {first}"
-        )
+        message = f"{len(among)} of {len(ids)} {kind} have a label that their verifier cannot use, the first: {first}"
         if data.malformed_labels == "refuse":
             raise InvalidArgument(f'{message}. Correct the rows, or leave them out with data.malformed_labels = "drop"')
         if len(among) == len(ids):

@@ -10,6 +10,7 @@ from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data import PromptSet, held_out_prompts, load_prompts
+from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
@@ -82,15 +83,15 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
         for truth in prompt.ground_truths:
             if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
                 raise InvalidArgument(
-                    f"reward.model.path: is unset, as is reward.model.base_url, and {prompt.prompt_id} has the label "
-                    f"{truth.verifier!r}, which a reward model scores; set one of the two: a sequence classification "
-                    "model, or the address of a server that has one"
+                    f"reward.model.path: is unset, as is reward.model.base_url, and {row_name(prompt.prompt_id)} has "
+                    f"the label {truth.verifier!r}, which a reward model scores; set one of the two: a sequence "
+                    "classification model, or the address of a server that has one"
                 )
             if truth.verifier in JUDGE_VERIFIERS and not config.reward.judge.base_url:
                 raise InvalidArgument(
-                    f"reward.judge.base_url: is unset, and {prompt.prompt_id} has the label {truth.verifier!r}, which "
-                    "a language model judges; set it to an OpenAI-compatible endpoint, as in "
-                    '"http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
+                    f"reward.judge.base_url: is unset, and {row_name(prompt.prompt_id)} has the label "
+                    f"{truth.verifier!r}, which a language model judges; set it to an OpenAI-compatible endpoint, as "
+                    'in "http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
                 )
 
 

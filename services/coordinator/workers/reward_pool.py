@@ -10,6 +10,7 @@ from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.verifier_code import VerifierCode
 from shoal.concurrency import Signal, first_error
 from shoal.config import RunConfig
+from shoal.data.rows import row_name
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
@@ -75,13 +76,13 @@ class RewardPool:
             for name in sorted({truth.verifier for truth in prompt.ground_truths}):
                 if name not in listed:
                     raise InvalidArgument(
-                        f"prompt {prompt.prompt_id} names the verifier {name!r}, which the reward service does not"
+                        f"{row_name(prompt.prompt_id)} names the verifier {name!r}, which the reward service does not"
                         f" have; known: {', '.join(sorted(listed))}"
                     )
                 if reason := listed[name]:
                     raise InvalidArgument(
-                        f"prompt {prompt.prompt_id} names the verifier {name!r}, which cannot work at {member.name}: "
-                        f"{reason}"
+                        f"{row_name(prompt.prompt_id)} names the verifier {name!r}, which cannot work at "
+                        f"{member.name}: {reason}"
                     )
 
     async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:

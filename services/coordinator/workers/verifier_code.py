@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.coordinator.store.events import EventLog
+from shoal.data.rows import row_name
 from shoal.rollout import Score
 
 _SHOWN_DIGITS = 12
@@ -44,7 +45,7 @@ class VerifierCode:
         code = f"code {digest[:_SHOWN_DIGITS]} of {verifier}" + (f", not {before[:_SHOWN_DIGITS]}" if before else "")
         self._events.add(
             "verifier_code",
-            f"{service} scores with {code}, from a completion of {prompt_id} on",
+            f"{service} scores with {code}, from a completion of {row_name(prompt_id)} on",
             verifier=verifier,
             code_digest=digest,
             code_digest_before=before,

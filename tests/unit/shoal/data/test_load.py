@@ -139,6 +139,15 @@ def test_parquet_and_jsonl_give_the_same_prompts(tmp_path: Path) -> None:
     assert texts == [prompt.text for prompt in loaded(tmp_path, *rows).prompts]
 
 
+def test_a_malformed_row_of_a_parquet_file_has_the_number_that_it_has_as_a_line(tmp_path: Path) -> None:
+    rows = [ROW, {**ROW, "dataset": "nothing"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    with pytest.raises(InvalidArgument, match=r"rows\.parquet row 2: no verifier is called 'nothing'"):
+        load({"path": str(tmp_path / "rows.parquet")})
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:2: no verifier is called 'nothing'"):
+        loaded(tmp_path, *rows)
+
+
 @pytest.mark.parametrize("kind", ["files", "saved"])
 def test_hugging_face_datasets_are_read_from_a_folder(tmp_path: Path, kind: str) -> None:
     datasets = pytest.importorskip("datasets")

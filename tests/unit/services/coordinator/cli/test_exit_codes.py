@@ -93,7 +93,7 @@ def test_a_deep_check_finds_malformed_labels(refuse: Refuse, config: Path) -> No
         for label in ("many", "several", "many"):
             file.write(json.dumps({"messages": "How many?", "ground_truth": label, "dataset": "gsm8k"}) + "\n")
     code, error = refuse("config", "check", str(config), "--deep")
-    assert code == 2 and "3 of 7 prompts have a label" in error and f"{data} row 4 (gsm8k): the label holds" in error
+    assert code == 2 and "3 of 7 prompts have a label" in error and f"{data} row 5 (gsm8k): the label holds" in error
     assert 'data.malformed_labels = "drop"' in error, error
     code, error = refuse("config", "check", str(config), "--deep", "--set", "data.malformed_labels=drop")
     assert code == 0 and "left out: 3 of 7 prompts" in error, error

@@ -510,7 +510,7 @@ async def test_a_rubric_with_an_ungraded_criterion_has_no_score(server: JudgeSer
         ({"template": "{question}"}, "has no {answer}"),
         ({"base_url": "http://a/v1"}, "model is required"),
         ({"base_url": "a:1/v1", "model": "m"}, "must begin with http"),
-        ({"base_url": "http://u:p@a/v1", "model": "m"}, "must not hold credentials"),
+        ({"base_url": "http://u:p@a/v1", "model": "m"}, "has a user name or password before the host"),
         ({"api_key_env": "sk-abc"}, "must be the name of an environment variable"),
         ({"min_score": 1, "max_score": 1}, "must be below max_score"),
     ],
