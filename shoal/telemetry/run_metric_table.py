@@ -9,6 +9,7 @@ from shoal.telemetry.run_metrics import (
     KL_IN_REWARD,
     MEASURED,
     PUBLISHED,
+    REPEATED,
     RUNNING,
     SAMPLED,
     SCORED,
@@ -212,6 +213,30 @@ EVALUATION = MetricSection(
         RunMetric("eval/unscored_rate", "share", "answers without a reward; they count in no other metric"),
         RunMetric("eval/scores", "reward", "mean reward of the answers", "", SCORED),
         RunMetric("eval/verifiable_correct_rate", "share", "correct answers", "", SCORED),
+        RunMetric(
+            "eval/verifiable_correct_rate_low",
+            "share",
+            "lower end of the 95 % confidence interval of `eval/verifiable_correct_rate` (Wilson); the more the "
+            "answers to a question agree, the fewer draws they count as",
+            "",
+            SCORED,
+        ),
+        RunMetric("eval/verifiable_correct_rate_high", "share", "upper end of that interval", "", SCORED),
+        RunMetric(
+            "eval/correct_rate_change",
+            "share",
+            "`eval/verifiable_correct_rate` minus that of the run's first evaluation, over questions scored in both",
+            "",
+            REPEATED,
+        ),
+        RunMetric(
+            "eval/correct_rate_change_low",
+            "share",
+            "lower end of its 95 % confidence interval, paired by question; with 0 inside, the change is within noise",
+            "",
+            REPEATED,
+        ),
+        RunMetric("eval/correct_rate_change_high", "share", "upper end of that interval", "", REPEATED),
         RunMetric(
             "eval/pass_at_<k>",
             "share",

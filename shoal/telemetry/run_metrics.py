@@ -24,6 +24,7 @@ class Presence:
 ALWAYS = Presence("", lambda config: True)
 SCORED = Presence("when a completion was scored", lambda config: False)
 SAMPLED = Presence("when a completion came back", lambda config: False)
+REPEATED = Presence("from the second evaluated step on", lambda config: False)
 TRAINED = Presence("when the step was applied", lambda config: True)
 MEASURED = Presence("where it applies", lambda config: False)
 PUBLISHED = Presence("unless the run stopped before the publish", lambda config: False)

@@ -85,6 +85,14 @@ async def test_all_answers_are_of_the_version_that_the_result_names(cluster: Clu
         assert row["eval/pass_at_1"] == pytest.approx(row["eval/verifiable_correct_rate"])
         assert row["eval/source/arithmetic@1/correct_rate"] == row["eval/verifiable_correct_rate"]
         assert row["eval/verifier/gsm8k/correct_rate"] == row["eval/verifiable_correct_rate"]
+        low, high = row["eval/verifiable_correct_rate_low"], row["eval/verifiable_correct_rate_high"]
+        assert 0 <= low <= row["eval/verifiable_correct_rate"] <= high <= 1, row
+    first = evaluated[0]["eval/verifiable_correct_rate"]
+    for row, event in zip(evaluated[1:], [e for e in events if e.kind == "evaluation"][1:], strict=True):
+        change = row["eval/correct_rate_change"]
+        assert change == pytest.approx(row["eval/verifiable_correct_rate"] - first)
+        assert row["eval/correct_rate_change_low"] <= change <= row["eval/correct_rate_change_high"], row
+        assert event.attributes["change"]["num_questions"] == NUM_PROMPTS and "since step 0:" in event.message
 
 
 async def test_an_evaluation_samples_with_its_own_settings_and_seeds(cluster: Cluster, model: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 
+from services.coordinator.reporting.evaluation_history import RateChange
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -74,7 +75,7 @@ class ProgressView:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._evaluations: dict[int, dict[str, Any]] = {}
+        self._last_evaluation: dict[str, Any] = {}
         self._exported = ""
         self._console: Any = None
         if sys.stdout.isatty():
@@ -106,33 +107,30 @@ class ProgressView:
     def remember(self, event: pb.RunEvent) -> None:
         """Records what the summary needs from an event, and writes nothing."""
         if event.kind == "evaluation":
-            attributes = json_format.MessageToDict(event.attributes)
-            self._evaluations[int(attributes["policy_version"])] = attributes
+            self._last_evaluation = json_format.MessageToDict(event.attributes)
         if event.kind == "exported":
             self._exported = str(event.attributes["path"])
 
     def summarize(self, run: pb.Run) -> None:
         """Writes the outcome of a run: evaluations, trained model, folder."""
-        if line := evaluation_summary(self._evaluations):
+        if line := evaluation_summary(self._last_evaluation):
             self.write(line, "evaluation")
         if self._exported:
             self.write(f"the trained model: {self._exported}", "notice")
         self.write(f"the run's folder: {run.path}", "notice")
 
 
-def evaluation_summary(evaluations: Mapping[int, Mapping[str, Any]]) -> str:
-    """Compares the first with the last evaluation; empty unless there are two.
+def evaluation_summary(last: Mapping[str, Any]) -> str:
+    """Compares the last evaluation, by its event's attributes, with the run's first; empty unless there are two.
 
-    Example: "held-out questions answered correctly: 12.5% at step 0, 61.0% at step 20: 48.5 points better, over 200
-    questions that were not trained on"
+    Example: "held-out questions answered correctly: 12.5% at step 0, 61.0% at step 20: 48.5 points better (95%
+    interval: +41.1 to +55.4), over the same 200 questions"
     """
-    if len(evaluations) < 2:
+    if "change" not in last:
         return ""
-    first, last = min(evaluations), max(evaluations)
-    before, after = evaluations[first]["correct_rate"], evaluations[last]["correct_rate"]
-    verdict = "better" if after > before else "worse" if after < before else "neither better nor worse"
+    change = RateChange.from_attributes(last["change"])
     return (
-        f"held-out questions answered correctly: {before:.1%} at step {first}, {after:.1%} at step {last}: "
-        f"{abs(after - before) * 100:.1f} points {verdict}, over {evaluations[last]['num_prompts']:.0f} questions "
-        "that were not trained on"
+        f"held-out questions answered correctly: {change.rate_before:.1%} at step {change.since_step}, "
+        f"{change.rate:.1%} at step {last['policy_version']:.0f}: {change}, "
+        f"over the same {change.num_questions} questions"
     )

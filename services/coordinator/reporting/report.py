@@ -6,7 +6,8 @@ import errno
 import math
 from collections.abc import Callable
 
-from services.coordinator.reporting.metrics_file import MetricsFile
+from services.coordinator.reporting.evaluation_history import EvaluationHistory
+from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.store.events import EventLog
@@ -29,7 +30,8 @@ class Report:
         self._record = record
         self._events = events
         self._num_steps = config.run.num_steps
-        self._metrics_file = MetricsFile(record.folder / "metrics.jsonl")
+        self._metrics_file = StepFile(record.folder / "metrics.jsonl")
+        self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
 
     def state(self, state: RunState, message: str) -> None:
@@ -55,7 +57,9 @@ class Report:
 
     def restored(self, policy_version: int, checkpoint_id: str) -> None:
         """Reports where an attempt begins, with ledger and learner restored. Discards the metrics of later steps."""
-        self._evaluated = self._metrics_file.keep_until(policy_version)
+        kept = self._metrics_file.keep_until(policy_version)
+        self._evaluated = {row["step"] for row in kept if "eval/num_prompts" in row}
+        self._evaluations.keep_until(policy_version)
         self._record.policy_version = policy_version
         if self._record.attempt > 0:
             self._trackers.restored(policy_version)
@@ -120,23 +124,33 @@ class Report:
         return policy_version in self._evaluated
 
     def evaluation(self, result: EvaluationResult) -> None:
-        """Reports the result of an evaluation."""
-        step, metrics = result.version.policy_version, result.metrics()
+        """Reports the result of an evaluation, and how far it is from the run's first one."""
+        step = result.version.policy_version
+        change = self._evaluations.add(step, result.correct_rates)
+        metrics = result.metrics() | (change.metrics() if change else {})
         self._evaluated.add(step)
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
-        pass_at_k = ", ".join(f"pass@{k} {rate:.1%}" for k, rate in result.pass_at_k.items() if k > 1)
+        low, high = result.correct_rate_interval
+        details = [f"95% interval: {low:.1%} to {high:.1%}"]
+        details += [f"pass@{k} {rate:.1%}" for k, rate in result.pass_at_k.items() if k > 1]
+        message = (
+            f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"
+            f" correctly ({', '.join(details)})"
+        )
         self._events.add(
             "evaluation",
-            f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"
-            f" correctly{f' ({pass_at_k})' if pass_at_k else ''}",
+            f"{message}; since step {change.since_step}: {change}" if change else message,
             policy_version=step,
             attempt=result.version.attempt,
             num_prompts=len(result.answered),
             num_scored=len(result.scored),
             correct_rate=result.correct_rate,
+            correct_rate_low=low,
+            correct_rate_high=high,
             mean_reward=result.mean_reward,
             metrics=metrics,
+            **({"change": change.attributes()} if change else {}),
         )
 
     def exported(self, policy_version: int, path: str) -> None:

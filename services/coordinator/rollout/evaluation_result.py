@@ -6,6 +6,7 @@ from functools import cached_property
 from statistics import fmean
 
 from services.coordinator.rollout.filtering import CORRECT, is_correct
+from shoal.grpo.intervals import Interval, rate_interval
 from shoal.grpo.pass_at_k import pass_at_k
 from shoal.rollout import Completion, FinishReason, Prompt, Score, ScoreOutcome, WeightVersion
 
@@ -22,6 +23,11 @@ class AnsweredQuestion:
     def scored(self) -> list[Score]:
         """The scores of the answers that could be judged."""
         return [score for score in self.scores if score.outcome is ScoreOutcome.SCORED]
+
+    @property
+    def correct(self) -> list[bool]:
+        """Whether each answer that could be judged is correct."""
+        return [is_correct(score) for score in self.scored]
 
     @property
     def source(self) -> str:
@@ -51,6 +57,18 @@ class EvaluationResult:
         """Share of the scored answers that are correct; 0 without any."""
         return _mean(is_correct(score) for score in self.scored)
 
+    @cached_property
+    def correct_rate_interval(self) -> Interval:
+        """The 95 % confidence interval of `correct_rate`."""
+        return rate_interval([question.correct for question in self.answered])
+
+    @property
+    def correct_rates(self) -> dict[str, float]:
+        """The share of correct answers by prompt id, of the questions with a scored answer."""
+        return {
+            question.prompt.prompt_id: fmean(correct) for question in self.answered if (correct := question.correct)
+        }
+
     @property
     def mean_reward(self) -> float:
         """Mean reward of the scored answers; 0 without any."""
@@ -59,7 +77,7 @@ class EvaluationResult:
     @cached_property
     def pass_at_k(self) -> dict[int, float]:
         """Pass@k by k, see `shoal.grpo.pass_at_k`; answers that could not be scored do not count."""
-        return pass_at_k([[is_correct(score) for score in question.scored] for question in self.answered])
+        return pass_at_k([question.correct for question in self.answered])
 
     def metrics(self) -> dict[str, float]:
         """Computes the metrics, by name; docs/metrics.md gives their meaning. Unmeasured ones are absent."""
@@ -84,6 +102,9 @@ class EvaluationResult:
         if self.scored:
             metrics["eval/scores"] = self.mean_reward
             metrics["eval/verifiable_correct_rate"] = self.correct_rate
+            metrics["eval/verifiable_correct_rate_low"], metrics["eval/verifiable_correct_rate_high"] = (
+                self.correct_rate_interval
+            )
             metrics |= {f"eval/pass_at_{k}": rate for k, rate in self.pass_at_k.items()}
             metrics |= self._by_source()
             metrics |= self._by_verifier()

@@ -32,24 +32,29 @@ def test_metrics_that_were_not_measured_are_left_out() -> None:
     assert step_line(1, 5, {"objective/scores": 0.0}) == "step 1/5  reward 0.00"
 
 
+def _evaluation(before: float, after: float, low: float, high: float, num_questions: int) -> dict[str, object]:
+    change = {"since_step": 0, "rate_before": before, "rate": after, "low": low, "high": high}
+    return {"policy_version": 20, "change": {**change, "num_questions": num_questions}}
+
+
 def test_the_summary_compares_the_first_with_the_last_evaluation() -> None:
-    text = evaluation_summary(
-        {
-            0: {"correct_rate": 0.12, "num_prompts": 200.0},
-            10: {"correct_rate": 0.3, "num_prompts": 200.0},
-            20: {"correct_rate": 0.61, "num_prompts": 200.0},
-        }
+    assert evaluation_summary(_evaluation(0.12, 0.61, 0.41, 0.559, 200)) == (
+        "held-out questions answered correctly: 12.0% at step 0, 61.0% at step 20: 49.0 points better "
+        "(95% interval: +41.0 to +55.9), over the same 200 questions"
     )
-    assert "12.0% at step 0, 61.0% at step 20: 49.0 points better, over 200 questions" in text
+
+
+def test_the_summary_calls_a_gain_that_may_be_chance_noise() -> None:
+    text = evaluation_summary(_evaluation(0.5, 0.65, -0.0325, 0.3052, 20))
+    assert "15.0 points better, which is within noise (95% interval: -3.2 to +30.5)" in text
 
 
 def test_the_summary_calls_a_worse_policy_worse() -> None:
-    text = evaluation_summary({0: {"correct_rate": 0.5, "num_prompts": 8}, 4: {"correct_rate": 0.25, "num_prompts": 8}})
-    assert "25.0 points worse" in text
+    assert "25.0 points worse (95%" in evaluation_summary(_evaluation(0.5, 0.25, -0.4, -0.1, 80))
 
 
 def test_one_evaluation_alone_has_no_summary() -> None:
-    assert evaluation_summary({0: {"correct_rate": 0.5, "num_prompts": 8}}) == ""
+    assert evaluation_summary({"policy_version": 0, "correct_rate": 0.5}) == "" == evaluation_summary({})
 
 
 def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsys) -> None:  # type: ignore[no-untyped-def]
@@ -58,7 +63,7 @@ def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsy
     view.show(_event("publish", "version 3 is published"))
     view.show(_event("step", step=2, num_steps=5, metrics={"objective/scores": 0.5}))
     view.remember(_event("evaluation", policy_version=0, correct_rate=0.1, num_prompts=10))
-    view.show(_event("evaluation", "45.0%", policy_version=5, correct_rate=0.45, num_prompts=10))
+    view.show(_event("evaluation", "45.0%", **_evaluation(0.1, 0.45, 0.1, 0.6, 40)))
     view.show(_event("exported", "the model is in /m", path="/m"))
     view.summarize(pb.Run(path="/runs/a"))
     lines = capsys.readouterr().out.splitlines()

@@ -1,12 +1,12 @@
 import json
 from pathlib import Path
 
-from services.coordinator.reporting.metrics_file import MetricsFile
+from services.coordinator.reporting.step_file import StepFile
 
 
-def test_a_restore_removes_later_lines_and_returns_the_evaluated_steps(tmp_path: Path) -> None:
+def test_a_restore_removes_later_lines_and_returns_the_others(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    file = MetricsFile(path)
+    file = StepFile(path)
     for step, metrics in (
         (0, {"eval/num_prompts": 4.0}),
         (1, {"lr": 0.1}),
@@ -16,5 +16,5 @@ def test_a_restore_removes_later_lines_and_returns_the_evaluated_steps(tmp_path:
         file.add(step, metrics)
     with path.open("a") as broken:
         broken.write('{"step": 3, "lr"')  # A process that was killed.
-    assert file.keep_until(1) == {0}
+    assert [row["step"] for row in file.keep_until(1)] == [0, 1]
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1]

@@ -1,4 +1,4 @@
-"""The file `metrics.jsonl` of a run."""
+"""Files of JSON lines, one for each train step or evaluation: `metrics.jsonl` and `evaluations.jsonl` of a run."""
 
 import contextlib
 import json
@@ -9,19 +9,19 @@ from typing import Any
 from services.coordinator.store.atomic_write import write_atomically
 
 
-class MetricsFile:
-    """One JSON object for each train step and for each evaluation, in the order of the final lineage's steps."""
+class StepFile:
+    """One JSON object a line, with its step, in the order of the final lineage's steps."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def keep_until(self, step: int) -> set[int]:
-        """Removes the lines of steps after one, which a restore discards. Returns the steps evaluated until then."""
+    def keep_until(self, step: int) -> list[dict[str, Any]]:
+        """Removes the lines of steps after one, which a restore discards. Returns the objects that stay."""
         if not self._path.exists():
-            return set()
+            return []
         kept = [(line, row) for line, row in self._rows() if row["step"] <= step]
         write_atomically(self._path, "".join(line for line, _ in kept))
-        return {row["step"] for _, row in kept if "eval/num_prompts" in row}
+        return [row for _, row in kept]
 
     def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for line in self._path.read_text().splitlines(keepends=True):
@@ -29,7 +29,7 @@ class MetricsFile:
             with contextlib.suppress(json.JSONDecodeError):
                 yield line, json.loads(line)
 
-    def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends the metrics of one step, or of the evaluation of its policy."""
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        """Appends the values of one step, or of the evaluation of its policy."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.write(json.dumps({"step": step, **values}) + "\n")

@@ -1,0 +1,93 @@
+"""The evaluations of a run, question by question, and how much the policy changed since the first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from services.coordinator.reporting.step_file import StepFile
+from shoal.grpo.intervals import Interval, change_interval
+
+_RATES = "correct_rates"
+
+
+@dataclass(frozen=True)
+class RateChange:
+    """The change of the correct rate since the run's first evaluation, over the questions scored in both."""
+
+    since_step: int
+    rate_before: float
+    rate: float
+    interval: Interval
+    """A 95 % interval of the change, paired by question."""
+    num_questions: int
+
+    @property
+    def change(self) -> float:
+        """From -1 to 1."""
+        return self.rate - self.rate_before
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Whether the interval includes no change at all."""
+        return self.interval.low <= 0 <= self.interval.high
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of the change, by name."""
+        return {
+            "eval/correct_rate_change": self.change,
+            "eval/correct_rate_change_low": self.interval.low,
+            "eval/correct_rate_change_high": self.interval.high,
+        }
+
+    def attributes(self) -> dict[str, float]:
+        """Returns the change as the attribute of an event."""
+        return {**{name: value for name, value in vars(self).items() if name != "interval"}, **self.interval._asdict()}
+
+    @classmethod
+    def from_attributes(cls, values: Mapping[str, float]) -> "RateChange":
+        """Reads what `attributes` returned."""
+        return cls(
+            since_step=int(values["since_step"]),
+            rate_before=values["rate_before"],
+            rate=values["rate"],
+            interval=Interval(values["low"], values["high"]),
+            num_questions=int(values["num_questions"]),
+        )
+
+    def __str__(self) -> str:
+        """Describes the change: "15.0 points better, which is within noise (95% interval: -3.3 to +30.5)"."""
+        verdict = "better" if self.change > 0 else "worse" if self.change < 0 else "better or worse"
+        noise = ", which is within noise" if self.is_within_noise else ""
+        low, high = (f"{100 * end:+.1f}" for end in self.interval)
+        return f"{100 * abs(self.change):.1f} points {verdict}{noise} (95% interval: {low} to {high})"
+
+
+class EvaluationHistory:
+    """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = StepFile(path)
+        self._first: tuple[int, Mapping[str, float]] | None = None
+
+    def keep_until(self, step: int) -> None:
+        """Removes the evaluations of later steps, which a restore discards."""
+        rows = self._file.keep_until(step)
+        self._first = next(((row["step"], row[_RATES]) for row in rows if row[_RATES]), None)
+
+    def add(self, step: int, correct_rates: Mapping[str, float]) -> RateChange | None:
+        """Records an evaluation by prompt id. Returns the change since the first one, of an earlier step."""
+        self._file.add(step, {_RATES: correct_rates})
+        if self._first is None and correct_rates:
+            self._first = (step, correct_rates)
+        first_step, before = self._first or (step, {})
+        both = [(before[prompt_id], rate) for prompt_id, rate in correct_rates.items() if prompt_id in before]
+        if first_step == step or not both:
+            return None
+        return RateChange(
+            since_step=first_step,
+            rate_before=fmean(earlier for earlier, _ in both),
+            rate=fmean(later for _, later in both),
+            interval=change_interval([later - earlier for earlier, later in both]),
+            num_questions=len(both),
+        )

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.reporting.evaluation_history import EvaluationHistory, RateChange
+
+
+def rates(num_correct: int, num: int = 20) -> dict[str, float]:
+    return {f"arithmetic:{index}": float(index < num_correct) for index in range(num)}
+
+
+def test_the_change_is_since_the_first_evaluation_and_says_when_it_is_within_noise(tmp_path: Path) -> None:
+    history = EvaluationHistory(tmp_path / "evaluations.jsonl")
+    assert history.add(0, rates(4)) is None
+    small, large = history.add(10, rates(7)), history.add(20, rates(16))
+    assert small is not None and large is not None
+    assert str(small) == "15.0 points better, which is within noise (95% interval: -3.2 to +30.5)"
+    assert str(large) == "60.0 points better (95% interval: +31.9 to +77.2)", large
+    assert (large.since_step, large.rate_before, large.rate, large.num_questions) == (0, 0.2, 0.8, 20)
+
+
+def test_only_questions_scored_in_both_evaluations_are_compared(tmp_path: Path) -> None:
+    history = EvaluationHistory(tmp_path / "evaluations.jsonl")
+    history.add(0, {"a": 0.0, "b": 1.0, "c": 1.0})
+    change = history.add(4, {"b": 0.5, "c": 1.0, "d": 0.0})
+    assert change is not None
+    assert (change.num_questions, change.rate_before, change.change) == (2, 1.0, -0.25)
+    assert history.add(5, {"d": 1.0}) is None, "no question in common"
+
+
+def test_an_evaluation_without_a_score_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    history = EvaluationHistory(tmp_path / "evaluations.jsonl")
+    history.add(0, {})
+    history.add(1, rates(4))
+    change = history.add(2, rates(8))
+    assert change is not None and change.since_step == 1
+
+
+def test_a_restore_forgets_the_evaluations_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    history = EvaluationHistory(path)
+    for step in (0, 4, 8):
+        history.add(step, rates(step))
+    resumed = EvaluationHistory(path)
+    resumed.keep_until(4)
+    change = resumed.add(6, rates(10))
+    assert change is not None and (change.since_step, change.rate_before, change.rate) == (0, 0.0, 0.5)
+    assert len(path.read_text().splitlines()) == 3
+    from_the_beginning = EvaluationHistory(path)
+    from_the_beginning.keep_until(-1)
+    assert from_the_beginning.add(2, rates(1)) is None and len(path.read_text().splitlines()) == 1
+
+
+def test_a_change_survives_the_attributes_of_an_event(tmp_path: Path) -> None:
+    history = EvaluationHistory(tmp_path / "evaluations.jsonl")
+    history.add(0, rates(1))
+    change = history.add(3, rates(2))
+    assert change is not None
+    assert RateChange.from_attributes(change.attributes()) == change
+    assert change.metrics()["eval/correct_rate_change"] == pytest.approx(0.05)
