@@ -103,7 +103,8 @@ class LearnerConfig(Section):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention implementation. `auto` is flash_attention_2 if it is installed and there is a GPU, else sdpa."""
+    """Attention implementation. `auto` is flash_attention_2 where it can compute: on a GPU of compute capability 8.0,
+    with flash-attn 2.6, in bfloat16, for heads of size 256 at most. Elsewhere it is sdpa."""
 
     @model_validator(mode="after")
     def _sharding_parts_fit(self) -> Self:

@@ -17,13 +17,52 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.learner.model.packing import Layout
 from services.learner.model.sequence_parallel import SharedLayout, heads_for_tokens, tokens_for_heads
+from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
 _SHORT_ON_CPU = 256
 """Up to this length plain matrix products beat torch's fused kernel on a CPU: 15-fold in bfloat16 at 56 tokens."""
 
+_FLASH_VERSION = "2.6.0"
+"""The first flash-attn that can cap attention scores."""
+_FLASH_HEAD_SIZE = 256
+"""Largest head that flash-attn computes."""
+
 SequenceAttention = Callable[..., Tensor]
 """(q [N, H, L, D], k [N, K, L, D], v, scaling, sliding_window, softcap) -> [N, H, L, D], causal."""
+
+
+def choose_attention(config: LearnerConfig, model_config: Any) -> str:
+    """Resolves "auto" for this machine and a model with this configuration of transformers.
+
+    Raises `InvalidArgument` when the named attention cannot compute the model here.
+    """
+    attention: str = config.attention
+    if attention not in ("auto", "flash_attention_2"):
+        return attention
+    obstacle = _flash_obstacle(config.compute_dtype, model_config.get_text_config())
+    if obstacle is None:
+        return "flash_attention_2"
+    if attention == "auto":
+        return "sdpa"
+    raise InvalidArgument(f"learner.attention: flash_attention_2 {obstacle}; choose auto or sdpa")
+
+
+def _flash_obstacle(compute_dtype: str, text_config: Any) -> str | None:
+    """Returns why flash-attn cannot compute a model here; None if it can."""
+    from transformers.utils import is_flash_attn_greater_or_equal
+
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+        return "needs a GPU of compute capability 8.0 (Ampere) or newer"
+    if not is_flash_attn_greater_or_equal(_FLASH_VERSION):
+        return f"needs the package flash-attn, version {_FLASH_VERSION} or newer"
+    if compute_dtype != "bfloat16":
+        return f"computes in bfloat16 only, and learner.compute_dtype is {compute_dtype}"
+    heads = getattr(text_config, "num_attention_heads", 1)  # Models without attention are refused later, by name.
+    size = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads
+    if size > _FLASH_HEAD_SIZE:
+        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, and this model's have {size}"
+    return None
 
 
 def register_attention(implementation: str) -> str:
@@ -61,7 +100,8 @@ def register_attention(implementation: str) -> str:
         out_1RHD = out_RHD.unsqueeze(0)
         return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group)), None
 
-    name = f"shoal_packed_{implementation}"
+    # transformers would look for a kernel of its own behind a name that contains "flash".
+    name = "shoal_packed_" + implementation.replace("flash_attention_2", "fa2")
     # No mask function is registered under this name, so the model builds no mask.
     AttentionInterface.register(name, packed_attention)
     return name
@@ -87,6 +127,10 @@ def _sdpa(
     if q.device.type == "cpu" and length <= _SHORT_ON_CPU:
         return _eager(q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=None)
     window = None if sliding_window is None or sliding_window >= length else _visible(length, sliding_window, q.device)
+    if q.device.type != "cpu" and (window is not None or not torch.is_autocast_enabled(q.device.type)):
+        # On a GPU only torch's flash kernel shares key heads, and it takes neither a mask nor float32. Without it torch
+        # would compute all scores at once.
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     return scaled_dot_product_attention(
         q, k, v, attn_mask=window, is_causal=window is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -123,7 +167,8 @@ def _flash(
 ) -> Tensor:
     from flash_attn import flash_attn_func
 
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    # flash-attn takes 16-bit tensors of one type. Rotated by float32 cosines, queries and keys are float32.
+    q, k, v = (x.transpose(1, 2).to(torch.bfloat16) for x in (q, k, v))
     window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0)
     out = flash_attn_func(q, k, v, causal=True, softmax_scale=scaling, window_size=window, softcap=softcap or 0.0)
     return out.transpose(1, 2)

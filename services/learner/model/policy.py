@@ -1,6 +1,5 @@
 """The policy: a causal language model whose forward takes a packed row and returns log-probabilities."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from services.learner.model.attention import register_attention
+from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow, sequence_row
 from services.learner.model.sequence_parallel import SequenceGroup, check_heads, gather_scored, share_of
@@ -70,7 +69,7 @@ def load_policy(folder: Path, config: LearnerConfig, *, sequence_group: Sequence
     """
     lm = _load_lm(folder, torch.float32)
     policy = Policy(lm, compute_dtype=torch.float32, logits_chunk_tokens=config.logits_chunk_tokens)
-    attention = choose_attention(config.attention)
+    attention = choose_attention(config, lm.config)
     _check_packing(policy, "sdpa" if attention == "sdpa" else "eager")
     lm.set_attn_implementation(register_attention(attention))
     policy.compute_dtype = getattr(torch, config.compute_dtype)
@@ -94,7 +93,7 @@ def load_reference(
     """
     compute_dtype = getattr(torch, config.compute_dtype)
     lm = _load_lm(folder, compute_dtype if is_fixed else torch.float32)
-    lm.set_attn_implementation(register_attention(choose_attention(config.attention)))
+    lm.set_attn_implementation(register_attention(choose_attention(config, lm.config)))
     reference = Policy(lm, compute_dtype=compute_dtype, logits_chunk_tokens=config.logits_chunk_tokens)
     reference.sequence_group = sequence_group
     reference.requires_grad_(False).eval()
@@ -115,18 +114,6 @@ def _load_lm(folder: Path, dtype: torch.dtype) -> Any:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     return lm
-
-
-def choose_attention(attention: str) -> str:
-    """Resolves "auto" for this machine. Raises `InvalidArgument` when the named attention cannot run here."""
-    has_flash = importlib.util.find_spec("flash_attn") is not None and torch.cuda.is_available()
-    if attention == "auto":
-        return "flash_attention_2" if has_flash else "sdpa"
-    if attention == "flash_attention_2" and not has_flash:
-        raise InvalidArgument(
-            "learner.attention: flash_attention_2 needs a GPU and the package flash-attn; install it or choose auto"
-        )
-    return attention
 
 
 def _check_packing(policy: Policy, attention: str) -> None:
