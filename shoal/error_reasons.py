@@ -77,6 +77,8 @@ class ErrorReason(StrEnum):
     """Every prompt is excluded, by `grpo.easy_rate` or for its label."""
     LEDGER_VERSION = "LEDGER_VERSION"
     """Another version of Shoal wrote the ledger."""
+    EVENTS_VERSION = "EVENTS_VERSION"
+    """Another version of Shoal wrote the event log."""
     LEDGER_DAMAGED = "LEDGER_DAMAGED"
     """SQLite cannot read the ledger."""
 

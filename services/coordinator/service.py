@@ -4,14 +4,10 @@ import re
 from collections.abc import AsyncIterator
 
 import grpc
-from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.struct_pb2 import Struct
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.runs import Runs
-from services.coordinator.store.events import Event
 from services.coordinator.store.rows import RecordedGroup
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
@@ -67,7 +63,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: pb.WatchRunRequest, context: grpc.aio.ServicerContext[pb.WatchRunRequest, pb.WatchRunResponse]
     ) -> AsyncIterator[pb.WatchRunResponse]:
         async for event in self._runs.watch(request.run_id, request.after_sequence):
-            yield pb.WatchRunResponse(event=_event_to_wire(event))
+            yield pb.WatchRunResponse(event=event)
 
     async def PauseRun(
         self, request: pb.PauseRunRequest, context: grpc.aio.ServicerContext[pb.PauseRunRequest, pb.PauseRunResponse]
@@ -180,18 +176,6 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromNanoseconds(int(seconds * 1e9))
     return duration
-
-
-def _event_to_wire(event: Event) -> pb.RunEvent:
-    event_time = Timestamp()
-    event_time.FromNanoseconds(int(event.time_s * 1e9))
-    return pb.RunEvent(
-        sequence=event.sequence,
-        event_time=event_time,
-        kind=event.kind,
-        message=event.message,
-        attributes=json_format.ParseDict(dict(event.attributes), Struct()),
-    )
 
 
 def _group_to_wire(group: RecordedGroup) -> pb.RolloutGroup:

@@ -22,10 +22,10 @@ def print_json(value: Any) -> None:
 
 
 def print_message(message: "Message") -> None:
-    """Writes a protobuf message as JSON, with the field names of the contract."""
-    from google.protobuf import json_format
+    """Writes a protobuf message as JSON, complete and with the field names of the contract."""
+    from shoal.wire.json_form import json_form
 
-    print(json_format.MessageToJson(message, preserving_proto_field_name=True, ensure_ascii=False))
+    print_json(json_form(message))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -190,11 +190,10 @@ def _watch(address: str, run_id: str, after_sequence: int, output: Output) -> Ex
     """Shows a run's events until it ends. Returns FAILED when the run failed."""
     import asyncio
 
-    from google.protobuf import json_format
-
     from services.coordinator import client
     from services.coordinator.cli.progress import ProgressView
     from shoal.v1 import coordinator_pb2 as pb
+    from shoal.wire.json_form import json_line
 
     # This call reports a wrong address or run at once, while `follow` retries. It also fixes the run to watch: after
     # a broken stream another run may be the active one.
@@ -205,7 +204,7 @@ def _watch(address: str, run_id: str, after_sequence: int, output: Output) -> Ex
         async with client.coordinator(address) as stub:
             async for event in client.follow(stub, run_id, after_sequence):
                 if output is Output.JSON:
-                    print(json_format.MessageToJson(event, preserving_proto_field_name=True, indent=None), flush=True)
+                    print(json_line(event), flush=True)
                 else:
                     view.show(event)
             response = await stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=client.CALL_TIMEOUT_S)

@@ -163,7 +163,7 @@ class TrainSession:
         """Shows the run's events until it ends, and returns its final state."""
         run_id = self._run.request.run_id
         async for event in follow(stub, run_id):
-            if event.sequence > self._run.num_past_events:
+            if event.sequence > self._run.last_past_event:
                 self._view.show(event)
             else:
                 self._view.remember(event)

@@ -11,6 +11,7 @@ from services.coordinator.launcher.checks import check_disk, check_folder, check
 from services.coordinator.launcher.devices import share_out, visible_gpus
 from services.coordinator.run.extras import check_extras, extras_for
 from services.coordinator.run.preflight import check_weights
+from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import new_run_id
 from shoal.config import RunConfig, parse_config
 from shoal.config.run import RUN_NAME
@@ -28,8 +29,8 @@ class LocalRun:
     data_dir: Path
     model_folder: Path
     gpus: Sequence[str]
-    num_past_events: int = 0
-    """Events from before a resume, which progress does not show again."""
+    last_past_event: int = 0
+    """Sequence number of the last event from before a resume; progress shows only those after it."""
 
     @property
     def folder(self) -> Path:
@@ -63,8 +64,9 @@ def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
     model_folder = check_weights(config)
     check_folder(data_dir)
     check_disk(data_dir, model_folder, config)
-    num_past_events = _num_events(data_dir / request.run_id / "events.jsonl")
-    return LocalRun(config, request, data_dir, model_folder, gpus, num_past_events)
+    past_events = read_events(data_dir / request.run_id / EVENTS)
+    last_past_event = past_events[-1].sequence if past_events else 0
+    return LocalRun(config, request, data_dir, model_folder, gpus, last_past_event)
 
 
 def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
@@ -94,10 +96,3 @@ def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:
             f"shoal train --resume {name}"
         )
     return name
-
-
-def _num_events(path: Path) -> int:
-    """Counts the events in a run's log, without a half-written last line."""
-    if not path.exists():
-        return 0
-    return sum(1 for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}"))

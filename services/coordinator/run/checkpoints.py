@@ -25,6 +25,7 @@ from services.coordinator.workers.learner_client import LearnerClient
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ResourceExhausted
 from shoal.v1 import learner_pb2
+from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
 SNAPSHOT = "ledger.sqlite"
@@ -143,9 +144,7 @@ def _commit(folder: Path, manifest: CheckpointManifest) -> None:
         "attempt": manifest.attempt,
         "policy_version": manifest.policy_version,
         "ledger_sha256": manifest.ledger_sha256,
-        "learner_files": [
-            json_format.MessageToDict(entry, preserving_proto_field_name=True) for entry in manifest.learner_files
-        ],
+        "learner_files": [json_form(entry) for entry in manifest.learner_files],
     }
     write_atomically(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
 

@@ -10,15 +10,16 @@ from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.preflight import PreparedInputs, preflight
-from services.coordinator.store.events import Event, EventLog, read_events
+from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.rows import RecordedGroup
-from services.coordinator.store.run_record import RunLock, RunRecord, RunState, new_run_id
+from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
+from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire import invalid
 
 
@@ -81,9 +82,9 @@ class Runs:
         try:
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
+            events = EventLog(record.folder / EVENTS)
             record.save_config(config)
             record.save()
-            events = EventLog(record.folder / "events.jsonl")
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise ResourceExhausted(f"the disk is full: {record.folder}", reason=ErrorReason.DISK_FULL) from error
@@ -139,15 +140,12 @@ class Runs:
                 records.append(RunRecord.load(path.parent))
         return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
 
-    async def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[Event]:
+    def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[RunEvent]:
         """Yields the events of a run after one, until the run ends."""
         record = self.find(run_id)
         if self._active is not None and self._active.record.run_id == record.run_id:
-            log = self._active.events
-        else:
-            log = await asyncio.to_thread(read_events, record.folder / "events.jsonl")
-        async for event in log.watch(after_sequence):
-            yield event
+            return self._active.events.watch(after_sequence)
+        return follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
 
     async def num_groups(self, run_id: str) -> dict[str, int]:
         """Returns the number of groups by state; nothing for a ledger of another version of Shoal."""

@@ -1,29 +1,26 @@
-"""The event log of a run."""
+"""The event log of a run: one event a line, in the JSON form of `RunEvent`."""
 
+import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
 from shoal.concurrency import Signal
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.wire.json_form import json_line
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened to a run."""
-
-    sequence: int
-    """1 for the first event, then one more each."""
-    time_s: float
-    """Seconds since the epoch."""
-    kind: str
-    message: str
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+EVENTS = "events.jsonl"
+_POLL_S = 0.2
 
 
 class EventLog:
@@ -33,37 +30,45 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
+        """Opens or creates a log. Raises as `read_events` does."""
         self._path = path
-        self._events = _read(path)
+        self._events = read_events(path)
         self._file = path.open("a", encoding="utf-8")
+        if _is_torn(path):
+            self._file.write("\n")
         self._changed = Signal()
         self._closed = False
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
         """Appends one event and logs its message."""
-        event = Event(len(self._events) + 1, time.time(), kind, message, attributes)
+        # Messages carry no lone surrogates, which stand for bytes of paths that are not UTF-8.
+        event = pb.RunEvent(
+            sequence=self._events[-1].sequence + 1 if self._events else 1,
+            kind=kind,
+            message=message.encode(errors="replace").decode(),
+            attributes=json_format.Parse(json.dumps(attributes, ensure_ascii=False).encode(errors="replace"), Struct()),
+        )
+        event.event_time.FromMicroseconds(int(time.time() * 1e6))
         self._events.append(event)
         _log.info(message, extra={"event": kind})
-        record = {
-            "sequence": event.sequence, "time_s": event.time_s, "kind": kind, "message": message,
-            "attributes": attributes,
-        }  # fmt: skip
         try:
-            self._file.write(json.dumps(record) + "\n")
+            self._file.write(json_line(event) + "\n")
             self._file.flush()
         except OSError as error:
             # Watchers still receive it; a run does not end because its log cannot be written.
             _log.error("the event could not be written to %s: %s", self._path, error)
         self._changed.notify()
 
-    async def watch(self, after_sequence: int = 0) -> AsyncIterator[Event]:
+    async def watch(self, after_sequence: int = 0) -> AsyncIterator[pb.RunEvent]:
         """Yields the events after a sequence number, including future ones, until the log is closed."""
-        position = max(after_sequence, 0)
+        position = 0
         while True:
             changed = self._changed.next
             while position < len(self._events):
-                yield self._events[position]
+                event = self._events[position]
                 position += 1
+                if event.sequence > after_sequence:
+                    yield event
             if self._closed:
                 return
             await changed.wait()
@@ -75,22 +80,59 @@ class EventLog:
         self._changed.notify()
 
 
-def read_events(path: Path) -> "EventLog":
-    """Reads the log of a run that has ended."""
-    log = EventLog(path)
-    log.close()
-    return log
+def read_events(path: Path) -> list[pb.RunEvent]:
+    """Reads the events so far; none if there is no file.
+
+    Leaves out a line that is not whole, as a killed process or a full disk leaves it. Raises `FailedPrecondition` for
+    the events of another version of Shoal.
+    """
+    return _read_from(path, 0)[0]
 
 
-def _read(path: Path) -> list[Event]:
+async def follow_events(
+    path: Path, is_driven: Callable[[], bool], after_sequence: int = 0
+) -> AsyncIterator[pb.RunEvent]:
+    """Yields the events that any process writes, until none drives the run. Raises as `read_events` does."""
+    position = 0
+    while True:
+        goes_on = is_driven()  # Asked before reading: what is written until the end is read, too.
+        events, position = await asyncio.to_thread(_read_from, path, position)
+        for event in events:
+            if event.sequence > after_sequence:
+                yield event
+        if not goes_on:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _read_from(path: Path, position: int) -> tuple[list[pb.RunEvent], int]:
+    """Reads the whole lines from a position in the file on; returns their events, and the position behind them."""
     if not path.exists():
-        return []
-    events: list[Event] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-            fields = [record[key] for key in ("time_s", "kind", "message", "attributes")]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            continue  # The partial last line of a process that was killed.
-        events.append(Event(len(events) + 1, *fields))
-    return events
+        return [], position
+    with path.open("rb") as file:
+        file.seek(position)
+        whole, newline, _ = file.read().rpartition(b"\n")
+    events = [event for line in whole.split(b"\n") if (event := _parse(line, path)) is not None]
+    return events, position + len(whole + newline)
+
+
+def _parse(line: bytes, path: Path) -> pb.RunEvent | None:
+    """Returns the event of a line; None for a line that is not whole."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    try:
+        return json_format.ParseDict(values, pb.RunEvent())
+    except json_format.ParseError:
+        raise FailedPrecondition(
+            f"another version of Shoal wrote {path}, whose events this one does not read: read them with that "
+            "version; to resume the run without its past events, rename the file",
+            reason=ErrorReason.EVENTS_VERSION,
+        ) from None
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line of a file was not written to its end."""
+    content = path.read_bytes()
+    return bool(content) and not content.endswith(b"\n")

@@ -1,5 +1,6 @@
 """The record of a run, active or not: `run.json`, `config.json` and the lock in its folder."""
 
+import contextlib
 import fcntl
 import json
 import time
@@ -19,6 +20,11 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition
 from shoal.v1 import coordinator_pb2
 
+LOCK = "lock"
+_LOCK_ATTEMPTS = 5
+_LOCK_PAUSE_S = 0.02
+"""A process that asks whether a run is driven holds the lock for microseconds."""
+
 
 class RunLock:
     """Marks a run as driven by a coordinator. The kernel releases the lock when the process ends, however it ends.
@@ -28,18 +34,32 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         """Takes the lock of a run's folder. Raises `FailedPrecondition` when another coordinator drives the run."""
-        self._file = (folder / "lock").open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise FailedPrecondition(
-                f"run {folder.name} is driven by another coordinator; stop it there", reason=ErrorReason.RUN_ACTIVE
-            ) from None
+        self._file = (folder / LOCK).open("w")
+        for _ in range(_LOCK_ATTEMPTS):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_LOCK_PAUSE_S)
+        self._file.close()
+        raise FailedPrecondition(
+            f"run {folder.name} is driven by another coordinator; stop it there", reason=ErrorReason.RUN_ACTIVE
+        )
 
     def release(self) -> None:
         """Releases the run for other coordinators."""
         self._file.close()
+
+
+def is_driven(folder: Path) -> bool:
+    """Whether a coordinator drives the run in a folder. Writes nothing."""
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
 
 
 def new_run_id(name: str) -> str:

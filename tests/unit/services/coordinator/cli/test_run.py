@@ -23,7 +23,7 @@ def test_status_shows_state_step_groups_and_metrics(shoal: Shoal) -> None:
 def test_json_has_the_field_names_of_the_contract(shoal: Shoal) -> None:
     code, text, _ = shoal("run", "status", "sums", "--output", "json")
     run = json.loads(text)
-    assert (code, run["run_id"], run["state"], run["policy_version"]) == (0, "sums", "RUN_STATE_FINISHED", "3")
+    assert (code, run["run_id"], run["state"], run["policy_version"]) == (0, "sums", "RUN_STATE_FINISHED", 3)
 
 
 def test_an_unknown_run_is_not_found(shoal: Shoal) -> None:
@@ -67,7 +67,7 @@ def test_a_broken_watch_continues_after_the_last_event(shoal: Shoal, scripted: A
     code, text, _ = shoal("run", "watch", "--output", "json")
     assert code == 0
     assert scripted.requests == ["watch from 0", "watch from 2"]
-    assert [json.loads(line)["sequence"] for line in text.splitlines()] == ["1", "2", "3"]
+    assert [json.loads(line)["sequence"] for line in text.splitlines()] == [1, 2, 3]
 
 
 def test_watching_an_unknown_run_fails_at_once(shoal: Shoal, scripted: Any) -> None:

@@ -1,21 +1,82 @@
+"""The event log: written, read, and followed by another process."""
+
+import asyncio
 import json
 from pathlib import Path
 
-from services.coordinator.store.events import EventLog, read_events
+import pytest
+
+from services.coordinator.store.events import EVENTS, EventLog, follow_events, read_events
+from shoal.errors import FailedPrecondition
+from shoal.v1.coordinator_pb2 import RunEvent
+from shoal.wire.json_form import json_line
 
 
-async def test_a_line_that_is_no_event_hides_no_other(tmp_path: Path) -> None:
-    event = {"time_s": 1.0, "kind": "state", "message": "", "attributes": {}}
-    (tmp_path / "events.jsonl").write_text(f'[1]\n{{}}\n{json.dumps(event)}\n{{"time_s": 2')
-    log = read_events(tmp_path / "events.jsonl")
-    assert [event.kind async for event in log.watch()] == ["state"]
+def _log(folder: Path, *kinds: str) -> EventLog:
+    log = EventLog(folder / EVENTS)
+    for kind in kinds:
+        log.add(kind, kind, step=1)
+    return log
+
+
+async def test_a_line_that_is_not_whole_hides_no_event_after_it(tmp_path: Path) -> None:
+    _log(tmp_path, "state", "step").close()
+    path = tmp_path / EVENTS
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [event.kind for event in read_events(path)] == ["state"]
+    _log(tmp_path, "restored").close()
+    assert [(event.sequence, event.kind) for event in read_events(path)] == [(1, "state"), (2, "restored")]
 
 
 async def test_a_log_that_is_opened_again_continues_its_sequence(tmp_path: Path) -> None:
-    first = EventLog(tmp_path / "events.jsonl")
-    first.add("state", "running")
-    first.close()
-    again = EventLog(tmp_path / "events.jsonl")
-    again.add("step", "step 1/2", step=1)
+    _log(tmp_path, "state").close()
+    again = _log(tmp_path, "step")
     again.close()
     assert [(event.sequence, event.kind) async for event in again.watch(after_sequence=1)] == [(2, "step")]
+
+
+async def test_the_file_has_the_events_that_watchers_receive_in_the_one_json_form(tmp_path: Path) -> None:
+    log = _log(tmp_path, "state", "step")
+    log.close()
+    watched = [event async for event in log.watch()]
+    assert (tmp_path / EVENTS).read_text().splitlines() == [json_line(event) for event in watched]
+    assert read_events(tmp_path / EVENTS) == watched
+
+
+async def test_text_that_is_not_unicode_and_numbers_that_are_not_finite_break_no_run(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / EVENTS)
+    log.add("notice", "cannot read \udcff", path="\udcff", rate=float("nan"))
+    log.close()
+    [event] = read_events(tmp_path / EVENTS)
+    assert (event.message, event.attributes["path"]) == ("cannot read ?", "?")
+
+
+def test_the_events_of_an_older_shoal_are_refused_with_the_cure(tmp_path: Path) -> None:
+    older = {"sequence": 1, "time_s": 1.0, "kind": "state", "message": "", "attributes": {}}
+    (tmp_path / EVENTS).write_text(json.dumps(older) + "\n")
+    with pytest.raises(FailedPrecondition, match=r"another version of Shoal wrote .*events\.jsonl.* rename the file"):
+        read_events(tmp_path / EVENTS)
+
+
+async def test_a_follower_in_another_process_gets_every_event_until_nobody_drives_the_run(tmp_path: Path) -> None:
+    driven = True
+    seen: list[RunEvent] = []
+
+    async def follow() -> None:
+        async for event in follow_events(tmp_path / EVENTS, lambda: driven, after_sequence=1):
+            seen.append(event)
+            first.set()
+
+    first = asyncio.Event()
+    following = asyncio.create_task(follow())
+    log = _log(tmp_path, "state", "step")
+    await first.wait()
+    log.add("checkpoint", "written")
+    log.close()
+    driven = False
+    await following
+    assert [(event.sequence, event.kind) for event in seen] == [(2, "step"), (3, "checkpoint")]
+
+
+async def test_following_a_run_without_events_and_without_a_coordinator_ends(tmp_path: Path) -> None:
+    assert [event async for event in follow_events(tmp_path / EVENTS, lambda: False)] == []
