@@ -108,7 +108,7 @@ class EngineLoader:
     def running(self) -> Running:
         """The engine. Raises `FailedPrecondition` while there is none."""
         if self._running is None or self._lifecycle.state == worker_pb2.WORKER_STATE_FAILED:
-            raise self._lifecycle.not_ready(ErrorReason.NOT_CONFIGURED)
+            raise self._lifecycle.not_ready()
         return self._running
 
     @property

@@ -174,7 +174,7 @@ class LearnerCommands:
 
 
 def _not_configured() -> FailedPrecondition:
-    return FailedPrecondition("the learner is not configured: call Configure first", reason=ErrorReason.NOT_CONFIGURED)
+    return FailedPrecondition("the learner is not configured: call Configure first", reason=ErrorReason.NOT_READY)
 
 
 def follow(commands: LearnerCommands) -> None:

@@ -38,8 +38,10 @@ class GrpoConfig(Section):
     max_wrong_completion_tokens: int | None = Field(default=None, ge=1)
     """Do not train on wrong completions of at least this many tokens (ROLL's `error_max_len_clip`). They still count in
     the statistics of their group."""
-    max_skipped_steps: int = Field(default=3, ge=1)
-    """Consecutive steps without anything to apply after which the run stops."""
+    max_skipped_steps: int | None = Field(default=None, ge=1)
+    """Consecutive skipped steps after which the run ends, with a checkpoint. If unset, steps without a signal never end
+    it, and 3 consecutive ones that the learner refuses do: their loss or gradient is not finite, or
+    `correction.filters` reject every token."""
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

@@ -143,11 +143,11 @@ class Lifecycle:
         message = f": {self._message}" if self._message else ""
         return Unavailable(f"{self._worker} is ending{message}", reason=ErrorReason.ENDING)
 
-    def not_ready(self, reason: ErrorReason = ErrorReason.NOT_READY) -> FailedPrecondition:
+    def not_ready(self) -> FailedPrecondition:
         """Returns the refusal of a call that needs what is not loaded."""
         state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
         message = f": {self._message}" if self._message else ""
-        return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=reason)
+        return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=ErrorReason.NOT_READY)
 
     def status(
         self, load: worker_pb2.WorkerLoad, *, loaded: tuple[State, str] = (_READY, "")

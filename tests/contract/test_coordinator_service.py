@@ -263,26 +263,6 @@ async def test_a_reward_service_that_dies_is_replaced_by_another(cluster: Cluste
     assert len(scores) >= 6 * 4 * 4, f"{len(scores)} scores for 6 steps of 4 groups of 4"
 
 
-async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model: Path) -> None:
-    reward = ScriptedReward()
-    reward.failing = True
-    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
-    await cluster.start(arithmetic_config(model, reward={"max_failed_share": 1.0}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED and "max_skipped_steps" in run.message, run.message
-    assert not cluster.learner.batches and kinds(events).count("step_skipped") == 3
-
-
-async def test_steps_that_are_not_finite_end_the_run_with_the_reason(cluster: Cluster, model: Path) -> None:
-    cluster.learner.refuse_steps = True
-    await cluster.add_all(ScriptedGenerator(cluster.plane))
-    await cluster.start(arithmetic_config(model))
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED and "not finite" in run.message, run.message
-    states = {group.drop_reason for group in await cluster.groups() if group.state == "DROPPED"}
-    assert "skipped_step" in states, states
-
-
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_generators_that_share_the_gpu_sleep_while_the_learner_trains(
     cluster: Cluster, model: Path, is_refused: bool

@@ -212,7 +212,7 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
     ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
         if self.unconfigured:
-            raise FailedPrecondition("the reward service is not configured", reason="NOT_CONFIGURED")
+            raise FailedPrecondition("the reward service is not configured", reason="NOT_READY")
         source = ""
         async for request in request_iterator:
             if request.HasField("prompt"):

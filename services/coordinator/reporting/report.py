@@ -98,13 +98,15 @@ class Report:
             metrics=metrics,
         )
 
-    def skipped_step(self, policy_version: int, reason: str) -> None:
+    def skipped_step(self, policy_version: int, reason: str, num_in_a_row: int) -> None:
         """Reports a step that was not applied; the version stays."""
+        count = f" ({num_in_a_row} in a row)" if num_in_a_row > 1 else ""
         self._events.add(
             "step_skipped",
-            f"step {policy_version + 1} was skipped: {reason}",
+            f"step {policy_version + 1} was skipped{count}: {reason}",
             policy_version=policy_version,
             reason=reason,
+            num_in_a_row=num_in_a_row,
         )
 
     def checkpoint(self, checkpoint_id: str, policy_version: int, duration_s: float) -> None:

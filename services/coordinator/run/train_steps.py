@@ -26,6 +26,10 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.grpo.moments import Moments
 
+MAX_REFUSED_STEPS = 3
+"""Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
+numbers that are not finite do not get better by themselves."""
+
 
 @dataclass(kw_only=True)
 class TrainSteps:
@@ -50,18 +54,20 @@ class TrainSteps:
     than their version."""
     num_skipped: int = 0
     """Steps in a row that were not applied."""
+    num_refused: int = 0
+    """Those among them that the learner refused; the others had no group to train on."""
 
     async def take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> bool:
         """Takes one step over groups, and publishes its weights; returns whether it was applied.
 
-        Raises `FailedPrecondition` when `grpo.max_skipped_steps` in a row were not.
+        Raises `FailedPrecondition` when too many in a row were not (`grpo.max_skipped_steps`).
         """
         plan, kl = await self._plan(groups)
         skip_reason, learner_metrics = await self._train(plan)
         if skip_reason:
-            await self._skip(groups, skip_reason, plan.moments)
+            await self._skip(groups, skip_reason, plan)
             return False
-        self.num_skipped = 0
+        self.num_skipped = self.num_refused = 0
         timer.trained()
         trainer_metrics = self.reward_kl.adapt(kl) | learner_metrics
         await self._write(groups, plan.trained, plan.dropped, plan.moments)
@@ -109,18 +115,25 @@ class TrainSteps:
             await self.publisher.wake()  # After a step that was applied, the publish wakes the generators.
         return result.skip_reason, dict(result.metrics)
 
-    async def _skip(self, groups: Sequence[JudgedGroup], reason: str, moments: Moments) -> None:
+    async def _skip(self, groups: Sequence[JudgedGroup], reason: str, plan: StepPlan) -> None:
         """Drops the groups of a step that was not applied. The version stays."""
         self.num_skipped += 1
-        dropped = [(group.order_number, DropReason.SKIPPED_STEP) for group in groups if not group.settled.drop_reason]
-        await self._write(groups, (), dropped, moments)
+        self.num_refused += bool(plan.trained)
+        wasted = [(group.order_number, DropReason.SKIPPED_STEP) for group in plan.trained]
+        await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)
         await self.buffer.release()
-        self.report.skipped_step(self.version.policy_version, reason)
-        if self.num_skipped >= self.config.grpo.max_skipped_steps:
-            raise FailedPrecondition(
-                f"{self.num_skipped} steps in a row were skipped (grpo.max_skipped_steps): {reason}",
-                reason=ErrorReason.STEPS_SKIPPED,
-            )
+        self.report.skipped_step(self.version.policy_version, reason, self.num_skipped)
+        self._raise_if_too_many(reason)
+
+    def _raise_if_too_many(self, reason: str) -> None:
+        limit = self.config.grpo.max_skipped_steps
+        message = ""
+        if limit is not None and self.num_skipped >= limit:
+            message = f"{self.num_skipped} steps in a row were skipped (grpo.max_skipped_steps)"
+        elif limit is None and self.num_refused >= MAX_REFUSED_STEPS:
+            message = f"the learner refused {self.num_refused} steps in a row"
+        if message:
+            raise FailedPrecondition(f"{message}: {reason}", reason=ErrorReason.STEPS_SKIPPED)
 
     async def _write(
         self,

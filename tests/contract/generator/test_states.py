@@ -130,8 +130,9 @@ async def test_without_a_configuration_only_get_status_and_leave_weight_group_wo
         idle.stub.ScoreTokens(pb.ScoreTokensRequest(token_ids=int32_to_wire(PROMPT)), timeout=TIMEOUT_S),
     ]
     for call in calls:
-        with pytest.raises(FailedPrecondition, match="IDLE"):
+        with pytest.raises(FailedPrecondition, match="IDLE") as caught:
             await call
+        assert caught.value.reason == "NOT_READY"
     await idle.stub.LeaveWeightGroup(pb.LeaveWeightGroupRequest(), timeout=TIMEOUT_S)
 
 

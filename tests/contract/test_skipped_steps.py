@@ -1,0 +1,48 @@
+"""Steps that are not applied: what they do to the run, and what its ledger says of their groups."""
+
+from collections import Counter
+from pathlib import Path
+
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
+
+
+async def drop_reasons(cluster: Cluster) -> Counter[str]:
+    return Counter(group.drop_reason for group in await cluster.groups() if group.state == "DROPPED")
+
+
+async def test_steps_without_a_signal_are_counted_and_do_not_end_the_run(cluster: Cluster, model: Path) -> None:
+    reward = ScriptedReward()
+    reward.constant = 1.0
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01), rewards=(reward,))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 3}))
+    events = await cluster.until(lambda event: event.kind == "step_skipped" and event.attributes["num_in_a_row"] == 6)
+    assert "(6 in a row): no group is trained on: 4 no_signal" in events[-1].message, events[-1].message
+    reward.constant = None
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    assert set(await drop_reasons(cluster)) == {"no_signal"}, await drop_reasons(cluster)
+
+
+async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model: Path) -> None:
+    reward = ScriptedReward()
+    reward.failing = True
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.start(arithmetic_config(model, reward={"max_failed_share": 1.0}, grpo={"max_skipped_steps": 3}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FAILED and "grpo.max_skipped_steps" in run.message, run.message
+    assert not cluster.learner.batches and kinds(events).count("step_skipped") == 3
+    assert set(await drop_reasons(cluster)) == {"not_scored"}, await drop_reasons(cluster)
+
+
+async def test_three_steps_that_are_not_finite_end_the_run_with_the_reason(cluster: Cluster, model: Path) -> None:
+    cluster.learner.refuse_steps = True
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.start(arithmetic_config(model, grpo={"group_size": 2, "max_staleness": 0}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FAILED and "not finite" in run.message, run.message
+    assert kinds(events).count("step_skipped") >= 3, kinds(events)
+    # Groups of two often have two equal rewards: they keep that reason, and the others have the step's.
+    reasons = await drop_reasons(cluster)
+    assert set(reasons) == {"no_signal", "skipped_step"} and reasons["skipped_step"] >= 3, reasons
