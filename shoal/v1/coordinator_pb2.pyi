@@ -77,9 +77,13 @@ class _StopModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopMode.Val
     STOP_MODE_UNSPECIFIED: _StopMode.ValueType  # 0
     """Not set: the same as NOW."""
     STOP_MODE_NOW: _StopMode.ValueType  # 1
-    """Ends at the next step boundary and discards the groups in flight."""
+    """Ends at the next step boundary and discards the groups in flight. Neither
+    evaluates the policy nor exports the model.
+    """
     STOP_MODE_DRAIN: _StopMode.ValueType  # 2
-    """Issues no more prompts, trains on the groups in flight, then ends."""
+    """Issues no more prompts, trains on the groups in flight, evaluates the
+    policy if the run has questions, exports the model, then ends.
+    """
 
 class StopMode(_StopMode, metaclass=_StopModeEnumTypeWrapper):
     """The way to stop a run."""
@@ -87,9 +91,13 @@ class StopMode(_StopMode, metaclass=_StopModeEnumTypeWrapper):
 STOP_MODE_UNSPECIFIED: StopMode.ValueType  # 0
 """Not set: the same as NOW."""
 STOP_MODE_NOW: StopMode.ValueType  # 1
-"""Ends at the next step boundary and discards the groups in flight."""
+"""Ends at the next step boundary and discards the groups in flight. Neither
+evaluates the policy nor exports the model.
+"""
 STOP_MODE_DRAIN: StopMode.ValueType  # 2
-"""Issues no more prompts, trains on the groups in flight, then ends."""
+"""Issues no more prompts, trains on the groups in flight, evaluates the
+policy if the run has questions, exports the model, then ends.
+"""
 Global___StopMode: _TypeAlias = StopMode  # noqa: Y015
 
 @_typing.final

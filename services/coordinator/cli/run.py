@@ -121,7 +121,10 @@ def stop(
     run: RunName = "",
     coordinator: Coordinator = "",
     mode: Annotated[
-        Mode, typer.Option(help="now: at the next step boundary; drain: train on what is in flight first.")
+        Mode,
+        typer.Option(
+            help="now: at the next step boundary; drain: train on what is in flight, evaluate, export the model."
+        ),
     ] = Mode.NOW,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -1,7 +1,7 @@
 """Run controls: pause, resume, stop, checkpoint and evaluation requests, for the loops that obey them."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -100,12 +100,14 @@ class RunControls:
         finally:
             changed.cancel()
 
-    async def unless_stopped(self, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-        """Returns the result of the work; cancels it and returns None if the run is to stop now."""
+    async def unless_stopped(
+        self, work: Coroutine[Any, Any, ResultT], *, by: Collection[StopMode] = (StopMode.NOW,)
+    ) -> ResultT | None:
+        """Returns the result of the work; cancels it and returns None if the run is to stop in a mode of `by`."""
         task = asyncio.create_task(work)
         try:
             while not task.done():
-                if self.stop is StopMode.NOW:
+                if self.stop in by:
                     return None
                 await self.wait_for_change_or(task)
             return task.result()

@@ -8,7 +8,7 @@ from services.coordinator.reporting.report import Report
 from services.coordinator.reporting.step_metrics import StepMetrics
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
-from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
@@ -102,11 +102,8 @@ class ActiveRun:
     async def drive(self) -> None:
         """Drives the run to its end and reports the state that it ended in. Raises nothing."""
         try:
-            await self._with_fleet()
-            policy_version = self._version.policy_version
-            stopped = self._controls.stop is not None and policy_version < self._config.run.num_steps
-            state = RunState.STOPPED if stopped else RunState.FINISHED
-            self._report.state(state, f"{state.lower()} after step {policy_version}")
+            state = await self._with_fleet()
+            self._report.state(state, f"{state.lower()} after step {self.record.policy_version}")
         except Exception as error:
             if not isinstance(error, (ShoalError, OSError)):
                 _log.exception("a defect ended the run")
@@ -119,25 +116,29 @@ class ActiveRun:
             await self._report.close()
             self.events.close()
 
-    async def _with_fleet(self) -> None:
-        """Drives the run while its fleet is managed."""
+    async def _with_fleet(self) -> RunState:
+        """Drives the run while its fleet is managed; returns the state that it ends in."""
         async with first_error(asyncio.TaskGroup()) as tasks:
             managing = tasks.create_task(self._fleet.manage())
-            await self._from_start_to_end()
+            state = await self._from_start_to_end()
             managing.cancel()
+        return state
 
-    async def _from_start_to_end(self) -> None:
-        """Prepares, trains and evaluates, exports."""
+    async def _from_start_to_end(self) -> RunState:
+        """Prepares, trains and evaluates, exports; returns the state that the run ends in."""
         self._report.state(RunState.STARTING, "waiting for workers and their models")
-        loop = await self._controls.unless_stopped(self._prepare())
+        # Before the first prompt there is nothing to drain.
+        loop = await self._controls.unless_stopped(self._prepare(), by=tuple(StopMode))
         if loop is None:
-            return
-        if not self._controls.is_paused and self._controls.stop is None:
-            self._report.state(RunState.RUNNING, f"training from step {self._version.policy_version}")
+            return RunState.STOPPED
+        self.commands.training_begins(self._version.policy_version)
         await loop.run()
         await self._boundary.save_checkpoint()
-        if self._controls.stop is None:
-            self._report.exported(self._version.policy_version, await self._learner.export_model())
+        if self._controls.stop is StopMode.NOW:
+            return RunState.STOPPED
+        policy_version = self._version.policy_version
+        self._report.exported(policy_version, await self._learner.export_model())
+        return RunState.FINISHED if policy_version >= self._config.run.num_steps else RunState.STOPPED
 
     async def _prepare(self) -> RunLoop:
         """Waits for workers, recovers the run's state, publishes its version, and builds the loop from there."""

@@ -13,6 +13,14 @@ class RunCommands:
         self._controls = controls
         self._report = report
         self._publisher = publisher
+        self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
+        """State and message of the run where it is neither paused nor stopping."""
+
+    def training_begins(self, policy_version: int) -> None:
+        """Reports that the run begins to train, unless it is paused or stopping."""
+        self._working = (RunState.RUNNING, "resumed")
+        if not self._controls.is_paused and self._controls.stop is None:
+            self._report.state(RunState.RUNNING, f"training from step {policy_version}")
 
     async def pause(self, reason: str = "paused") -> None:
         """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
@@ -28,7 +36,7 @@ class RunCommands:
             # meanwhile must not be reported as running.
             self._controls.resume()
             if self._controls.stop is None:
-                self._report.state(RunState.RUNNING, "resumed")
+                self._report.state(*self._working)
             else:
                 self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
             await self._publisher.resume()

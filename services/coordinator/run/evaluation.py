@@ -88,10 +88,18 @@ class Evaluations:
 
     async def run_if_due(self) -> None:
         """Evaluates the policy if the configuration asks for it at this step, and it has not been; see `run`."""
+        is_due = self._config.evaluation.is_due(self._version.policy_version, self._config.run.num_steps)
+        if is_due and self._controls.stop is None:
+            await self._run_once()
+
+    async def run_last(self) -> None:
+        """Evaluates the policy that a stopped run ends with, if there are questions, and it has not been."""
+        if self._prompts:
+            await self._run_once()
+
+    async def _run_once(self) -> None:
         step = self._version.policy_version
-        is_due = self._config.evaluation.is_due(step, self._config.run.num_steps)
-        is_done = step in self._begun or self._report.has_evaluated(step)
-        if is_due and not is_done and self._controls.stop is None:
+        if step not in self._begun and not self._report.has_evaluated(step):
             await self.run()
 
     async def run(self) -> None:

@@ -86,12 +86,15 @@ class RunLoop:
             timer, evaluated_s = StepTimer(), self.evaluations.blocked_s
             groups = await self._next_groups()
             if groups is None:
-                return
+                break
             timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
             is_applied = await self.steps.take(groups, timer)
             if is_applied and self._checkpoint_is_due:
                 await self.boundary.save_checkpoint()
             await self.evaluations.run_if_due()
+        if self.controls.stop is StopMode.DRAIN:
+            await self.boundary.save_checkpoint()
+            await self.evaluations.run_last()
         await self.controls.unless_stopped(self.evaluations.finish())
 
     @property

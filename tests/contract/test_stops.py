@@ -1,0 +1,79 @@
+"""The ways to end a run, and pauses before it trains."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
+
+QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4, "on_start": False}
+
+
+async def stop(cluster: Cluster, mode: pb.StopMode.ValueType) -> tuple[pb.Run, list[pb.RunEvent]]:
+    """Stops the run; returns it and its events, once it has ended."""
+    await cluster.stub.StopRun(pb.StopRunRequest(mode=mode), timeout=60)
+    return await cluster.end()
+
+
+async def start_slowly(cluster: Cluster, model: Path, **sections: dict[str, Any]) -> None:
+    """Starts a run of 40 steps, and returns after the second."""
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 40}, evaluation=QUESTIONS, **sections))
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+
+
+async def test_a_drained_run_ends_with_a_checkpoint_an_evaluation_and_its_model(cluster: Cluster, model: Path) -> None:
+    await start_slowly(cluster, model)
+    run, events = await stop(cluster, pb.STOP_MODE_DRAIN)
+    assert run.state == pb.RUN_STATE_STOPPED and 2 < run.policy_version < 40, run.message
+    last = [event for event in events if event.kind in ("checkpoint", "evaluation", "exported")]
+    assert kinds(last) == ["checkpoint", "evaluation", "exported"], kinds(events)
+    assert {event.attributes["policy_version"] for event in last} == {run.policy_version}, last
+
+
+async def test_a_run_that_stops_now_ends_with_a_checkpoint_alone(cluster: Cluster, model: Path) -> None:
+    await start_slowly(cluster, model)
+    run, events = await stop(cluster, pb.STOP_MODE_NOW)
+    assert run.state == pb.RUN_STATE_STOPPED and run.last_checkpoint_id == f"step-{run.policy_version:08d}", run
+    assert not {"evaluation", "exported"} & set(kinds(events)), kinds(events)
+
+
+async def test_a_stop_before_the_workers_come_ends_the_run_at_once(cluster: Cluster, model: Path) -> None:
+    await cluster.start(arithmetic_config(model, coordinator={"worker_timeout_s": 36_000}))
+    run, _ = await stop(cluster, pb.STOP_MODE_DRAIN)
+    assert run.state == pb.RUN_STATE_STOPPED, run.message
+
+
+async def test_a_stop_in_the_last_evaluation_leaves_it_and_the_model_to_a_resume(cluster: Cluster, model: Path) -> None:
+    reward = ScriptedReward()
+    reward.held_source = "arithmetic@1"
+    reward.may_score.clear()
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 2}, evaluation=QUESTIONS), run_id="stopped")
+    await cluster.until(lambda event: event.kind == "checkpoint")
+    run, events = await stop(cluster, pb.STOP_MODE_NOW)
+    assert run.state == pb.RUN_STATE_STOPPED and "exported" not in kinds(events), run.message
+    reward.may_score.set()
+    await cluster.start({}, run_id="stopped", resume=True)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    assert [kind for kind in kinds(events) if kind in ("evaluation", "exported")] == ["evaluation", "exported"]
+
+
+async def test_a_run_that_waits_for_workers_says_so_after_a_pause(cluster: Cluster, model: Path) -> None:
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1}))
+    paused = (await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)).run
+    resumed = (await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)).run
+    assert (paused.state, resumed.state) == (pb.RUN_STATE_PAUSED, pb.RUN_STATE_STARTING), (paused, resumed)
+    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.until(lambda event: event.kind == "publish")
+    await asyncio.sleep(0)
+    assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    states = [event.attributes["state"] for event in events if event.kind == "state"]
+    assert states == ["STARTING", "PAUSED", "STARTING", "PAUSED", "RUNNING", "FINISHED"], states
