@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.coordinator.cli.options import ConfigFile, OutputOption, Overrides, command_group
+from services.coordinator.cli.options import ConfigFile, DataDir, OutputOption, Overrides, command_group
 from services.coordinator.cli.output import Output, print_json, print_pairs
 from shoal.errors import InvalidArgument
 
@@ -41,6 +41,7 @@ def check(
     deep: Annotated[
         bool, typer.Option("--deep", help="Load tokenizer and data too, and look for the model's weights.")
     ] = False,
+    data_dir: DataDir = Path("runs"),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check a configuration, and print the sizes that follow from it."""
@@ -50,7 +51,7 @@ def check(
     loaded = load_config(config, overrides or [])
     facts = {"config": str(config), **check_config(loaded)}
     if deep:
-        facts |= check_inputs(loaded)
+        facts |= check_inputs(loaded, data_dir)
     if output is Output.JSON:
         print_json(facts)
     else:

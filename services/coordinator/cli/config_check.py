@@ -3,11 +3,14 @@
 import importlib.util
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from services.coordinator.cli.reward_process import call_reward_process
+from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.label_check import Labels, left_out
 from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
+from services.coordinator.store.sizes import format_bytes
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
 from shoal.config.load import config_digest
@@ -29,14 +32,15 @@ def check_config(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def check_inputs(config: RunConfig) -> dict[str, Any]:
-    """Loads tokenizer and data, checks labels and custom verifiers, and looks for the model's weights.
+def check_inputs(config: RunConfig, data_dir: Path) -> dict[str, Any]:
+    """Loads tokenizer and data, checks labels, custom verifiers and disk space, and looks for the model's weights.
 
     Raises `InvalidArgument` that names the field at fault.
     """
     inputs = preflight(config)
     num_labels, unusable = _check_labels(config, inputs)
     prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
+    model_folder = check_weights(config)
     held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
     facts = {
         "prompts": len(prompts),
@@ -48,13 +52,26 @@ def check_inputs(config: RunConfig) -> dict[str, Any]:
         "held_out_prompts_left_out_for_labels": len(inputs.evaluation_prompts) - len(held_out),
         "stop_token_ids": list(inputs.stop_token_ids),
         "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
-        "model_folder": str(check_weights(config)),
+        "model_folder": str(model_folder),
+        **_disk_use(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
         facts |= {"reward_model_folder": str(model.folder), "reward_model_max_tokens": model.max_length_tokens}
     return facts
+
+
+def _disk_use(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:
+    """Computes the disk space that the run takes, and warns where there is too little."""
+    use, free = expected_disk_use(model_folder, config), free_bytes(data_dir)
+    is_short = free < use.total_bytes
+    print(
+        f"{'warning' if is_short else 'note'}: {use}; {format_bytes(free)} are free for {data_dir}"
+        f"{', which is too little' if is_short else ''}",
+        file=sys.stderr,
+    )
+    return {"checkpoint_bytes": use.checkpoint_bytes, "disk_bytes_needed": use.total_bytes, "disk_bytes_free": free}
 
 
 def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:

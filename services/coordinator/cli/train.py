@@ -27,12 +27,15 @@ def train(
     """
     from services.coordinator.cli.progress import ProgressView
     from services.coordinator.cli.train_session import TrainSession
+    from services.coordinator.launcher.disk import free_bytes
     from services.coordinator.launcher.local_run import prepare_local_run
     from services.coordinator.launcher.supervisor import ProcessDied
+    from services.coordinator.store.sizes import format_bytes
 
     view = ProgressView()
     run = prepare_local_run(start_request(config, overrides or [], resume=resume, name=name), data_dir.absolute())
     view.write(f"model {run.config.model.path}: {run.model_folder}")
+    view.write(f"{run.disk_use}; {format_bytes(free_bytes(run.data_dir))} are free in {run.data_dir}")
     is_new = not run.folder.exists()
     try:
         raise typer.Exit(TrainSession(run, view).train())

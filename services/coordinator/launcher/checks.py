@@ -1,20 +1,13 @@
-"""Checks of this machine before a process starts: ports, folder, disk."""
+"""Checks of this machine before a process starts: ports, folder."""
 
 import errno
 import os
-import shutil
 import socket
 from pathlib import Path
 
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from shoal.models.model_folder import model_config
-
-# A checkpoint holds float32 master weights and two float32 moments, and the weights in the compute type.
-_CHECKPOINT_BYTES_PER_WEIGHT = 3 * 4 + 4
-_EXPORT_BYTES_PER_WEIGHT = 4
-_LEDGER_AND_LOGS_BYTES = 64 << 20
 
 
 def check_port(port: int, field: str, host: str = "127.0.0.1") -> None:
@@ -62,28 +55,3 @@ def check_folder(data_dir: Path) -> None:
             f"--data-dir: {data_dir} cannot be written: {error.strerror}; choose another folder",
             reason=ErrorReason.FOLDER,
         ) from None
-
-
-def check_disk(data_dir: Path, model_folder: Path, config: RunConfig) -> None:
-    """Raises `ResourceExhausted` when the checkpoints and the trained model cannot fit."""
-    needed = bytes_needed(model_folder, config)
-    free = shutil.disk_usage(data_dir).free
-    if free < needed:
-        raise ResourceExhausted(
-            f"--data-dir: the disk of {data_dir} has {_gib(free)} free, and this run needs about {_gib(needed)} for "
-            f"{config.checkpoint.keep_last + 1} checkpoints (checkpoint.keep_last = {config.checkpoint.keep_last}, "
-            "and one being written) and the trained model; make room, or choose another --data-dir",
-            reason=ErrorReason.DISK_FULL,
-        )
-
-
-def bytes_needed(model_folder: Path, config: RunConfig) -> int:
-    """Computes the disk space of a run from the number of its model's weights."""
-    element_bytes = 4 if model_config(model_folder).dtype == "float32" else 2
-    num_weights = sum(path.stat().st_size for path in model_folder.glob("*.safetensors")) // element_bytes
-    checkpoints = (config.checkpoint.keep_last + 1) * _CHECKPOINT_BYTES_PER_WEIGHT
-    return num_weights * (checkpoints + _EXPORT_BYTES_PER_WEIGHT) + _LEDGER_AND_LOGS_BYTES
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.coordinator.launcher.checks import check_disk, check_folder, check_ports
+from services.coordinator.launcher.checks import check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, visible_gpus
+from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
 from services.coordinator.run.extras import check_extras, extras_for
 from services.coordinator.run.preflight import check_weights
 from services.coordinator.store.events import EVENTS, read_events
@@ -28,6 +29,7 @@ class LocalRun:
     """Names the run."""
     data_dir: Path
     model_folder: Path
+    disk_use: DiskUse
     gpus: Sequence[str]
     last_past_event: int = 0
     """Sequence number of the last event from before a resume; progress shows only those after it."""
@@ -63,10 +65,11 @@ def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
     share_out(config, gpus)
     model_folder = check_weights(config)
     check_folder(data_dir)
-    check_disk(data_dir, model_folder, config)
+    disk_use = expected_disk_use(model_folder, config)
+    check_disk(data_dir, disk_use)
     past_events = read_events(data_dir / request.run_id / EVENTS)
     last_past_event = past_events[-1].sequence if past_events else 0
-    return LocalRun(config, request, data_dir, model_folder, gpus, last_past_event)
+    return LocalRun(config, request, data_dir, model_folder, disk_use, gpus, last_past_event)
 
 
 def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:

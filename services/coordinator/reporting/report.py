@@ -12,6 +12,7 @@ from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.run_record import RunRecord, RunState
+from services.coordinator.store.sizes import format_bytes
 from shoal.config import RunConfig
 from shoal.errors import ShoalError
 from shoal.telemetry import metrics as telemetry
@@ -109,16 +110,17 @@ class Report:
             num_in_a_row=num_in_a_row,
         )
 
-    def checkpoint(self, checkpoint_id: str, policy_version: int, duration_s: float) -> None:
+    def checkpoint(self, checkpoint_id: str, policy_version: int, duration_s: float, num_bytes: int) -> None:
         """Reports a checkpoint that was committed."""
         self._record.last_checkpoint_id = checkpoint_id
         self._record.save()
         self._events.add(
             "checkpoint",
-            f"checkpoint {checkpoint_id} is written",
+            f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s",
             checkpoint_id=checkpoint_id,
             policy_version=policy_version,
             duration_s=duration_s,
+            num_bytes=num_bytes,
         )
 
     def has_evaluated(self, policy_version: int) -> bool:

@@ -101,6 +101,11 @@ class Checkpoints:
             ),
         )
 
+    def num_bytes(self, checkpoint_id: str) -> int:
+        """Returns the size of a committed checkpoint: the learner's files and the ledger."""
+        snapshot = self._folder / checkpoint_id / SNAPSHOT
+        return snapshot.stat().st_size + sum(file.num_bytes for file in self.load_manifest(checkpoint_id).learner_files)
+
     def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
         """Replaces the run's ledger by the checkpoint's; keeps the abandoned one beside it."""
         snapshot = self._folder / manifest.checkpoint_id / SNAPSHOT

@@ -49,7 +49,9 @@ class StepBoundary:
         )
         if checkpoint_id == self.record.last_checkpoint_id:
             return checkpoint_id
-        self.report.checkpoint(checkpoint_id, self.version.policy_version, time.monotonic() - began)
+        duration_s = time.monotonic() - began
+        num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
+        self.report.checkpoint(checkpoint_id, self.version.policy_version, duration_s, num_bytes)
         return checkpoint_id
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:

@@ -3,14 +3,12 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from services.coordinator.launcher import checks
-from services.coordinator.launcher.checks import check_disk, check_folder, check_port, check_ports
+from services.coordinator.launcher.checks import check_folder, check_port, check_ports
 from shoal.config import RunConfig, parse_config
-from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from shoal.errors import FailedPrecondition, InvalidArgument
 
 
 def _config(**sections: object) -> RunConfig:
@@ -47,18 +45,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FailedPrecondition, match=r"--data-dir: .*file/runs cannot be written"):
         check_folder(tmp_path / "file" / "runs")
-
-
-def test_a_disk_that_cannot_hold_the_checkpoints_is_refused_with_the_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.json").write_text('{"vocab_size": 8, "dtype": "bfloat16"}')
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(2 << 30)  # 2^30 weights of two bytes
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=10 << 30))
-    config = _config(checkpoint={"keep_last": 1})
-    # Two checkpoints of 16 bytes a weight and an export of 4.
-    with pytest.raises(ResourceExhausted, match=r"10.0 GiB free, and this run needs about 36.1 GiB for 2 checkpoints"):
-        check_disk(tmp_path, tmp_path, config)
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=37 << 30))
-    check_disk(tmp_path, tmp_path, config)

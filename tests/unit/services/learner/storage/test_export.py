@@ -1,6 +1,7 @@
 """Exports of a model without DeepSpeed."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,17 @@ def test_a_model_without_a_generation_config_gets_one(tmp_path: Path) -> None:
     (source / "generation_config.json").unlink()
     export(source, tmp_path / "model")
     assert GenerationConfig.from_pretrained(tmp_path / "model").eos_token_id is not None
+
+
+def test_the_files_of_an_export_follow_the_umask(tmp_path: Path) -> None:
+    source = make_tiny_model(tmp_path / "source")
+    before = os.umask(0o027)
+    try:
+        export(source, tmp_path / "model")
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "model").iterdir()}
+    assert "model.safetensors" in modes and set(modes.values()) == {"0o640"}, modes
 
 
 def test_an_export_without_a_tokenizer_raises_and_leaves_nothing(tmp_path: Path) -> None:

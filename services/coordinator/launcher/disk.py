@@ -1,0 +1,79 @@
+"""The disk space of a run: its checkpoints, the trained model, ledger and logs."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.coordinator.store.sizes import format_bytes
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import ResourceExhausted
+from shoal.models.model_folder import model_config
+
+# Master weights and the two moments of Adam, all in float32.
+_TRAINING_STATE_BYTES = 3 * 4
+# DeepSpeed writes the weights once more at ZeRO stages 1 and 2.
+_WHOLE_WEIGHTS_BYTES = {0: 0, 1: 4, 2: 4, 3: 0}
+_REFERENCE_BYTES = 4
+_LEDGER_AND_LOGS_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """The expected disk use of a run, from the number of its model's weights."""
+
+    num_weights: int
+    bytes_per_weight: int
+    """In a checkpoint."""
+    num_checkpoints: int
+    """Those that are kept, and one being written."""
+    export_bytes: int
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of one checkpoint."""
+        return self.num_weights * self.bytes_per_weight
+
+    @property
+    def total_bytes(self) -> int:
+        """Most bytes that the run takes at once."""
+        return self.num_checkpoints * self.checkpoint_bytes + self.export_bytes + _LEDGER_AND_LOGS_BYTES
+
+    def __str__(self) -> str:
+        """Describes the sizes and where they come from."""
+        return (
+            f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes for each "
+            f"of {self.num_weights / 1e6:.1f} million weights: float32 masters and Adam's two moments), and up to "
+            f"{self.num_checkpoints} exist at once (checkpoint.keep_last = {self.num_checkpoints - 1}, and one being "
+            f"written); with the trained model the run takes about {format_bytes(self.total_bytes)}"
+        )
+
+
+def expected_disk_use(model_folder: Path, config: RunConfig) -> DiskUse:
+    """Computes the disk use of a run from the weight files of its model."""
+    element_bytes = 4 if model_config(model_folder).dtype == "float32" else 2
+    weight_bytes = sum(path.stat().st_size for path in model_folder.glob("*.safetensors"))
+    reference_bytes = _REFERENCE_BYTES if config.kl.needs_reference and config.kl.reference_update_steps else 0
+    return DiskUse(
+        num_weights=weight_bytes // element_bytes,
+        bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
+        num_checkpoints=config.checkpoint.keep_last + 1,
+        export_bytes=weight_bytes,
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    """Returns the free space on the disk of a folder, which need not exist yet."""
+    folder = folder.absolute()
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def check_disk(data_dir: Path, use: DiskUse) -> None:
+    """Raises `ResourceExhausted` when the checkpoints and the trained model cannot fit."""
+    free = free_bytes(data_dir)
+    if free < use.total_bytes:
+        raise ResourceExhausted(
+            f"--data-dir: the disk of {data_dir} has {format_bytes(free)} free, and that is too little: {use}; make "
+            "room, lower checkpoint.keep_last, or choose another --data-dir",
+            reason=ErrorReason.DISK_FULL,
+        )
