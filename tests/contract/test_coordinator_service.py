@@ -58,6 +58,8 @@ async def test_a_run_leaves_its_config_metrics_events_ledger_and_checkpoints(clu
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert all(0 <= row["objective/verifiable_correct_rate"] <= 1 for row in rows), rows
     assert {"state", "worker_joined", "publish", "step", "checkpoint", "exported"} <= set(kinds(events))
+    left = [event.attributes["remaining_s"] for event in events if event.kind == "step"]
+    assert left[-1] == 0 and all(seconds > 0 for seconds in left[:-1]), left
     [first, *_] = [event for event in events if event.kind == "checkpoint"]
     assert first.attributes["num_bytes"] > 0 and "is written: " in first.message, first
     committed = sorted(path.parent.name for path in folder.glob("checkpoints/*/manifest.json"))

@@ -33,6 +33,10 @@ async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and "grpo.max_skipped_steps" in run.message, run.message
     assert not cluster.learner.batches and kinds(events).count("step_skipped") == 3
+    [skipped, *_] = [event for event in events if event.kind == "step_skipped"]
+    unscored = skipped.attributes["unscored"]
+    assert unscored["num_failed"] == unscored["num_completions"] > 0, skipped
+    assert "have no reward: scoring failed on" in skipped.message and "first: gsm8k: " in skipped.message, skipped
     assert set(await drop_reasons(cluster)) == {"not_scored"}, await drop_reasons(cluster)
 
 

@@ -10,7 +10,7 @@ from services.coordinator.cli.reward_process import call_reward_process
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.label_check import Labels, left_out
 from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
-from services.coordinator.store.sizes import format_bytes
+from services.coordinator.store.quantities import format_bytes
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
 from shoal.config.load import config_digest

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format
 
 from services.coordinator.reporting.evaluation_history import RateChange
+from services.coordinator.reporting.unscored import Unscored
+from services.coordinator.store.quantities import format_duration
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -47,9 +49,14 @@ _STYLES = {
     "group_reissued": "yellow",
     "group_dropped": "yellow",
     "step_skipped": "yellow",
+    "unscored": "yellow",
     "process": "yellow",
     "notice": "bold",
 }
+LEGEND = (
+    "gap: mean difference between the engine's and the learner's log-probability of a token, which should stay small; "
+    "stale: age, in steps, of the oldest weights that sampled what was trained on (at most grpo.max_staleness)"
+)
 # Too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
 
@@ -77,6 +84,7 @@ class ProgressView:
         self._began = time.monotonic()
         self._last_evaluation: dict[str, Any] = {}
         self._exported = ""
+        self._has_legend = False
         self._console: Any = None
         if sys.stdout.isatty():
             from rich.console import Console
@@ -96,13 +104,22 @@ class ProgressView:
     def show(self, event: pb.RunEvent) -> None:
         """Writes one event."""
         if event.kind == "step":
-            attributes = json_format.MessageToDict(event.attributes)
-            metrics = attributes.get("metrics", {})
-            self.write(step_line(int(attributes["step"]), int(attributes["num_steps"]), metrics), "step")
+            self._show_step(json_format.MessageToDict(event.attributes))
             return
         self.remember(event)
         if event.kind not in _QUIET:
             self.write(event.message, event.kind)
+
+    def _show_step(self, attributes: Mapping[str, Any]) -> None:
+        if not self._has_legend:
+            self._has_legend = True
+            self.write(LEGEND)
+        line = step_line(int(attributes["step"]), int(attributes["num_steps"]), attributes.get("metrics", {}))
+        if remaining_s := attributes.get("remaining_s"):
+            line += f"  left {format_duration(remaining_s)}"
+        self.write(line, "step")
+        if "unscored" in attributes:
+            self.write(f"  {Unscored.from_attributes(attributes['unscored'])}", "unscored")
 
     def remember(self, event: pb.RunEvent) -> None:
         """Records what the summary needs from an event, and writes nothing."""

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.coordinator.store.sizes import format_bytes
+from services.coordinator.store.quantities import format_bytes
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable
 
 from services.coordinator.reporting.evaluation_history import EvaluationHistory
+from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.reporting.trackers.trackers import Trackers
+from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.store.events import EventLog
+from services.coordinator.store.quantities import format_bytes
 from services.coordinator.store.run_record import RunRecord, RunState
-from services.coordinator.store.sizes import format_bytes
 from shoal.config import RunConfig
 from shoal.errors import ShoalError
 from shoal.telemetry import metrics as telemetry
@@ -34,10 +36,15 @@ class Report:
         self._metrics_file = StepFile(record.folder / "metrics.jsonl")
         self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
+        self._remaining = RemainingTime(config)
 
     def state(self, state: RunState, message: str) -> None:
         """Reports that the run has entered a state."""
         self._record.state, self._record.message = state, message
+        if state is RunState.PAUSED:
+            self._remaining.paused()
+        else:
+            self._remaining.resumed()
         with contextlib.suppress(OSError):  # On a full disk the events still show how the run ended.
             self._record.save()
         self._events.add("state", message, state=state.value, policy_version=self._record.policy_version)
@@ -72,8 +79,11 @@ class Report:
                 policy_version=policy_version,
             )
 
-    def step(self, step: int, metrics: dict[str, float]) -> None:
-        """Reports the metrics of a train step that is done and published; NaN and infinities are left out."""
+    def step(self, step: int, metrics: dict[str, float], unscored: Unscored | None = None) -> None:
+        """Reports a train step that is done and published, and its completions without a reward.
+
+        Metrics that are NaN or infinite are left out.
+        """
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._record.policy_version = step
         self._record.metrics = metrics
@@ -93,21 +103,26 @@ class Report:
         telemetry.counter(names.RUN_GROUPS).add(num_dropped, {names.STATE: "DROPPED"})
         self._events.add(
             "step",
-            f"step {step}/{self._num_steps}: {correct_rate:.1%} correct",
+            f"step {step}/{self._num_steps}: {correct_rate:.1%} correct" + (f"; {unscored}" if unscored else ""),
             step=step,
             num_steps=self._num_steps,
+            remaining_s=self._remaining.after_step(step, metrics["time/step"]),
             metrics=metrics,
+            **({"unscored": unscored.attributes()} if unscored else {}),
         )
 
-    def skipped_step(self, policy_version: int, reason: str, num_in_a_row: int) -> None:
-        """Reports a step that was not applied; the version stays."""
+    def skipped_step(
+        self, policy_version: int, reason: str, num_in_a_row: int, unscored: Unscored | None = None
+    ) -> None:
+        """Reports a step that was not applied, and its completions without a reward; the version stays."""
         count = f" ({num_in_a_row} in a row)" if num_in_a_row > 1 else ""
         self._events.add(
             "step_skipped",
-            f"step {policy_version + 1} was skipped{count}: {reason}",
+            f"step {policy_version + 1} was skipped{count}: {reason}" + (f"; {unscored}" if unscored else ""),
             policy_version=policy_version,
             reason=reason,
             num_in_a_row=num_in_a_row,
+            **({"unscored": unscored.attributes()} if unscored else {}),
         )
 
     def checkpoint(self, checkpoint_id: str, policy_version: int, duration_s: float, num_bytes: int) -> None:
@@ -133,6 +148,7 @@ class Report:
         change = self._evaluations.add(step, result.correct_rates)
         metrics = result.metrics() | (change.metrics() if change else {})
         self._evaluated.add(step)
+        self._remaining.evaluated(result.sampling_s)
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
         low, high = result.correct_rate_interval

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from services.coordinator.reporting.report import Report
 from services.coordinator.reporting.spans import publish_spans
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer
+from services.coordinator.reporting.unscored import unscored_of
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
@@ -89,7 +90,7 @@ class TrainSteps:
             num_episodes=self.progress.num_episodes,
             num_excluded_prompts=self.prompt_order.num_excluded,
         )
-        self.report.step(self.version.policy_version, self.metrics.of(finished))
+        self.report.step(self.version.policy_version, self.metrics.of(finished), unscored_of(groups))
         return True
 
     async def _plan(self, groups: Sequence[JudgedGroup]) -> tuple[StepPlan, RewardKl]:
@@ -122,7 +123,7 @@ class TrainSteps:
         wasted = [(group.order_number, DropReason.SKIPPED_STEP) for group in plan.trained]
         await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)
         await self.buffer.release()
-        self.report.skipped_step(self.version.policy_version, reason, self.num_skipped)
+        self.report.skipped_step(self.version.policy_version, reason, self.num_skipped, unscored_of(groups))
         self._raise_if_too_many(reason)
 
     def _raise_if_too_many(self, reason: str) -> None:

@@ -3,7 +3,7 @@
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.cli.progress import ProgressView, evaluation_summary, step_line
+from services.coordinator.cli.progress import LEGEND, ProgressView, evaluation_summary, step_line
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -61,7 +61,7 @@ def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsy
     view = ProgressView()
     view.show(_event("worker_lost", "generator 127.0.0.1:7 is lost: no heartbeat for 15 s"))
     view.show(_event("publish", "version 3 is published"))
-    view.show(_event("step", step=2, num_steps=5, metrics={"objective/scores": 0.5}))
+    view.show(_event("step", step=2, num_steps=5, remaining_s=125.0, metrics={"objective/scores": 0.5}))
     view.remember(_event("evaluation", policy_version=0, correct_rate=0.1, num_prompts=10))
     view.show(_event("evaluation", "45.0%", **_evaluation(0.1, 0.45, 0.1, 0.6, 40)))
     view.show(_event("exported", "the model is in /m", path="/m"))
@@ -69,6 +69,21 @@ def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsy
     lines = capsys.readouterr().out.splitlines()
     texts = [line.partition(" s] ")[2] for line in lines]
     assert all(line.startswith("[") for line in lines), lines
-    assert texts[:2] == ["generator 127.0.0.1:7 is lost: no heartbeat for 15 s", "step 2/5  reward 0.50"]
-    assert "35.0 points better" in texts[4]
-    assert texts[5:] == ["the trained model: /m", "the run's folder: /runs/a"]
+    lost = "generator 127.0.0.1:7 is lost: no heartbeat for 15 s"
+    assert texts[:3] == [lost, LEGEND, "step 2/5  reward 0.50  left 2 min 5 s"]
+    assert "35.0 points better" in texts[5]
+    assert texts[6:] == ["the trained model: /m", "the run's folder: /runs/a"]
+
+
+def test_the_legend_precedes_the_first_step_alone_and_completions_without_a_reward_follow_theirs(capsys) -> None:  # type: ignore[no-untyped-def]
+    view = ProgressView()
+    failures = {"num_failed": 3, "num_unscorable": 0, "num_completions": 8, "first_error": "mine: KeyError: 'x'"}
+    view.show(_event("step", step=1, num_steps=2, metrics={}))
+    view.show(_event("step", step=2, num_steps=2, metrics={}, unscored=failures))
+    texts = [line.partition(" s] ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert texts == [
+        LEGEND,
+        "step 1/2",
+        "step 2/2",
+        "  3 of 8 completions have no reward: scoring failed on 3; first: mine: KeyError: 'x'",
+    ]

@@ -1,0 +1,53 @@
+"""The time that is left of a run, from its recent steps."""
+
+import time
+from collections import deque
+from statistics import fmean
+
+from shoal.config import RunConfig
+
+NUM_RECENT_STEPS = 10
+
+
+class RemainingTime:
+    """Estimates the time until a run's last step and evaluation. Time in which the run is paused does not count.
+
+    A step is measured from the end of the one before, so evaluations, checkpoints and skipped steps in between count
+    as they come. The first step is measured by itself, since loading and the first evaluation precede it.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._num_steps = config.run.num_steps
+        self._ends_with_evaluation = config.evaluation.is_due(self._num_steps, self._num_steps)
+        self._recent_s: deque[float] = deque(maxlen=NUM_RECENT_STEPS)
+        self._evaluation_s = 0.0
+        self._stepped_at: float | None = None
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+
+    def paused(self) -> None:
+        """Records that the run is paused."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+
+    def resumed(self) -> None:
+        """Records that the run is not paused, or not any more."""
+        if self._paused_at is not None:
+            self._paused_s += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    def evaluated(self, duration_s: float) -> None:
+        """Records the duration of an evaluation."""
+        self._evaluation_s = duration_s
+
+    def after_step(self, step: int, step_s: float) -> float:
+        """Records a step that took `step_s` by itself; returns the estimate in seconds."""
+        now, is_paused = time.monotonic(), self._paused_at is not None
+        self.resumed()
+        self._recent_s.append(step_s if self._stepped_at is None else now - self._stepped_at - self._paused_s)
+        self._stepped_at, self._paused_s = now, 0.0
+        if is_paused:
+            self.paused()
+        if step >= self._num_steps:
+            return 0.0
+        return fmean(self._recent_s) * (self._num_steps - step) + self._evaluation_s * self._ends_with_evaluation

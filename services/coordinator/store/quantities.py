@@ -1,0 +1,18 @@
+"""Quantities for people: sizes and durations."""
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Formats a size in the largest unit of which there is at least one: "1.5 GiB"."""
+    unit = next((number for number in range(len(_UNITS)) if num_bytes < 1024 ** (number + 1)), len(_UNITS) - 1)
+    return f"{num_bytes / 1024**unit:.{min(unit, 1)}f} {_UNITS[unit]}"
+
+
+def format_duration(duration_s: float) -> str:
+    """Formats a duration in its two largest units: "42 s", "3 min 5 s", "2 h 10 min", "4 d 3 h"."""
+    seconds = round(duration_s)
+    for size, unit, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} {seconds % size // part} {smaller}"
+    return f"{seconds} s"

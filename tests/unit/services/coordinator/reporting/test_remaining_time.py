@@ -1,0 +1,71 @@
+import time
+
+import pytest
+
+from services.coordinator.reporting.remaining_time import NUM_RECENT_STEPS, RemainingTime
+from shoal.config import parse_config
+
+QUESTIONS = {"sources": [{"task": "arithmetic"}]}
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def remaining_time(num_steps: int, **sections: object) -> RemainingTime:
+    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "run": {"num_steps": num_steps}}
+    return RemainingTime(parse_config({**values, **sections}))
+
+
+def test_the_first_step_counts_by_itself_and_later_ones_with_what_lies_between(clock: Clock) -> None:
+    remaining = remaining_time(10)
+    clock.now += 60  # Models load, and the first evaluation runs.
+    assert remaining.after_step(1, step_s=8.0) == pytest.approx(9 * 8)
+    clock.now += 12  # A step of 8 s and a checkpoint.
+    assert remaining.after_step(2, step_s=8.0) == pytest.approx(8 * (8 + 12) / 2)
+    assert remaining.after_step(10, step_s=8.0) == 0
+
+
+def test_time_in_pause_does_not_count(clock: Clock) -> None:
+    remaining = remaining_time(4)
+    remaining.after_step(1, step_s=10.0)
+    clock.now += 4
+    remaining.paused()
+    clock.now += 3600
+    remaining.resumed()
+    clock.now += 6
+    assert remaining.after_step(2, step_s=10.0) == pytest.approx(20)
+    clock.now += 10
+    remaining.paused()
+    clock.now += 500
+    # The step that was under way is reported during the pause, which goes on.
+    assert remaining.after_step(3, step_s=10.0) == pytest.approx(10)
+    clock.now += 500
+    remaining.resumed()
+    clock.now += 10
+    assert remaining.after_step(3, step_s=10.0) == pytest.approx(10)
+
+
+def test_only_recent_steps_count(clock: Clock) -> None:
+    remaining = remaining_time(100)
+    remaining.after_step(1, step_s=1000.0)
+    for step in range(2, NUM_RECENT_STEPS + 2):
+        clock.now += 5
+        left = remaining.after_step(step, step_s=5.0)
+    assert left == pytest.approx(5 * (100 - NUM_RECENT_STEPS - 1))
+
+
+def test_the_last_evaluation_is_part_of_what_is_left(clock: Clock) -> None:
+    for sections, expected in (({"evaluation": QUESTIONS}, 9 * 8 + 20), ({}, 9 * 8)):
+        remaining = remaining_time(10, **sections)
+        remaining.evaluated(20.0)
+        assert remaining.after_step(1, step_s=8.0) == pytest.approx(expected)

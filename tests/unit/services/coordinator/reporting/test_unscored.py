@@ -1,0 +1,43 @@
+from dataclasses import replace
+
+from services.coordinator.reporting.unscored import Unscored, unscored_of
+from services.coordinator.rollout.groups import SettledGroup
+from shoal.rollout import Score, ScoreOutcome, VerifierScore
+from tests.support.groups import group_config, judged, settled_group
+
+
+def unscored(*groups: SettledGroup) -> Unscored | None:
+    return unscored_of(judged(group_config(), list(groups)))
+
+
+def judge(outcome: ScoreOutcome, *parts: VerifierScore) -> Score:
+    return Score(0, outcome, 0.0, parts)
+
+
+def test_a_step_with_a_reward_for_every_completion_has_nothing_to_name() -> None:
+    assert unscored(settled_group(0, [1.0, 0.0])) is None
+
+
+def test_completions_without_a_reward_are_counted_and_the_first_failure_is_named() -> None:
+    failed, unscorable, scored = ScoreOutcome.FAILED, ScoreOutcome.UNSCORABLE, ScoreOutcome.SCORED
+    scores = (
+        judge(unscorable, VerifierScore("math", unscorable, detail="no number")),
+        judge(failed, VerifierScore("math", scored, 1.0), VerifierScore("mine", failed, detail="KeyError:\n  'x'")),
+    )
+    found = unscored(replace(settled_group(0, [0.0, 0.0]), scores=scores), settled_group(1, [1.0, 0.0]))
+    assert found == Unscored(1, 1, 4, "mine: KeyError: 'x'")
+    assert str(found) == (
+        "2 of 4 completions have no reward: scoring failed on 1, 1 cannot be judged; first: mine: KeyError: 'x'"
+    )
+    assert Unscored.from_attributes(found.attributes()) == found
+
+
+def test_a_completion_that_cannot_be_judged_is_named_where_nothing_failed() -> None:
+    scores = (judge(ScoreOutcome.UNSCORABLE, VerifierScore("math", ScoreOutcome.UNSCORABLE)),)
+    found = unscored(replace(settled_group(0, [0.0]), scores=scores))
+    assert str(found) == "1 of 1 completions have no reward: 1 cannot be judged; first: math: it gave no reason"
+
+
+def test_a_failure_without_any_verifiers_answer_says_so() -> None:
+    found = unscored(replace(settled_group(0, [0.0]), scores=(judge(ScoreOutcome.FAILED),)))
+    assert found is not None and found.first_error == "no verifier answered in time"

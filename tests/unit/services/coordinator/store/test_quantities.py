@@ -1,0 +1,19 @@
+import pytest
+
+from services.coordinator.store.quantities import format_bytes, format_duration
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1_613_983_232, "1.5 GiB"), (5 * 1024**5, "5120.0 TiB")],
+)
+def test_a_size_has_the_largest_unit_that_it_fills(num_bytes: int, text: str) -> None:
+    assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599.6, "1 h 0 min"), (7800, "2 h 10 min"), (1e5, "1 d 3 h")],
+)
+def test_a_duration_has_its_two_largest_units(duration_s: float, text: str) -> None:
+    assert format_duration(duration_s) == text
