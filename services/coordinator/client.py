@@ -18,6 +18,8 @@ ResultT = TypeVar("ResultT")
 CALL_TIMEOUT_S = 15.0
 START_TIMEOUT_S = 900.0
 """For `StartRun`, which loads tokenizer and data, and may download them."""
+RESUME_TIMEOUT_S = 180.0
+"""For `ResumeRun`, which waits until the reward services have read the code of custom verifiers again."""
 CHECKPOINT_TIMEOUT_S = 3600.0
 """For `SaveCheckpoint`, which waits for the end of a step."""
 EVALUATION_TIMEOUT_S = 4 * 3600.0
@@ -86,7 +88,7 @@ def pause_run(address: str, run_id: str) -> pb.Run:
 def resume_run(address: str, run_id: str) -> pb.Run:
     """Continues a paused run."""
     request = pb.ResumeRunRequest(run_id=run_id)
-    return _call(address, lambda stub: stub.ResumeRun(request, timeout=CALL_TIMEOUT_S)).run
+    return _call(address, lambda stub: stub.ResumeRun(request, timeout=RESUME_TIMEOUT_S)).run
 
 
 def stop_run(address: str, run_id: str, *, drain: bool) -> pb.Run:

@@ -56,6 +56,11 @@ class Router:
         taken = {name: f"reward.custom.{name}" for name in self._custom.names}
         await self._servers.find(taken, server_patience_s)
 
+    async def reload_custom(self) -> None:
+        """Reads the code of custom verifiers again. Raises `InvalidArgument` if one cannot be used; all then keep their
+        former code."""
+        await self._custom.reload()
+
     async def start(self) -> None:
         """Starts all scorers, after `find`. Raises a `ShoalError` that names what cannot work."""
         for scorer in self._scorers:

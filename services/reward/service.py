@@ -214,6 +214,12 @@ class RewardService(RewardServiceServicer):
             ]
         )
 
+    async def ReloadVerifiers(
+        self, request: reward_pb2.ReloadVerifiersRequest, context: Any
+    ) -> reward_pb2.ReloadVerifiersResponse:
+        await self._ready_router().reload_custom()
+        return reward_pb2.ReloadVerifiersResponse()
+
     async def ListVerifiers(
         self, request: reward_pb2.ListVerifiersRequest, context: Any
     ) -> reward_pb2.ListVerifiersResponse:

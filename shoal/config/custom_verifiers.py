@@ -30,9 +30,10 @@ class CustomVerifierConfig(Section):
     entry_point: str = ""
     """In place of `file`: a function of a package that is installed where the reward service runs,
     "package.module:function". A function that the package registers in the group `shoal.verifiers` needs no table."""
-    reload: bool = False
+    reload: bool | None = None
     """Use the new code when the file changes, without a restart. A version that does not work is not used: the last
-    good one stays in use."""
+    good one stays in use. If unset, `shoal train` turns it on for files, and it is off elsewhere. `shoal run resume`
+    reads the code again in both cases."""
 
     @field_validator("file")
     @classmethod

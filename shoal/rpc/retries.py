@@ -30,7 +30,14 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
         "ScoreTokens",
         "GetStatus",
     ),
-    "shoal.v1.RewardService": ("Configure", "ScoreGroup", "CheckLabels", "ListVerifiers", "GetStatus"),
+    "shoal.v1.RewardService": (
+        "Configure",
+        "ScoreGroup",
+        "CheckLabels",
+        "ReloadVerifiers",
+        "ListVerifiers",
+        "GetStatus",
+    ),
     "shoal.v1.LearnerService": (
         "Configure",
         "ComputeLogprobs",

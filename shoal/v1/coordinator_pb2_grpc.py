@@ -185,10 +185,13 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """Resumes a paused run. Idempotent. Safe to retry.
+        """Resumes a paused run. Its reward services first read the code of custom
+        verifiers again. Idempotent. Safe to retry.
 
         Errors:
 
+        * `INVALID_ARGUMENT`: the code of a custom verifier cannot be used; the
+        details name each. The run stays paused.
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended.
         """

@@ -90,10 +90,13 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: the run has ended.
     """
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ResumeRunRequest, _coordinator_pb2.ResumeRunResponse]
-    """Resumes a paused run. Idempotent. Safe to retry.
+    """Resumes a paused run. Its reward services first read the code of custom
+    verifiers again. Idempotent. Safe to retry.
 
     Errors:
 
+    * `INVALID_ARGUMENT`: the code of a custom verifier cannot be used; the
+      details name each. The run stays paused.
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended.
     """
@@ -226,10 +229,13 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `FAILED_PRECONDITION`: the run has ended.
     """
     ResumeRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ResumeRunRequest, _coordinator_pb2.ResumeRunResponse]  # type: ignore[assignment]
-    """Resumes a paused run. Idempotent. Safe to retry.
+    """Resumes a paused run. Its reward services first read the code of custom
+    verifiers again. Idempotent. Safe to retry.
 
     Errors:
 
+    * `INVALID_ARGUMENT`: the code of a custom verifier cannot be used; the
+      details name each. The run stays paused.
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended.
     """
@@ -395,10 +401,13 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ResumeRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ResumeRunResponse, _abc.Awaitable[_coordinator_pb2.ResumeRunResponse]]:
-        """Resumes a paused run. Idempotent. Safe to retry.
+        """Resumes a paused run. Its reward services first read the code of custom
+        verifiers again. Idempotent. Safe to retry.
 
         Errors:
 
+        * `INVALID_ARGUMENT`: the code of a custom verifier cannot be used; the
+          details name each. The run stays paused.
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended.
         """

@@ -206,6 +206,40 @@ class LabelProblem(_message.Message):
 Global___LabelProblem: _TypeAlias = LabelProblem  # noqa: Y015
 
 @_typing.final
+class ReloadVerifiersRequest(_message.Message):
+    """Request of `RewardService.ReloadVerifiers`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadVerifiersRequest: _TypeAlias = ReloadVerifiersRequest  # noqa: Y015
+
+@_typing.final
+class ReloadVerifiersResponse(_message.Message):
+    """Response of `RewardService.ReloadVerifiers`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadVerifiersResponse: _TypeAlias = ReloadVerifiersResponse  # noqa: Y015
+
+@_typing.final
 class ListVerifiersRequest(_message.Message):
     """Request of `RewardService.ListVerifiers`."""
 
@@ -333,7 +367,9 @@ class RewardServiceGetStatusResponse(_message.Message):
     NUM_SCORED_FIELD_NUMBER: _builtins.int
     NUM_POOL_RESTARTS_FIELD_NUMBER: _builtins.int
     num_pool_restarts: _builtins.int
-    """Pool workers replaced since the start because they died or hung."""
+    """Pool workers replaced since the start: they died, hung, or had read custom
+    code that was to be read again.
+    """
     @_builtins.property
     def status(self) -> _worker_pb2.WorkerStatus:
         """State and load."""

@@ -56,6 +56,11 @@ class RewardServiceStub:
                 request_serializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsResponse.FromString,
                 _registered_method=True)
+        self.ReloadVerifiers = channel.unary_unary(
+                '/shoal.v1.RewardService/ReloadVerifiers',
+                request_serializer=shoal_dot_v1_dot_reward__pb2.ReloadVerifiersRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_reward__pb2.ReloadVerifiersResponse.FromString,
+                _registered_method=True)
         self.ListVerifiers = channel.unary_unary(
                 '/shoal.v1.RewardService/ListVerifiers',
                 request_serializer=shoal_dot_v1_dot_reward__pb2.ListVerifiersRequest.SerializeToString,
@@ -132,6 +137,26 @@ class RewardServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReloadVerifiers(self, request, context):
+        """Reads the code of custom verifiers again, for the completions that are not
+        judged yet.
+
+        Tries all of them first: if one cannot be used, none changes. Replaces the
+        pool's processes, so that modules that the code imports are read again
+        too; the completions that they judge are judged again. Without custom
+        verifiers it does nothing. Safe to retry.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
+        name each. All verifiers keep their former code.
+        * `FAILED_PRECONDITION`: not configured.
+        * `UNIMPLEMENTED`: a custom server may omit this method.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListVerifiers(self, request, context):
         """Lists the verifiers: before `Configure` those of Shoal, after it those of
         the configuration as well. Safe to retry.
@@ -165,6 +190,11 @@ def add_RewardServiceServicer_to_server(servicer, server):
                     servicer.CheckLabels,
                     request_deserializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_reward__pb2.CheckLabelsResponse.SerializeToString,
+            ),
+            'ReloadVerifiers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadVerifiers,
+                    request_deserializer=shoal_dot_v1_dot_reward__pb2.ReloadVerifiersRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_reward__pb2.ReloadVerifiersResponse.SerializeToString,
             ),
             'ListVerifiers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListVerifiers,
@@ -265,6 +295,33 @@ class RewardService:
             '/shoal.v1.RewardService/CheckLabels',
             shoal_dot_v1_dot_reward__pb2.CheckLabelsRequest.SerializeToString,
             shoal_dot_v1_dot_reward__pb2.CheckLabelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadVerifiers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.RewardService/ReloadVerifiers',
+            shoal_dot_v1_dot_reward__pb2.ReloadVerifiersRequest.SerializeToString,
+            shoal_dot_v1_dot_reward__pb2.ReloadVerifiersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -82,6 +82,22 @@ class RewardServiceStub:
     * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
       are not checked in advance.
     """
+    ReloadVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ReloadVerifiersRequest, _reward_pb2.ReloadVerifiersResponse]
+    """Reads the code of custom verifiers again, for the completions that are not
+    judged yet.
+
+    Tries all of them first: if one cannot be used, none changes. Replaces the
+    pool's processes, so that modules that the code imports are read again
+    too; the completions that they judge are judged again. Without custom
+    verifiers it does nothing. Safe to retry.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
+      name each. All verifiers keep their former code.
+    * `FAILED_PRECONDITION`: not configured.
+    * `UNIMPLEMENTED`: a custom server may omit this method.
+    """
     ListVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]
     """Lists the verifiers: before `Configure` those of Shoal, after it those of
     the configuration as well. Safe to retry.
@@ -144,6 +160,22 @@ class RewardServiceAsyncStub(RewardServiceStub):
     * `FAILED_PRECONDITION`: not configured.
     * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
       are not checked in advance.
+    """
+    ReloadVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ReloadVerifiersRequest, _reward_pb2.ReloadVerifiersResponse]  # type: ignore[assignment]
+    """Reads the code of custom verifiers again, for the completions that are not
+    judged yet.
+
+    Tries all of them first: if one cannot be used, none changes. Replaces the
+    pool's processes, so that modules that the code imports are read again
+    too; the completions that they judge are judged again. Without custom
+    verifiers it does nothing. Safe to retry.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
+      name each. All verifiers keep their former code.
+    * `FAILED_PRECONDITION`: not configured.
+    * `UNIMPLEMENTED`: a custom server may omit this method.
     """
     ListVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]  # type: ignore[assignment]
     """Lists the verifiers: before `Configure` those of Shoal, after it those of
@@ -222,6 +254,28 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         * `FAILED_PRECONDITION`: not configured.
         * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
           are not checked in advance.
+        """
+
+    @_abc_1.abstractmethod
+    def ReloadVerifiers(
+        self,
+        request: _reward_pb2.ReloadVerifiersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_reward_pb2.ReloadVerifiersResponse, _abc.Awaitable[_reward_pb2.ReloadVerifiersResponse]]:
+        """Reads the code of custom verifiers again, for the completions that are not
+        judged yet.
+
+        Tries all of them first: if one cannot be used, none changes. Replaces the
+        pool's processes, so that modules that the code imports are read again
+        too; the completions that they judge are judged again. Without custom
+        verifiers it does nothing. Safe to retry.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
+          name each. All verifiers keep their former code.
+        * `FAILED_PRECONDITION`: not configured.
+        * `UNIMPLEMENTED`: a custom server may omit this method.
         """
 
     @_abc_1.abstractmethod

@@ -204,6 +204,9 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         problems = [reward_pb2.LabelProblem(index=i, reason="bad") for i, x in enumerate(labels) if x in self.malformed]
         return reward_pb2.CheckLabelsResponse(problems=problems)
 
+    async def ReloadVerifiers(self, request: Any, context: Any) -> reward_pb2.ReloadVerifiersResponse:
+        return reward_pb2.ReloadVerifiersResponse()
+
     async def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
         names = ("gsm8k", "math", "exact_string", "reasoning_gym")
         return reward_pb2.ListVerifiersResponse(verifiers=[reward_pb2.VerifierInfo(name=name) for name in names])

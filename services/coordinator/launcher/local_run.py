@@ -15,6 +15,7 @@ from services.coordinator.run.preflight import check_weights
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import new_run_id
 from shoal.config import RunConfig, parse_config
+from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound
 from shoal.v1 import coordinator_pb2 as pb
@@ -56,8 +57,11 @@ def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
 
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
-    config = _config_of_run(data_dir, request.run_id) if request.resume else parse_config(request.config)
-    if not request.resume:
+    if request.resume:
+        config = _config_of_run(data_dir, request.run_id)
+    else:
+        config = _reloading(parse_config(request.config))
+        request.config.CopyFrom(config_struct(config))
         request.run_id = _new_name(request.run_id, config, data_dir)
     check_extras(extras_for(config))
     check_ports(config)
@@ -70,6 +74,15 @@ def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
     past_events = read_events(data_dir / request.run_id / EVENTS)
     last_past_event = past_events[-1].sequence if past_events else 0
     return LocalRun(config, request, data_dir, model_folder, disk_use, gpus, last_past_event)
+
+
+def _reloading(config: RunConfig) -> RunConfig:
+    """Turns `reload` on for files of custom verifiers where it is unset: whoever trains here can edit them here."""
+    custom = {
+        name: table.model_copy(update={"reload": True}) if table.file and table.reload is None else table
+        for name, table in config.reward.custom.items()
+    }
+    return config.model_copy(update={"reward": config.reward.model_copy(update={"custom": custom})})
 
 
 def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:

@@ -28,6 +28,9 @@ class CircuitBreaker:
     whole window of its completions has come without opening the breaker. When only such groups are left in flight,
     the breaker opens if the verifier FAILED on more than `max_failed_share` of their completions, in at least two
     groups.
+
+    After a resume the verifier is not trusted until it has judged all of one group: a group that was scored again waits
+    like any other, and a single group is enough to open the breaker once more. So a second failure drops nothing.
     """
 
     def __init__(self, config: RewardConfig, events: EventLog, pause: Callable[[str], Awaitable[None]]) -> None:
@@ -42,6 +45,8 @@ class CircuitBreaker:
         """By verifier: completions that it was asked to judge."""
         self._num_clean: Counter[str] = Counter()
         """By verifier: groups in which it judged every completion."""
+        self._untrusted: set[str] = set()
+        """Verifiers that opened the breaker, and have not judged all completions of a group since."""
         self._suspects: list[_SuspectGroup] = []
         self._num_groups = 0
         self._changed = Signal()
@@ -64,7 +69,7 @@ class CircuitBreaker:
 
         `num_outages` is the count from when the group was sent to be scored: failures in an outage that is over by
         now are no evidence about the present service. A group that was scored before (`is_retry`) does not wait for
-        others any more.
+        others any more, if the verifier is known to work again.
         """
         parts = [part for score in scores for part in score.verifier_scores]
         failures = [part for part in parts if part.outcome is ScoreOutcome.FAILED]
@@ -75,8 +80,13 @@ class CircuitBreaker:
             if sum(self._failed[part.verifier]) > self._max_failed_share * self._window:
                 await self._open(part.verifier, part.detail)
                 return True
+        still_broken = next((part for part in failures if part.verifier in self._untrusted), None)
+        if still_broken is not None and len(scores) == 1:
+            await self._open(still_broken.verifier, still_broken.detail)
+            return True
         # A single completion, such as a greedy baseline, is no evidence.
-        if is_retry or not failures or len(scores) == 1 or self._max_failed_share >= 1:
+        is_accepted = (is_retry and still_broken is None) or len(scores) == 1
+        if is_accepted or not failures or self._max_failed_share >= 1:
             return False
         asked = Counter(part.verifier for part in parts)
         return await self._wait(_SuspectGroup(Counter(part.verifier for part in failures), asked), failures[0].detail)
@@ -93,7 +103,9 @@ class CircuitBreaker:
         for part in parts:
             self._failed[part.verifier].append(part.outcome is ScoreOutcome.FAILED)
             self._num_seen[part.verifier] += 1
-        self._num_clean.update({part.verifier for part in parts} - failed)
+        clean = {part.verifier for part in parts} - failed
+        self._num_clean.update(clean)
+        self._untrusted -= clean
         self._changed.notify()
 
     async def _wait(self, group: _SuspectGroup, detail: str) -> bool:
@@ -129,14 +141,18 @@ class CircuitBreaker:
         groups = [group for group in self._suspects if group.num_failed[verifier]]
         num_failed = sum(group.num_failed[verifier] for group in groups)
         num_asked = sum(group.num_asked[verifier] for group in groups)
-        return len(groups) > 1 and num_failed > self._max_failed_share * num_asked
+        is_enough = len(groups) > 1 or verifier in self._untrusted
+        return is_enough and num_failed > self._max_failed_share * num_asked
 
     async def _open(self, verifier: str, detail: str) -> None:
         self._is_open = True
         latest = self._failed[verifier]
+        again = " again" if verifier in self._untrusted else ""
+        self._untrusted.add(verifier)
         message = (
-            f"the verifier {verifier} failed on {sum(latest)} of its last {len(latest)} completions"
-            f" ({detail or 'it gave no reason'}): the run is paused; fix the reward service, then run: shoal run resume"
+            f"the verifier {verifier} failed{again} on {sum(latest)} of its last {len(latest)} completions"
+            f" ({detail or 'it gave no reason'}): the run is paused; fix the verifier, or the server that it "
+            "asks, then run: shoal run resume (it reads custom code again, and what failed is scored again)"
         )
         self._events.add("reward_outage", message, verifier=verifier, failed_share=sum(latest) / len(latest))
         self._changed.notify()

@@ -68,7 +68,7 @@ class ActiveRun:
             generators=generators.utilization,
             rewards=self._rewards.utilization,
         )
-        self.commands = RunCommands(self._controls, self._report, self._publisher)
+        self.commands = RunCommands(self._controls, self._report, self._publisher, self._rewards)
         self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
         self._boundary = StepBoundary(
             self._controls, record, self._version, self._checkpoints, self._learner, self._ledger, self._report
@@ -146,6 +146,8 @@ class ActiveRun:
             tasks.create_task(self._fleet.wait_until_ready())
             # Labels are checked while models load.
             checking = tasks.create_task(unusable_prompts(self._config.data, self._rewards, self.events, self._inputs))
+        if self.record.attempt > 0:  # A service that served the run before has the code of that time.
+            await self._rewards.reload_verifiers()
         unusable = checking.result()
         self.evaluations.leave_out(unusable)
         loop = await self._recovered_loop(unusable)

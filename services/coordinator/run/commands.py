@@ -4,15 +4,17 @@ from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.publisher import Publisher
+from services.coordinator.workers.reward_pool import RewardPool
 
 
 class RunCommands:
     """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
 
-    def __init__(self, controls: RunControls, report: Report, publisher: Publisher) -> None:
+    def __init__(self, controls: RunControls, report: Report, publisher: Publisher, rewards: RewardPool) -> None:
         self._controls = controls
         self._report = report
         self._publisher = publisher
+        self._rewards = rewards
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run where it is neither paused nor stopping."""
 
@@ -30,7 +32,12 @@ class RunCommands:
             await self._publisher.pause()
 
     async def resume(self) -> None:
-        """Resumes a paused run."""
+        """Resumes a paused run, with the code that its custom verifiers have by now.
+
+        Raises `InvalidArgument` if that code cannot be used; the run then stays paused.
+        """
+        if self._controls.is_paused:
+            await self._rewards.reload_verifiers()
         if self._controls.is_paused:
             # First: a publish that ends meanwhile must not pause the generators after this, and a run that ends
             # meanwhile must not be reported as running.

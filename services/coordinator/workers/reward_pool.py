@@ -1,6 +1,7 @@
 """The reward services of a run as one: score groups, check labels, replace a service that is lost."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
@@ -18,6 +19,8 @@ from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
 
 LIST_TIMEOUT_S = 30.0
+RELOAD_TIMEOUT_S = 150.0
+"""A service lets each custom verifier import for two minutes."""
 LABELS_TIMEOUT_S = 600.0
 """For one request of `_MAX_REQUEST_LABELS`; a label of `math` takes some milliseconds, any other far less."""
 _MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20
@@ -84,6 +87,21 @@ class RewardPool:
                         f"{row_name(prompt.prompt_id)} names the verifier {name!r}, which cannot work at "
                         f"{member.name}: {reason}"
                     )
+
+    async def reload_verifiers(self) -> None:
+        """Has every reward service read the code of custom verifiers again.
+
+        Raises `InvalidArgument` if it cannot be used. A service without this call, or without an answer, is left as it
+        is.
+        """
+
+        async def reload(member: Member) -> None:
+            with contextlib.suppress(Unavailable, DeadlineExceeded, FailedPrecondition):
+                await member.stub.ReloadVerifiers(reward_pb2.ReloadVerifiersRequest(), timeout=RELOAD_TIMEOUT_S)
+
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            for member in self._fleet.rewards:
+                tasks.create_task(reload(member))
 
     async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:
         """Returns what is wrong with each label; an empty text for a usable one.

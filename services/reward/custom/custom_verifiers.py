@@ -63,22 +63,30 @@ class CustomVerifiers:
         return "; ".join(self._notices.values())
 
     async def find(self) -> None:
-        """Tries all of them. Raises `InvalidArgument` that names each table that cannot be used, and why."""
+        """Reads and tries all of them.
+
+        Raises `InvalidArgument` that names each table that cannot be used, and why; none is then changed.
+        """
         codes, problems = _configured(self._config)
         installed = _installed(self._config)
         tried = await asyncio.gather(*(_tried(code) for code in (*codes, *installed)))
-        for code, result in zip((*codes, *installed), tried, strict=True):
-            if isinstance(result, Probed):
-                self._use(code, result)
-            elif code.name in self._config:
-                problems.append(FieldViolation(f"reward.custom.{code.name}.{result.field}", str(result)))
-            else:
-                self._verifiers[code.name] = CustomVerifier(code, unavailable=str(result))
-                _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
+        results = dict(zip((*codes, *installed), tried, strict=True))
+        problems += [
+            FieldViolation(f"reward.custom.{code.name}.{result.field}", str(result))
+            for code, result in results.items()
+            if isinstance(result, Unusable) and code.name in self._config
+        ]
         if problems:
             raise InvalidArgument(
                 "; ".join(f"{problem.field}: {problem.description}" for problem in problems), violations=problems
             )
+        self._notices.clear()
+        for code, result in results.items():
+            if isinstance(result, Probed):
+                self._use(code, result)
+            else:
+                self._verifiers[code.name] = CustomVerifier(code, unavailable=str(result))
+                _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
 
     def watch(self) -> None:
         """Takes new code from now on, for the tables with `reload`."""

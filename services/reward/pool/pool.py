@@ -67,7 +67,7 @@ class VerifierPool:
         self._closing = False
         self._all_gone = asyncio.Event()
         self.num_restarts = 0
-        """Processes replaced because they died or hung."""
+        """Processes replaced because they died, hung, or had read other code."""
 
     @property
     def pids(self) -> list[int]:
@@ -112,6 +112,17 @@ class VerifierPool:
         for seat in self._seats.values():
             if seat.is_ready:
                 seat.process.send({"code": asdict(verifier.code)})
+
+    def renew(self) -> None:
+        """Replaces all processes: a process imports a module once. The completions that they judge are judged again."""
+        self._idle.clear()
+        for seat in self._seats.values():
+            if not seat.is_ready or seat.why_killed:
+                continue
+            if seat.job is not None:
+                seat.job.attempts -= 1  # Not its fault.
+            seat.why_killed = "custom verifiers are read again"
+            seat.process.kill()
 
     async def _judged(self, job: Job) -> VerifierScore:
         if self._closing:

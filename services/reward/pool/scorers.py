@@ -71,8 +71,14 @@ class CustomScorer:
 
     async def find(self) -> None:
         """Loads each verifier once, in a process of its own. Raises `InvalidArgument` that names each table that cannot
-        be used, and why."""
+        be used, and why; none is then changed."""
         await self._custom.find()
+
+    async def reload(self) -> None:
+        """Like `find`; what the functions import is read again too."""
+        await self._custom.find()
+        if self._custom.verifiers:
+            self._pool.renew()
 
     async def start(self) -> None:
         self._custom.watch()

@@ -79,8 +79,9 @@ async def test_failures_from_before_a_resume_are_scored_again_and_pause_nothing(
     assert run.num_pauses == 1, run.events.added
     run.breaker.close()
     assert run.breaker.num_outages == 1, "it was over already"
-    assert [await run.settle(ALL_FAILED) for _ in range(2)] == [False, True], "another outage"
+    assert [await run.settle(ALL_FAILED) for _ in range(2)] == [True, True], "another outage"
     assert run.num_pauses == 2
+    assert "code failed again on 4 of its last 4" in run.events.added[-1][1], run.events.added
 
 
 async def test_while_the_run_is_paused_groups_with_failures_are_rejected_and_others_are_used() -> None:
@@ -188,10 +189,38 @@ async def test_a_group_that_alone_breaks_a_verifier_does_not_wait_when_no_other_
     assert not await suspect, "the other group ended without scores"
 
 
-async def test_a_group_that_fails_again_after_the_pause_is_accepted() -> None:
-    run = Run()
-    with run.breaker.group():
-        assert not await run.settle(ALL_FAILED, is_retry=True)
+async def after_an_outage() -> Run:
+    run = Run(outage_window=4)
+    assert await run.settle(ALL_FAILED)
+    run.breaker.close()
+    return run
+
+
+async def test_after_a_resume_a_single_group_that_fails_again_pauses_again() -> None:
+    for scores in (ALL_FAILED, group([FAILED, FAILED, FAILED, SCORED]), group([FAILED])):
+        run = await after_an_outage()
+        assert await run.settle(scores, is_retry=True), scores
+        assert run.num_pauses == 2
+
+
+async def test_after_a_resume_a_group_that_fails_again_is_accepted_once_the_verifier_has_judged_another() -> None:
+    run = await after_an_outage()
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(run.breaker.group())
+        suspect = asyncio.create_task(run.rejects(group([FAILED, FAILED, SCORED, SCORED]), is_retry=True))
+        await soon()
+        assert not suspect.done()
+        assert not await run.rejects(ALL_SCORED, is_retry=True)
+        assert not await suspect
+        assert not await run.rejects(group([FAILED, SCORED, SCORED, SCORED]), is_retry=True), "it is trusted again"
+    assert run.num_pauses == 1
+
+
+async def test_after_a_resume_single_failures_of_a_verifier_pause_nothing() -> None:
+    run = await after_an_outage()
+    assert not await run.settle(group([FAILED, SCORED, SCORED, SCORED]), is_retry=True)
+    assert run.num_pauses == 1
 
 
 async def test_a_single_completion_is_never_rejected_for_itself() -> None:

@@ -1,0 +1,34 @@
+"""What `shoal train` checks and decides before a process starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.coordinator.launcher.local_run import prepare_local_run
+from shoal.config import parse_config
+from shoal.config.load import config_struct
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.tiny_model import make_tiny_model
+
+
+@pytest.mark.parametrize(("reload", "used"), [(None, True), (False, False), (True, True)])
+def test_files_of_custom_verifiers_are_reloaded_unless_the_configuration_says_otherwise(
+    tmp_path: Path, reload: bool | None, used: bool
+) -> None:
+    file = tmp_path / "score.py"
+    file.write_text("def score(completion): return 1\n")
+    mine: dict[str, Any] = {"file": str(file)} if reload is None else {"file": str(file), "reload": reload}
+    tiny_model = make_tiny_model(tmp_path / "model")
+    config = parse_config(
+        {
+            "model": {"path": str(tiny_model)},
+            "data": {"sources": [{"task": "arithmetic", "verifier": "mine"}]},
+            "reward": {"custom": {"mine": mine, "installed": {"entry_point": "json:dumps"}}},
+        }
+    )
+    run = prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs")
+    assert run.config.reward.custom["mine"].reload is used
+    assert parse_config(run.request.config) == run.config, "the coordinator gets another configuration"
+    assert json.loads(run.config.model_dump_json())["reward"]["custom"]["installed"]["reload"] is None
