@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from services.generator.gpu_cache import kv_cache_bytes
 from services.generator.model_check import CheckedModel, checked_model, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
 from shoal.config.run import RunConfig
@@ -124,6 +125,7 @@ def _lines(file: Path) -> list[str]:
 def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -> Any:
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
+    from vllm.platforms import current_platform
 
     generator = config.generator
     # To score a whole context, vLLM samples one token more.
@@ -137,11 +139,13 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
     if num_workers == 1:
         # By its class name: vLLM replaces the short name by an executor in an extra process.
         cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-    gpu = {
+    gpu: dict[str, Any] = {
         "gpu_memory_utilization": generator.gpu_memory_utilization,
         "enforce_eager": generator.enforce_eager,
         "enable_sleep_mode": generator.sleep_while_training,
     }
+    if not on_cpu:
+        gpu["kv_cache_memory_bytes"] = kv_cache_bytes(config, model.dtype, current_platform.get_device_total_memory)
     return AsyncEngineArgs(
         model=str(model.folder),
         **_tokenizer_arguments(config, model),

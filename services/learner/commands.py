@@ -100,13 +100,14 @@ class LearnerCommands:
         num_parameters = sum(spec.num_elements for spec in self._manifest.tensors)
         _log.info("model loaded", extra={"model": str(folder), "num_parameters": num_parameters})
 
+    def release_cache(self) -> None:
+        """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""
+        if self._learner is not None and self._learner.config.launch.single_gpu:
+            torch.cuda.empty_cache()
+
     def train_step(self, batch: TrainBatch) -> StepResult:
         """Takes a train step, as `Learner.step`."""
-        result = self.learner.step(batch)
-        if self.learner.config.launch.single_gpu:
-            # The generator on the same GPU needs the memory that torch keeps for later allocations.
-            torch.cuda.empty_cache()
-        return result
+        return self.learner.step(batch)
 
     def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
         """Computes the log-probabilities of each sequence, as `Learner.logprobs`, under the policy or the reference."""

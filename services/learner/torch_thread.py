@@ -115,7 +115,10 @@ class TorchThread:
             job.check(commands)
             commands.process_group.send_command(job.command, job.body)
             result = job.work(commands)
+            # Before the caller learns that the command has ended: it may then wake or start an engine.
+            commands.release_cache()
         except ShoalError as error:
+            commands.release_cache()
             job.future.set_exception(error)
         except BaseException as error:
             job.future.set_exception(Internal(f"{type(error).__name__}: {error}"))

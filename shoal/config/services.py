@@ -35,6 +35,9 @@ class GeneratorConfig(Section):
     """Stages into which a generator's layers are divided, each on its own GPUs."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU's memory that the engine uses. Not used on CPU."""
+    gpu_kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Size of the key-value cache on each GPU, in GiB. Unset, vLLM measures what `gpu_memory_utilization` leaves; with
+    `launch.single_gpu`, where the learner would disturb the measurement, it is computed from the model's sizes."""
     cpu_kv_cache_gib: float = Field(default=1.0, gt=0)
     """Size of the key-value cache on CPU, in GiB."""
     max_num_seqs: int = Field(default=256, ge=1)

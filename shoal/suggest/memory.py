@@ -12,6 +12,8 @@ from shoal.config.run import RunConfig
 from shoal.suggest.shape import ModelShape
 
 GIB = 2**30
+RUNTIME_BYTES = int(1.5 * GIB)
+"""CUDA context, kernels and graphs, in each process that uses a GPU."""
 _FLOAT32, _BFLOAT16 = 4, 2
 _ADAM_STATES = 2
 _BUCKET_ELEMENTS = 50_000_000

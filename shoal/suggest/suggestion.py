@@ -7,7 +7,7 @@ from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.suggest.cost import H100, Rates, StepTime, step_time
-from shoal.suggest.memory import GIB, Memory, generator_memory, learner_memory
+from shoal.suggest.memory import GIB, RUNTIME_BYTES, Memory, generator_memory, learner_memory
 from shoal.suggest.shape import ModelShape, model_shape
 from shoal.suggest.tasks import SMALL_GPU_GB, TASKS, Task
 from shoal.translate.shared.draft import Draft, Origin
@@ -18,8 +18,6 @@ _PROMPT_TOKENS = 512
 _MAX_RANKS = 64
 _FREE_SHARE = 0.9
 """Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
-_RUNTIME_BYTES = 1.5 * GIB
-"""CUDA context and kernels, in each process that uses a GPU."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     if not gpu_memory_gb > 0:
         raise InvalidArgument(f"--gpu-memory-gb {gpu_memory_gb:g}: must be above 0")
     shape, chosen = model_shape(model), TASKS[task]
-    budget = gpu_memory_gb * 1e9 * _FREE_SHARE - _RUNTIME_BYTES
+    budget = gpu_memory_gb * 1e9 * _FREE_SHARE - RUNTIME_BYTES
     for placement in _placements():
         draft = _draft(task, chosen, gpu_memory_gb, model, placement)
         config = parse_config(_nested(draft))
@@ -55,7 +53,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
         generator = generator_memory(config, shape, num_sequences=config.grpo.group_size)
         if learner.total > budget or generator.total > budget:
             continue
-        if placement["launch.single_gpu"] and learner.total + generator.total + _RUNTIME_BYTES > budget:
+        if placement["launch.single_gpu"] and learner.total + generator.total + RUNTIME_BYTES > budget:
             continue
         return _finish(draft, shape, gpu_memory_gb, learner, rates)
     raise InvalidArgument(
@@ -140,13 +138,13 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
     config = parse_config(_nested(draft))
     whole = gpu_memory_gb * 1e9
     if config.launch.single_gpu:
-        left = whole * _FREE_SHARE - _RUNTIME_BYTES - learner.total
+        left = whole * _FREE_SHARE - RUNTIME_BYTES - learner.total
         share = min(0.85, max(0.05, int(left / whole * 100) / 100))
         draft.set("generator.gpu_memory_utilization", share, Origin("the memory that the learner leaves", True))
     free = (draft.values.get("generator.gpu_memory_utilization", 0.9)) * whole
     one = generator_memory(config, shape, num_sequences=1)
     per_sequence = one.parts["key-value cache"]
-    fitting = int((free - one.parts["weights"] - _RUNTIME_BYTES) / per_sequence) if per_sequence else 1
+    fitting = int((free - one.parts["weights"] - RUNTIME_BYTES) / per_sequence) if per_sequence else 1
     wanted = config.grpo.group_size * config.grpo.groups_per_step
     at_once = max(config.grpo.group_size, min(wanted, fitting))
     reason = (
@@ -161,7 +159,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
         "`shoal config suggest`. It starts from the values of Unsloth's guide to GRPO.",
         "",
         f"{shape.num_parameters / 1e6:,.0f} million parameters. Expected memory, without "
-        f"{_RUNTIME_BYTES / GIB:g} GiB per process",
+        f"{RUNTIME_BYTES / GIB:g} GiB per process",
         "for the runtime and without fragmentation (docs/operations.md compares it with real runs):",
         *(_memory_line("learner rank", learner_memory(config, shape)), _memory_line("generator GPU", generator)),
         "  reward, coordinator: no GPU, about 0.5 GiB of host memory each",

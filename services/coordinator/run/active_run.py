@@ -190,6 +190,7 @@ class ActiveRun:
             boundary=self._boundary,
             metrics=self._metrics,
             report=self._report,
+            learner_lock=self._fleet.gpu_turns.learner_lock,
         )
         return RunLoop(
             config=self._config,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from services.coordinator.reporting.report import Report
 from services.coordinator.reporting.spans import publish_spans
@@ -50,7 +50,7 @@ class TrainSteps:
     boundary: StepBoundary
     metrics: StepMetrics
     report: Report
-    learner_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    learner_lock: asyncio.Lock
     """Taken by a step and by a catch-up: in the middle of a step, the learner would broadcast weights that are newer
     than their version."""
     num_skipped: int = 0
@@ -112,8 +112,8 @@ class TrainSteps:
                 await self.publisher.sleep()
             result = await self.learner.train_step(plan.batch)
             self.version.weights = result.version
-        if result.skip_reason and sleeps:
-            await self.publisher.wake()  # After a step that was applied, the publish wakes the generators.
+            if sleeps:
+                await self.publisher.wake()
         return result.skip_reason, dict(result.metrics)
 
     async def _skip(self, groups: Sequence[JudgedGroup], reason: str, plan: StepPlan) -> None:

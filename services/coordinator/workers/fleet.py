@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 
 from services.coordinator.store.events import EventLog
+from services.coordinator.workers.gpu_turns import GpuTurns
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.config import RunConfig
@@ -111,6 +112,11 @@ class Fleet:
         self._learner_loss = ""
         """Why the learner was lost; empty while it is not."""
         self._changed = Signal()
+        self.gpu_turns = GpuTurns(
+            config,
+            learner_is_loaded=lambda: bool(self._of_kind(worker_pb2.WORKER_KIND_LEARNER)),
+            changed=self._changed,
+        )
 
     @property
     def generators(self) -> list[Member]:
@@ -209,10 +215,11 @@ class Fleet:
         member = Member(record, channel, stub)
         try:
             request = configure(run_id=self._run_id, config=config_struct(self._config))
-            response = await stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S)
-            while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
-                await asyncio.sleep(POLL_S)
-                response = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
+            async with self.gpu_turns.to_load(record.kind):
+                response = await stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S)
+                while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
+                    await asyncio.sleep(POLL_S)
+                    response = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
             if response.status.state == worker_pb2.WORKER_STATE_FAILED:
                 raise FailedPrecondition(response.status.message, reason=ErrorReason.WORKER_FAILED)
             if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
@@ -281,7 +288,7 @@ class Fleet:
                 deadline = now() + self._config.coordinator.worker_timeout_s
             for kind in missing:
                 self._raise_if_hopeless(kind)
-            remaining = deadline - now()
+            remaining = max(deadline, self.gpu_turns.began + self._config.coordinator.worker_timeout_s) - now()
             if remaining <= 0:
                 if not missing:
                     return

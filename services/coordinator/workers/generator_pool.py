@@ -49,7 +49,8 @@ class GeneratorPool:
                 if member.serving and (version is None or member.version == version)
             ]
         ):
-            remaining = deadline - asyncio.get_running_loop().time()
+            began = self._fleet.gpu_turns.began
+            remaining = max(deadline, began + self._wait_timeout_s) - asyncio.get_running_loop().time()
             if remaining <= 0:
                 raise FailedPrecondition(
                     f"no generator had {'current weights' if version is None else f'weights {version}'} for "

@@ -206,28 +206,32 @@ class Publisher:
     async def pause(self) -> None:
         """Stops sampling on every generator."""
         async with self.lock:
-            await self._call_all("PauseGeneration", generator_pb2.PauseGenerationRequest())
+            await self._call("PauseGeneration", generator_pb2.PauseGenerationRequest(), self._serving)
 
     async def resume(self) -> None:
         """Resumes sampling on every generator that serves."""
         async with self.lock:
-            await self._call_all("ResumeGeneration", generator_pb2.ResumeGenerationRequest())
+            await self._call("ResumeGeneration", generator_pb2.ResumeGenerationRequest(), self._serving)
 
     async def sleep(self) -> None:
-        """Frees the GPU memory of every generator, until the next publish or `wake`."""
+        """Frees the GPU memory of every generator until `wake`, also of one that has no weights yet."""
         async with self.lock:
-            await self._call_all("Sleep", generator_pb2.SleepRequest())
+            await self._call("Sleep", generator_pb2.SleepRequest(), self._fleet.generators)
 
     async def wake(self) -> None:
-        """Ends `sleep` where no publish does."""
+        """Ends `sleep`. Before a publish, because waking takes longer than `weights.ready_timeout_s` may allow."""
         async with self.lock:
-            await self._call_all("Wake", generator_pb2.WakeRequest())
+            await self._call("Wake", generator_pb2.WakeRequest(), self._fleet.generators)
 
-    async def _call_all(self, method: str, request: object) -> None:
+    @property
+    def _serving(self) -> list[Member]:
+        return [member for member in self._fleet.generators if member.serving]
+
+    async def _call(self, method: str, request: object, members: Sequence[Member]) -> None:
         async def call(member: Member) -> None:
             try:
                 await getattr(member.stub, method)(request, timeout=CONTROL_TIMEOUT_S)
             except ShoalError as error:
                 await self._fleet.report_lost(member, error)
 
-        await asyncio.gather(*(call(member) for member in self._fleet.generators if member.serving))
+        await asyncio.gather(*(call(member) for member in members))

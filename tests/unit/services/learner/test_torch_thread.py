@@ -8,12 +8,12 @@ import pytest
 
 from services.learner.ranks.process_group import Command
 from services.learner.torch_thread import TorchThread
-from shoal.errors import Internal
+from shoal.errors import FailedPrecondition, Internal
 
 
 def test_a_thread_that_dies_answers_every_caller_that_still_waits() -> None:
     group = SimpleNamespace(send_command=lambda command, body=b"": None)
-    commands: Any = SimpleNamespace(process_group=group)
+    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
     deaths: list[str] = []
     thread = TorchThread(lambda: commands, deaths.append)
     breaks = threading.Event()
@@ -34,3 +34,20 @@ def test_a_thread_that_dies_answers_every_caller_that_still_waits() -> None:
     assert thread.close(10)
     assert deaths == ["the learner cannot continue: RuntimeError: a peer is gone"]
     assert thread.num_open == 0
+
+
+def test_memory_is_released_before_a_caller_learns_that_a_command_has_ended() -> None:
+    order: list[str] = []
+    group = SimpleNamespace(send_command=lambda command, body=b"": None, leave=lambda: None)
+    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: order.append("released"))
+    thread = TorchThread(lambda: commands, order.append)
+
+    def fail(commands: Any) -> None:
+        raise FailedPrecondition("a generator is gone")
+
+    for name, work in (("step", lambda commands: None), ("publish", fail)):
+        future = thread.submit(Command.TRAIN_STEP, b"", work)
+        future.add_done_callback(lambda _, name=name: order.append(f"{name} ended"))
+    thread.start()
+    assert thread.close(60)
+    assert order == ["released", "step ended", "released", "publish ended"]

@@ -1,0 +1,38 @@
+"""The size of the key-value cache on a GPU that the engine shares with the learner."""
+
+from collections.abc import Callable
+
+from shoal.config.run import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import InvalidArgument
+from shoal.suggest.memory import GIB, RUNTIME_BYTES, generator_memory
+from shoal.suggest.shape import model_shape
+
+
+def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int]) -> int | None:
+    """Returns the bytes of the cache on each GPU; None if vLLM shall measure what is left.
+
+    vLLM measures the memory of the whole device, before and after it loads: on a shared GPU it takes the learner's
+    memory for its own, and refuses to start when the learner releases some meanwhile. `dtype` is that of the weights in
+    the engine, `total_bytes` returns the size of the GPU's memory. Raises `InvalidArgument` when nothing is left for a
+    cache.
+    """
+    generator = config.generator
+    if generator.gpu_kv_cache_gib is not None:
+        return int(generator.gpu_kv_cache_gib * GIB)
+    if not config.launch.single_gpu:
+        return None
+    resolved = config.model_copy(update={"generator": generator.model_copy(update={"dtype": dtype})})
+    shape = model_shape(config.model.path, config.model.revision)
+    needs = generator_memory(resolved, shape, num_sequences=generator.max_num_seqs).parts
+    taken = needs["weights"] + needs["pass"] + RUNTIME_BYTES
+    used = generator.gpu_memory_utilization
+    share = used * total_bytes()
+    if share <= taken:
+        raise InvalidArgument(
+            f"generator.gpu_memory_utilization: {used} of this GPU is {share / GIB:.1f} GiB, and the engine takes "
+            f"about {taken / GIB:.1f} GiB without a key-value cache; raise it, or set "
+            "generator.gpu_kv_cache_gib",
+            reason=ErrorReason.ENGINE_REFUSED,
+        )
+    return int(share - taken)

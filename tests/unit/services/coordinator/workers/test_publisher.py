@@ -1,0 +1,35 @@
+"""Which generators the calls outside of a publish go to. For publishes see tests/contract."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from services.coordinator.workers.publisher import Publisher
+from shoal.config import parse_config
+
+
+def _generator(calls: list[str], name: str, *, serving: bool) -> Any:
+    def recorded(method: str) -> Any:
+        async def call(request: object, timeout: float) -> None:
+            calls.append(f"{method} {name}")
+
+        return call
+
+    stub = {method: recorded(method) for method in ("Sleep", "Wake", "PauseGeneration", "ResumeGeneration")}
+    return SimpleNamespace(name=name, serving=serving, stub=SimpleNamespace(**stub))
+
+
+async def test_a_generator_without_weights_sleeps_too_and_only_one_that_serves_is_paused() -> None:
+    calls: list[str] = []
+    generators = [_generator(calls, "serving", serving=True), _generator(calls, "stale", serving=False)]
+    config = parse_config({"model": {"path": "model"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    fleet: Any = SimpleNamespace(generators=generators)
+    nothing: Any = None
+    publisher = Publisher(config, fleet, nothing, nothing, lambda: 1, np.arange(2, dtype=np.int32))
+    for call in (publisher.sleep, publisher.wake, publisher.pause, publisher.resume):
+        await call()
+    assert calls == [
+        "Sleep serving", "Sleep stale", "Wake serving", "Wake stale", "PauseGeneration serving",
+        "ResumeGeneration serving",
+    ]  # fmt: skip

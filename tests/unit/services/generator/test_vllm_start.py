@@ -1,0 +1,69 @@
+"""The arguments that vLLM's engine gets on a GPU, held to the fields that the installed vLLM declares."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.generator.model_check import CheckedModel
+from services.generator.vllm_start import _engine_arguments
+from shoal.config import parse_config
+from shoal.suggest.memory import GIB
+from tests.support.library_source import class_of, fields_of, source_of
+from tests.support.tiny_model import make_tiny_model
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def arguments_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Returns the function that makes the arguments for settings; vLLM's class is recorded."""
+    known = fields_of(class_of(source_of("vllm", "engine/arg_utils.py"), "EngineArgs"))
+    known |= fields_of(class_of(source_of("vllm", "engine/arg_utils.py"), "AsyncEngineArgs"))
+
+    def engine_arguments(**values: Any) -> dict[str, Any]:
+        assert values.keys() <= known, f"vLLM has no {values.keys() - known}"
+        return values
+
+    platform = SimpleNamespace(get_device_total_memory=lambda: 40 * GIB)
+    for name, attributes in {
+        "vllm": {"AsyncEngineArgs": engine_arguments},
+        "vllm.config": {"WeightTransferConfig": SimpleNamespace},
+        "vllm.platforms": {"current_platform": platform},
+    }.items():
+        module = ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    folder = make_tiny_model(tmp_path)
+
+    def make(*, on_cpu: bool = False, **sections: Any) -> dict[str, Any]:
+        config = {"model": {"path": str(folder)}, "data": {"sources": [{"task": "arithmetic"}]}, **sections}
+        return _engine_arguments(parse_config(config), CheckedModel(folder, "bfloat16", 2048), on_cpu=on_cpu)
+
+    return make
+
+
+def test_an_engine_with_a_gpu_of_its_own_measures_its_cache(arguments_of: Any) -> None:
+    arguments = arguments_of(generator={"gpu_memory_utilization": 0.8, "tensor_parallel_size": 2})
+    assert arguments["gpu_memory_utilization"] == 0.8 and arguments["tensor_parallel_size"] == 2
+    assert arguments["kv_cache_memory_bytes"] is None and not arguments["enable_sleep_mode"]
+    assert not {"block_size", "distributed_executor_backend"} & arguments.keys(), "settings for a CPU"
+
+
+def test_an_engine_that_shares_its_gpu_gets_its_cache_in_bytes_and_may_sleep(arguments_of: Any) -> None:
+    arguments = arguments_of(
+        launch={"single_gpu": True},
+        grpo={"max_staleness": 0},
+        generator={"gpu_memory_utilization": 0.5, "sleep_while_training": True, "enforce_eager": True},
+    )
+    # Half of 40 GiB, less 1.5 GiB for the runtime and some MB for weights and a pass.
+    assert 18.4 < arguments["kv_cache_memory_bytes"] / GIB < 18.5, arguments["kv_cache_memory_bytes"]
+    assert arguments["enable_sleep_mode"] and arguments["enforce_eager"]
+
+
+def test_an_engine_on_a_cpu_gets_no_setting_of_a_gpu(arguments_of: Any) -> None:
+    arguments = arguments_of(on_cpu=True, generator={"cpu_kv_cache_gib": 0.5, "gpu_kv_cache_gib": 3})
+    assert arguments["kv_cache_memory_bytes"] == GIB / 2
+    assert not {"gpu_memory_utilization", "enable_sleep_mode"} & arguments.keys()
