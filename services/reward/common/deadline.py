@@ -8,6 +8,10 @@ from types import FrameType
 
 from services.reward.common.verdict import Unscorable
 
+_INTERVAL_S = 1.0
+"""Time until the deadline rings again. Python drops what is raised in a destructor or in a callback of its garbage
+collector, and one ring may fall there."""
+
 
 class _OutOfTime(BaseException):
     """Not an Exception: computer algebra would catch that, and go on."""
@@ -28,7 +32,7 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
         raise _OutOfTime
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _INTERVAL_S)
     try:
         yield
     except _OutOfTime:

@@ -58,3 +58,16 @@ def test_a_deadline_interrupts_code_that_catches_every_exception() -> None:
     with pytest.raises(Unscorable, match=r"it took longer than 0\.2 s"), deadline(0.2, "it"):
         stubborn()
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_deadline_that_falls_into_a_destructor_rings_again() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(10)  # Python drops what interrupts a destructor.
+
+    slow = Slow()
+    with pytest.raises(Unscorable), deadline(0.2, "it"):
+        del slow
+        while True:
+            pass
