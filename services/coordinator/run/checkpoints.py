@@ -28,7 +28,8 @@ from shoal.v1 import learner_pb2
 from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
-SNAPSHOT = "ledger.sqlite"
+SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
+"""The ledger's snapshot, and its name where one replaces the other: the manifest says which of the two counts."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class CheckpointManifest:
     checkpoint_id: str
     attempt: int
     policy_version: int
+    next_order_number: int
+    """The first group that no step before the checkpoint has used up."""
+    snapshot: str
+    """Name of the ledger's snapshot."""
     ledger_sha256: str
     learner_files: tuple[learner_pb2.FileDigest, ...]
 
@@ -53,31 +58,40 @@ class Checkpoints:
         """Returns the names of the committed checkpoints, oldest first."""
         return sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
 
-    async def save(self, learner: LearnerClient, ledger: Ledger, *, attempt: int, policy_version: int) -> str:
-        """Writes and commits a checkpoint at a step boundary; returns its name.
+    async def save(self, learner: LearnerClient, ledger: Ledger, *, attempt: int) -> tuple[str, bool]:
+        """Writes and commits a checkpoint at a step boundary; returns its name, and whether it is new.
 
-        Raises `ResourceExhausted` when a disk is full; earlier checkpoints remain.
+        Where the last one is of the same policy version, and only skipped steps came after it, the learner is
+        unchanged: its files stay, and a new snapshot of the ledger replaces the former. Raises `ResourceExhausted`
+        when a disk is full; earlier checkpoints remain.
         """
-        checkpoint_id = f"step-{policy_version:08d}"
-        # A checkpoint of that name is of the same step and lineage: a restore goes back to the newest one.
-        if checkpoint_id in self.committed():
-            return checkpoint_id
-        keep = self.committed()[-self._keep_last :]
-        written = await learner.save_checkpoint(checkpoint_id, keep)
+        progress = await ledger.progress()
+        checkpoint_id = f"step-{progress.policy_version:08d}"
         folder = self._folder / checkpoint_id
+        # A checkpoint of that name is of the same lineage: a restore goes back to the newest one.
+        former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
+        if former is None:
+            keep = self.committed()[-self._keep_last :]
+            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, keep)).files)
+        elif former.next_order_number == progress.next_order_number:
+            return checkpoint_id, False
+        else:
+            learner_files = former.learner_files
+        snapshot = OTHER_SNAPSHOT if former is not None and former.snapshot == SNAPSHOT else SNAPSHOT
         try:
-            await asyncio.to_thread(_prepare_folder, folder)
-            await ledger.snapshot(folder / SNAPSHOT)
+            await asyncio.to_thread(_make_room, folder / snapshot)
+            await ledger.snapshot(folder / snapshot)
             manifest = CheckpointManifest(
                 checkpoint_id,
                 attempt,
-                policy_version,
-                await asyncio.to_thread(_sha256, folder / SNAPSHOT),
-                tuple(written.files),
+                progress.policy_version,
+                progress.next_order_number,
+                snapshot,
+                await asyncio.to_thread(_sha256, folder / snapshot),
+                learner_files,
             )
             await asyncio.to_thread(_commit, folder, manifest)
         except OSError as error:
-            (folder / MANIFEST).unlink(missing_ok=True)
             if error.errno == errno.ENOSPC:
                 raise ResourceExhausted(
                     f"the disk is full: checkpoint {checkpoint_id} was not written to {folder}",
@@ -86,7 +100,7 @@ class Checkpoints:
             raise
         await ledger.forget_committed_tokens()
         await asyncio.to_thread(self._delete_old)
-        return checkpoint_id
+        return checkpoint_id, True
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
         """Reads the manifest of a committed checkpoint."""
@@ -95,6 +109,8 @@ class Checkpoints:
             checkpoint_id=values["checkpoint_id"],
             attempt=values["attempt"],
             policy_version=values["policy_version"],
+            next_order_number=values.get("next_order_number", -1),
+            snapshot=values.get("snapshot", SNAPSHOT),
             ledger_sha256=values["ledger_sha256"],
             learner_files=tuple(
                 json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in values["learner_files"]
@@ -103,12 +119,13 @@ class Checkpoints:
 
     def num_bytes(self, checkpoint_id: str) -> int:
         """Returns the size of a committed checkpoint: the learner's files and the ledger."""
-        snapshot = self._folder / checkpoint_id / SNAPSHOT
-        return snapshot.stat().st_size + sum(file.num_bytes for file in self.load_manifest(checkpoint_id).learner_files)
+        manifest = self.load_manifest(checkpoint_id)
+        snapshot = self._folder / checkpoint_id / manifest.snapshot
+        return snapshot.stat().st_size + sum(file.num_bytes for file in manifest.learner_files)
 
     def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
         """Replaces the run's ledger by the checkpoint's; keeps the abandoned one beside it."""
-        snapshot = self._folder / manifest.checkpoint_id / SNAPSHOT
+        snapshot = self._folder / manifest.checkpoint_id / manifest.snapshot
         if _sha256(snapshot) != manifest.ledger_sha256:
             raise DataLoss(f"{snapshot} differs from its manifest: the SHA-256 digests do not match")
         set_aside(ledger, attempt)
@@ -120,7 +137,7 @@ class Checkpoints:
     def check_readable(self) -> None:
         """Raises `FailedPrecondition` when the newest checkpoint's ledger is of another version of Shoal."""
         if committed := self.committed():
-            check_version(self._folder / committed[-1] / SNAPSHOT)
+            check_version(self._folder / committed[-1] / self.load_manifest(committed[-1]).snapshot)
 
     def _delete_old(self) -> None:
         for checkpoint_id in self.committed()[: -self._keep_last]:
@@ -137,10 +154,9 @@ def set_aside(ledger: Path, attempt: int) -> None:
             abandoned.rename(ledger.with_name(f"{ledger.stem}.attempt-{attempt - 1}{ledger.suffix}{suffix}"))
 
 
-def _prepare_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (MANIFEST, SNAPSHOT):
-        (folder / name).unlink(missing_ok=True)
+def _make_room(snapshot: Path) -> None:
+    snapshot.parent.mkdir(parents=True, exist_ok=True)
+    snapshot.unlink(missing_ok=True)
 
 
 def _commit(folder: Path, manifest: CheckpointManifest) -> None:
@@ -148,10 +164,14 @@ def _commit(folder: Path, manifest: CheckpointManifest) -> None:
         "checkpoint_id": manifest.checkpoint_id,
         "attempt": manifest.attempt,
         "policy_version": manifest.policy_version,
+        "next_order_number": manifest.next_order_number,
+        "snapshot": manifest.snapshot,
         "ledger_sha256": manifest.ledger_sha256,
         "learner_files": [json_form(entry) for entry in manifest.learner_files],
     }
     write_atomically(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
+    for name in {SNAPSHOT, OTHER_SNAPSHOT} - {manifest.snapshot}:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:

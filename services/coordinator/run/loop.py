@@ -54,13 +54,23 @@ class RunLoop:
     commands: RunCommands
 
     async def run(self) -> None:
-        """Runs the three loops until the last step is taken, or a stop is requested."""
-        async with first_error(asyncio.TaskGroup()) as tasks:
-            beside = {tasks.create_task(self._catch_up())}
-            beside.add(tasks.create_task(self._issue_groups(tasks, beside)))
-            await self._train()
-            for task in beside:
-                task.cancel()
+        """Runs the three loops until the last step is taken, or a stop is requested.
+
+        An error in one of them ends the others. Then a checkpoint is written first, if the learner can.
+        """
+        try:
+            async with first_error(asyncio.TaskGroup()) as tasks:
+                beside = {tasks.create_task(self._catch_up())}
+                beside.add(tasks.create_task(self._issue_groups(tasks, beside)))
+                await self._train()
+                for task in beside:
+                    task.cancel()
+        except Exception:
+            await self.steps.settle()
+            await self.boundary.try_to_save()
+            raise
+        finally:
+            self.steps.abandon()
 
     async def _issue_groups(self, tasks: asyncio.TaskGroup, beside: set["asyncio.Task[None]"]) -> None:
         """Issues a prompt for each free slot, forever."""

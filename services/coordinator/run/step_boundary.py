@@ -1,6 +1,7 @@
 """The boundary between two train steps, where ledger and learner agree."""
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.errors import ShoalError
+from shoal.rollout import WeightVersion
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,23 @@ class StepBoundary:
             await self.controls.wait_for_change()
 
     async def save_checkpoint(self) -> str:
-        """Writes and reports a checkpoint, unless the last one is of this step; returns its name."""
+        """Writes and reports a checkpoint, unless the last one is of this boundary; returns its name."""
         began = time.monotonic()
-        checkpoint_id = await self.checkpoints.save(
-            self.learner, self.ledger, attempt=self.record.attempt, policy_version=self.version.policy_version
-        )
-        if checkpoint_id == self.record.last_checkpoint_id:
-            return checkpoint_id
-        duration_s = time.monotonic() - began
-        num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
-        self.report.checkpoint(checkpoint_id, self.version.policy_version, duration_s, num_bytes)
+        checkpoint_id, is_new = await self.checkpoints.save(self.learner, self.ledger, attempt=self.record.attempt)
+        if is_new or checkpoint_id != self.record.last_checkpoint_id:
+            duration_s = time.monotonic() - began
+            num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
+            self.report.checkpoint(checkpoint_id, self.version.policy_version, duration_s, num_bytes)
         return checkpoint_id
+
+    async def try_to_save(self) -> None:
+        """Writes a checkpoint before the run fails, if ledger and learner agree. Raises nothing."""
+        try:
+            progress = await self.ledger.progress()
+            if await self.learner.version() == WeightVersion(self.record.attempt, progress.policy_version):
+                await self.save_checkpoint()
+        except Exception as error:
+            _log.warning("no checkpoint could be written before the end: %s", error)
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
         try:

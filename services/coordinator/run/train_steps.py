@@ -1,6 +1,7 @@
 """Train steps: plan, train, write to the ledger, publish, report."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,11 @@ from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.rows import TrainedGroup
-from services.coordinator.store.run_record import RunRecord
+from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.training.reward_kl import RewardKl, RewardKlController
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from services.coordinator.workers.learner_client import LearnerClient
-from services.coordinator.workers.publisher import Publisher
+from services.coordinator.workers.publisher import Publisher, PublishReport
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -30,6 +31,16 @@ from shoal.grpo.moments import Moments
 MAX_REFUSED_STEPS = 3
 """Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
 numbers that are not finite do not get better by themselves."""
+
+
+@dataclass(frozen=True)
+class _TakenStep:
+    """A step that is applied and in the ledger."""
+
+    groups: Sequence[JudgedGroup]
+    plan: StepPlan
+    trainer_metrics: dict[str, float]
+    timer: StepTimer
 
 
 @dataclass(kw_only=True)
@@ -57,41 +68,74 @@ class TrainSteps:
     """Steps in a row that were not applied."""
     num_refused: int = 0
     """Those among them that the learner refused; the others had no group to train on."""
+    _taking: "asyncio.Task[_TakenStep | None] | None" = None
+    """The step that is not reported yet."""
 
     async def take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> bool:
         """Takes one step over groups, and publishes its weights; returns whether it was applied.
 
         Raises `FailedPrecondition` when too many in a row were not (`grpo.max_skipped_steps`).
         """
+        # The learner finishes a step that it has begun, so its end is written even if the run fails in the meantime.
+        self._taking = asyncio.create_task(self._take(groups, timer))
+        step = await asyncio.shield(self._taking)
+        if step is None:
+            return False
+        publish = None
+        if await self.boundary.wait_while_paused():  # A run that stops needs no publish, but its step is reported.
+            publish = await self.publisher.publish(self.version.weights)
+            await self.commands.stay_paused()
+        await self._report(step, publish)
+        return True
+
+    async def settle(self) -> None:
+        """Waits for the end of a step that a failure has interrupted, and reports the step. Raises nothing."""
+        if self._taking is None:
+            return
+        if not self._taking.done():
+            self.report.state(RunState.STOPPING, "the run ends with an error; waiting for the step that has begun")
+        with contextlib.suppress(Exception):
+            step = await self._taking
+            if step is not None:
+                await self._report(step, None)
+
+    def abandon(self) -> None:
+        """Cancels a step that is still under way, where its learner is lost."""
+        if self._taking is not None:
+            self._taking.cancel()
+
+    async def _take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> "_TakenStep | None":
+        """Trains on groups and writes that to the ledger; returns None for a step that was not applied."""
         plan, kl = await self._plan(groups)
         skip_reason, learner_metrics = await self._train(plan)
         if skip_reason:
             await self._skip(groups, skip_reason, plan)
-            return False
+            return None
         self.num_skipped = self.num_refused = 0
         timer.trained()
         trainer_metrics = self.reward_kl.adapt(kl) | learner_metrics
         await self._write(groups, plan.trained, plan.dropped, plan.moments)
         self.record.policy_version = self.version.policy_version
-        publish = None
-        if await self.boundary.wait_while_paused():  # A run that stops needs no publish, but its step is reported.
-            publish = await self.publisher.publish(self.version.weights)
-            await self.commands.stay_paused()
+        return _TakenStep(groups, plan, trainer_metrics, timer)
+
+    async def _report(self, step: "_TakenStep", publish: PublishReport | None) -> None:
+        """Ends a step: releases its slots, and reports it once."""
+        self._taking = None
+        timer = step.timer
         timer.published()
-        publish_spans(plan.batch.groups, self.version.policy_version, timer.published_s)
+        publish_spans(step.plan.batch.groups, self.version.policy_version, timer.published_s)
         await self.buffer.release()
         timer.finished()
         finished = FinishedStep(
-            groups=groups,
-            plan=plan,
-            trainer=trainer_metrics,
+            groups=step.groups,
+            plan=step.plan,
+            trainer=step.trainer_metrics,
             publish=publish,
             timer=timer,
             num_episodes=self.progress.num_episodes,
             num_excluded_prompts=self.prompt_order.num_excluded,
         )
-        self.report.step(self.version.policy_version, self.metrics.of(finished), unscored_of(groups))
-        return True
+        self.report.step(self.version.policy_version, self.metrics.of(finished), unscored_of(step.groups))
 
     async def _plan(self, groups: Sequence[JudgedGroup]) -> tuple[StepPlan, RewardKl]:
         step_id = f"{self.version.weights.attempt}/{self.buffer.next_to_take}"

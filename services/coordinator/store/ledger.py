@@ -75,6 +75,10 @@ class Ledger:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown()
 
+    async def progress(self) -> Progress:
+        """Returns the progress of the run at its last step boundary."""
+        return await self._run(read_progress)
+
     async def issue_state(self) -> IssueState:
         """Returns where the issue of prompts continues."""
         return await self._run(read_issue_state)

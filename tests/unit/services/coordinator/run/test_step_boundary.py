@@ -1,0 +1,53 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.store.progress import Progress
+from shoal.errors import Unavailable
+from shoal.rollout import WeightVersion
+
+
+def boundary(learner_version: WeightVersion | Exception, saved: list[int]) -> StepBoundary:
+    """A boundary of attempt 1, whose ledger is at version 4, and whose checkpoints are counted in `saved`."""
+
+    async def version() -> WeightVersion:
+        if isinstance(learner_version, Exception):
+            raise learner_version
+        return learner_version
+
+    async def progress() -> Progress:
+        return Progress(policy_version=4, next_order_number=16, num_episodes=64)
+
+    async def save(*_: Any, attempt: int) -> tuple[str, bool]:
+        saved.append(attempt)
+        return "step-00000004", False
+
+    parts: dict[str, Any] = {
+        "record": SimpleNamespace(attempt=1, last_checkpoint_id="step-00000004"),
+        "learner": SimpleNamespace(version=version),
+        "ledger": SimpleNamespace(progress=progress),
+        "checkpoints": SimpleNamespace(save=save),
+        "controls": None,
+        "version": None,
+        "report": None,
+    }
+    return StepBoundary(**parts)
+
+
+@pytest.mark.parametrize(
+    ("learner_version", "num_saved"),
+    [
+        (WeightVersion(1, 4), 1),
+        (WeightVersion(1, 5), 0),
+        (WeightVersion(0, 4), 0),
+        (Unavailable("the learner is gone"), 0),
+    ],
+)
+async def test_before_a_failure_only_a_learner_that_agrees_with_the_ledger_is_saved(
+    learner_version: WeightVersion | Exception, num_saved: int
+) -> None:
+    saved: list[int] = []
+    await boundary(learner_version, saved).try_to_save()
+    assert len(saved) == num_saved, f"{len(saved)} checkpoints of a learner at {learner_version}"
