@@ -20,6 +20,7 @@ from google.protobuf import json_format
 
 from services.coordinator.store.atomic_write import write_atomically
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.schema import check_version
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.error_reasons import ErrorReason
@@ -129,10 +130,7 @@ class Checkpoints:
         if _sha256(snapshot) != manifest.ledger_sha256:
             raise DataLoss(f"{snapshot} differs from its manifest: the SHA-256 digests do not match")
         set_aside(ledger, attempt)
-        # Copy, then rename: readers find either no ledger or a whole one.
-        copy = ledger.with_name(ledger.name + ".tmp")
-        shutil.copyfile(snapshot, copy)
-        copy.rename(ledger)
+        replace_ledger(ledger, snapshot)
 
     def check_readable(self) -> None:
         """Raises `FailedPrecondition` when the newest checkpoint's ledger is of another version of Shoal."""
@@ -144,14 +142,6 @@ class Checkpoints:
             # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
-
-
-def set_aside(ledger: Path, attempt: int) -> None:
-    """Renames the ledger of an abandoned attempt, to be inspected later."""
-    for suffix in ("", "-wal", "-shm"):
-        abandoned = ledger.with_name(ledger.name + suffix)
-        if abandoned.exists():
-            abandoned.rename(ledger.with_name(f"{ledger.stem}.attempt-{attempt - 1}{ledger.suffix}{suffix}"))
 
 
 def _make_room(snapshot: Path) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.run.checkpoints import Checkpoints, set_aside
+from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
+from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.errors import FailedPrecondition
@@ -30,6 +31,7 @@ async def recover(
         version.weights = await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
     else:
         await asyncio.to_thread(set_aside, ledger.path, attempt)
+        await asyncio.to_thread(replace_ledger, ledger.path, None)
         version.weights = await learner.load_checkpoint("", (), attempt)
     progress = await ledger.open()
     if version.weights != WeightVersion(attempt, progress.policy_version):

@@ -1,0 +1,35 @@
+"""Replacement of a run's ledger when an attempt begins, while readers may have it open.
+
+SQLite copies pages from one database into another under its own locks. A file must not be renamed instead: SQLite finds
+a write-ahead log by the file's name, so a reader that has the former file open would leave its log behind, or take the
+new file's for its own (sqlite.org/howtocorrupt.html, section 2.4).
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+
+def set_aside(ledger: Path, attempt: int) -> None:
+    """Copies the ledger of the attempt before `attempt` beside it, to be inspected later."""
+    if not ledger.exists():
+        return
+    abandoned = ledger.with_name(f"{ledger.stem}.attempt-{attempt - 1}{ledger.suffix}")
+    try:
+        _copy(str(ledger), abandoned)
+    except sqlite3.DatabaseError:
+        # A damaged ledger can be neither copied nor read: nobody has it open.
+        for suffix in ("", "-wal", "-shm"):
+            file = ledger.with_name(ledger.name + suffix)
+            if file.exists():
+                file.rename(abandoned.with_name(abandoned.name + suffix))
+
+
+def replace_ledger(ledger: Path, snapshot: Path | None) -> None:
+    """Replaces the contents of a ledger by those of a snapshot; without one, by nothing."""
+    _copy(":memory:" if snapshot is None else str(snapshot), ledger)
+
+
+def _copy(source: str, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as copied, closing(sqlite3.connect(target)) as replaced:
+        copied.backup(replaced)

@@ -1,0 +1,65 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
+from services.coordinator.store.replacement import replace_ledger, set_aside
+
+
+async def write_ledger(path: Path, policy_version: int) -> None:
+    """Writes a ledger that a run has left at a policy version."""
+    ledger = Ledger(path, attempt=0)
+    await ledger.open()
+    await ledger.step_done(Progress(policy_version, policy_version * 4, 0), trained=(), dropped=())
+    await ledger.close()
+
+
+def version_in(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        (version,) = connection.execute("SELECT policy_version FROM progress").fetchone()
+    connection.close()
+    return int(version)
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> Path:
+    """A ledger at version 9, beside a snapshot at version 5."""
+    await write_ledger(tmp_path / "ledger.sqlite", 9)
+    await write_ledger(tmp_path / "snapshot.sqlite", 5)
+    return tmp_path / "ledger.sqlite"
+
+
+async def test_a_reader_of_the_abandoned_ledger_does_no_harm_to_the_new_one(ledger: Path, tmp_path: Path) -> None:
+    reader = sqlite3.connect(ledger, isolation_level=None)
+    reader.execute("BEGIN")
+    before = reader.execute("SELECT policy_version FROM progress").fetchone()
+    set_aside(ledger, attempt=1)
+    replace_ledger(ledger, tmp_path / "snapshot.sqlite")
+    attempt = Ledger(ledger, attempt=1)
+    assert (await attempt.open()).policy_version == 5
+    await attempt.step_done(Progress(6, 24, 0), trained=(), dropped=())
+    assert reader.execute("SELECT policy_version FROM progress").fetchone() == before == (9,)
+    reader.close()  # The last reader of a database deletes its write-ahead log.
+    assert version_in(ledger) == 6, "the new attempt's step is lost"
+    await attempt.close()
+    assert version_in(ledger) == 6 and version_in(tmp_path / "ledger.attempt-0.sqlite") == 9
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"ledger.sqlite", "ledger.attempt-0.sqlite", "snapshot.sqlite"}, left
+
+
+async def test_without_a_snapshot_a_ledger_begins_again(ledger: Path) -> None:
+    replace_ledger(ledger, None)
+    attempt = Ledger(ledger, attempt=1)
+    assert (await attempt.open()).policy_version == 0
+    assert await attempt.num_groups() == {}
+    await attempt.close()
+
+
+async def test_a_damaged_ledger_is_set_aside_as_it_is(ledger: Path, tmp_path: Path) -> None:
+    ledger.write_text("this is no database" * 500)
+    set_aside(ledger, attempt=1)
+    replace_ledger(ledger, tmp_path / "snapshot.sqlite")
+    assert version_in(ledger) == 5
+    assert (tmp_path / "ledger.attempt-0.sqlite").read_text().startswith("this is no database")
