@@ -13,6 +13,7 @@ from services.reward.pool.pool import VerifierPool
 from services.reward.pool.scorers import CustomScorer, RuleScorer
 from services.reward.remote.servers import ServerScorer
 from shoal.config.services import RewardConfig
+from shoal.data.conversation import unknown_verifier
 from shoal.rollout import GroundTruth, Prompt, VerifierScore
 from shoal.v1 import rollout_pb2
 
@@ -75,8 +76,7 @@ class Router:
         """Returns why no verifier of that name can be used; empty if one can."""
         scorer = self._scorer(verifier)
         if scorer is None:
-            known = sorted(name for scorer in self._scorers for name in scorer.names)
-            return f"no verifier is called {verifier!r}; known: {', '.join(known)}"
+            return unknown_verifier(verifier, [name for scorer in self._scorers for name in scorer.names])
         why = scorer.unavailable(verifier)
         return f"the verifier {verifier!r} cannot be used: {why}" if why else ""
 

@@ -21,6 +21,11 @@ from shoal.config.custom_verifiers import find_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 
+UNKNOWN_KEY = "unknown key"
+"""Begins the description of a violation: no field has that name."""
+_NEAR, _NEAR_TABLE = 0.6, 0.7
+"""Likeness from which another name is meant, of a field and of a table: most unknown tables are no misspelled ones."""
+_MAX_ELSEWHERE = 3
 _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
 """Fields that may contain a key by mistake: messages do not repeat their values."""
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
@@ -146,10 +151,7 @@ def _violation(details: ErrorDetails) -> FieldViolation:
     location = [str(part) for part in details["loc"]]
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
-        known = _field_names(location[:-1])
-        near = difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        description = f"unknown key; {hint}"
+        description = f"{UNKNOWN_KEY}; {_hint(location)}"
     elif details["type"] == "missing":
         description = "is required"
     elif details["type"] in _SHAPES:
@@ -163,6 +165,29 @@ def _violation(details: ErrorDetails) -> FieldViolation:
         # Checks across sections run at the root; their messages begin with the field to change.
         field, description = named.groups()
     return FieldViolation(field=field or "config", description=description)
+
+
+def _hint(location: Sequence[str]) -> str:
+    """Returns the fields that may be meant by one that does not exist: of its name elsewhere, else near in its section,
+    else all of its section."""
+    name, known = location[-1], _field_names(location[:-1])
+    elsewhere = [field for field in _all_fields(RunConfig) if field.rpartition(".")[2] == name]
+    if 0 < len(elsewhere) <= _MAX_ELSEWHERE:
+        return f"did you mean {' or '.join(elsewhere)}?"
+    if near := difflib.get_close_matches(name, known, n=1, cutoff=_NEAR if location[:-1] else _NEAR_TABLE):
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(known)}"
+
+
+def _all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
+    """Returns the dotted names of all fields that can be written down; tables with free names have none below them."""
+    names = []
+    for name, field in section.model_fields.items():
+        names.append(f"{prefix}{name}")
+        inner = _section_type(field.annotation)
+        if inner is not None and get_origin(field.annotation) not in (dict, list):
+            names += _all_fields(inner, f"{prefix}{name}.")
+    return names
 
 
 def _field_names(location: Sequence[str]) -> list[str]:

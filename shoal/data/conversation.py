@@ -146,7 +146,8 @@ def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None, rewa
 
 def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
     """Describes a name that no verifier has, with the nearest name that one has."""
-    near = difflib.get_close_matches(name, known_verifiers, n=1)
+    within = sorted((known for known in known_verifiers if known in name), key=len)  # gsm8k in openai/gsm8k
+    near = difflib.get_close_matches(name, known_verifiers, n=1) or within[-1:]
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"no verifier is called {name!r}{hint}; known: {', '.join(sorted(known_verifiers))}"
 

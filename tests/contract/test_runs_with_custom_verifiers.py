@@ -89,7 +89,9 @@ async def test_an_unknown_verifier_name_is_refused_before_anything_is_sampled(cl
     await cluster.start(arithmetic_config(model, data=MINE, reward=servers))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED
-    assert "names the verifier 'mine', which the reward service does not have; known: " in run.message, run
+    assert (
+        "names a verifier that the reward service does not have: no verifier is called 'mine'; known: " in run.message
+    ), run
     assert generator.num_completions == 0
 
 

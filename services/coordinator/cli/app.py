@@ -25,6 +25,8 @@ def main() -> None:
         app(prog_name="shoal")
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
+        for hint in _hints(error):
+            print(f"note: {hint}", file=sys.stderr)
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
@@ -32,6 +34,18 @@ def main() -> None:
         # The reader of the output, such as `head`, closed it. Python would raise again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.OK)
+
+
+def _hints(error: ShoalError) -> list[str]:
+    """Returns what other systems call the fields that the configuration should have had."""
+    if not isinstance(error, InvalidArgument) or not error.violations:
+        return []
+    from shoal.config.load import UNKNOWN_KEY
+    from shoal.translate import SYSTEMS
+    from shoal.translate.hints import field_hint
+
+    unknown = [violation.field for violation in error.violations if violation.description.startswith(UNKNOWN_KEY)]
+    return [hint for field in unknown if (hint := field_hint(field, SYSTEMS.values()))]
 
 
 def _check_unicode(argument: str) -> None:

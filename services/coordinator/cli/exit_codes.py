@@ -21,7 +21,8 @@ class ExitCode(IntEnum):
     OK = 0
     """Success."""
     FAILED = 1
-    """The run failed, a process of it died, or `doctor` found something missing."""
+    """The run failed, a process of it died, `doctor` found something missing, or `reward score` a verifier that fails
+    or no row with a reward."""
     USAGE = 2
     """The command line, the configuration or the data is not valid."""
     MISSING_EXTRA = 3

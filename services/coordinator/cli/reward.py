@@ -9,13 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
+from services.coordinator.cli.exit_codes import ExitCode
 from services.coordinator.cli.options import OutputOption, Overrides, command_group
 from services.coordinator.cli.output import Output, print_json, print_table
 
 app = command_group("Score completions before a GPU is spent on them, and list the verifiers.")
 
 _MAX_TEXT_CHARS = 60
-"""Characters of a completion, and of a verifier's detail, in a row of the table."""
+"""Characters of a completion in a row of the table."""
+_MAX_LINES = 5
+"""Lines that are named for one cause."""
 
 
 @app.command()
@@ -37,21 +40,28 @@ def score(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Score completions as a run would: outcome, reward, its parts, each verifier's value. Needs no service."""
+    """Score completions as a run would: outcome, reward, its parts, each verifier's value. Needs no service.
+
+    Exits with code 1 if a verifier failed on a row, or if no row has a reward.
+    """
     from services.coordinator.cli.reward_process import score_file
 
     rows, scores, judge = score_file(file, config, overrides or [], tokenize=tokenize)
+    code = _exit_code(scores)
     summary = _summary(scores)
     if judge:
         summary["judge"] = judge
     if output is Output.JSON:
         print_json({"rows": scores, "summary": summary})
-        return
+        raise typer.Exit(code)
     print_table(
         ("line", "outcome", "reward", "parts", "verifiers", "completion"),
         [_table_row(where, completion, row_score) for (where, completion), row_score in zip(rows, scores, strict=True)],
     )
+    for cause in _causes([where for where, _ in rows], scores):
+        print(cause)
     print(json.dumps(summary))
+    raise typer.Exit(code)
 
 
 @app.command("list")
@@ -77,6 +87,29 @@ def list_verifiers(
             print(f"    code {verifier['code_digest']}")
         for line in verifier["description"].splitlines():
             print(f"    {line}".rstrip())
+
+
+def _exit_code(scores: Sequence[Mapping[str, Any]]) -> ExitCode:
+    outcomes = {score["outcome"] for score in scores}
+    return ExitCode.FAILED if "failed" in outcomes or "scored" not in outcomes else ExitCode.OK
+
+
+def _causes(positions: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns why rows have no reward, each cause in full and once, with the lines that it concerns."""
+    lines: dict[str, list[str]] = {}
+    for where, score in zip(positions, scores, strict=True):
+        for part in score["verifiers"]:
+            if part["value"] is None:
+                cause = f"{part['verifier']} {part['outcome']}: {part['detail'] or 'it gave no reason'}"
+                lines.setdefault(cause, []).append(where.rpartition(":")[2])
+    return [f"{_line_numbers(numbers)}: {cause}" for cause, numbers in lines.items()]
+
+
+def _line_numbers(numbers: Sequence[str]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    more = f" and {len(numbers) - _MAX_LINES} more" if len(numbers) > _MAX_LINES else ""
+    return f"lines {', '.join(numbers[:_MAX_LINES])}{more}"
 
 
 def _summary(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -106,7 +139,7 @@ def _table_row(where: str, completion: str, score: Mapping[str, Any]) -> tuple[s
 def _verdict(part: Mapping[str, Any]) -> str:
     if part["value"] is not None:
         return f"{part['verifier']}={part['value']:g}"
-    return f"{part['verifier']}={part['outcome']} ({_shortened(part['detail'])})"
+    return f"{part['verifier']}={part['outcome']}"
 
 
 def _shortened(text: str) -> str:

@@ -11,6 +11,7 @@ from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.verifier_code import VerifierCode
 from shoal.concurrency import Signal, first_error
 from shoal.config import RunConfig
+from shoal.data.conversation import unknown_verifier
 from shoal.data.rows import row_name
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
@@ -79,8 +80,8 @@ class RewardPool:
             for name in sorted({truth.verifier for truth in prompt.ground_truths}):
                 if name not in listed:
                     raise InvalidArgument(
-                        f"{row_name(prompt.prompt_id)} names the verifier {name!r}, which the reward service does not"
-                        f" have; known: {', '.join(sorted(listed))}"
+                        f"{row_name(prompt.prompt_id)} names a verifier that the reward service does not have: "
+                        f"{unknown_verifier(name, listed)}"
                     )
                 if reason := listed[name]:
                     raise InvalidArgument(

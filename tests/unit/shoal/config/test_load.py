@@ -25,6 +25,24 @@ def test_an_unknown_key_is_refused_with_a_similar_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        ({"group_size": 4}, "did you mean grpo.group_size?"),
+        (
+            {"learner": {"temperature": 1}},
+            "sampling.temperature or reward.judge.temperature or evaluation.temperature?",
+        ),
+        ({"evaluaton": {}}, "did you mean 'evaluation'?"),
+        ({"kl": {"beta": 0.1}}, "known: coef, "),
+        ({"num_generations": 8}, "known: advantage, "),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_field_that_is_meant(values: dict[str, Any], hint: str) -> None:
+    _, description = violation(values)
+    assert description.startswith("unknown key; ") and hint in description, description
+
+
+@pytest.mark.parametrize(
     ("section", "values", "field", "words"),
     [
         ("grpo", {"group_size": 1}, "grpo.group_size", "2"),

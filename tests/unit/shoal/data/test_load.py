@@ -132,6 +132,11 @@ def test_a_verifier_that_reads_no_label_needs_none(tmp_path: Path) -> None:
         loaded(tmp_path, {**question, "dataset": ["gsm8k", "reward_model"]})
 
 
+def test_a_name_that_holds_the_name_of_a_verifier_is_refused_with_that(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"'openai/gsm8k' \(did you mean 'gsm8k'\?\)"):
+        loaded(tmp_path, {**ROW, "dataset": "openai/gsm8k"})
+
+
 def test_parquet_and_jsonl_give_the_same_prompts(tmp_path: Path) -> None:
     rows = [{**ROW, "messages": [{"role": "user", "content": f"{number}?"}]} for number in range(3)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")

@@ -58,6 +58,8 @@ def config(tmp_path: Path, tiny_model: Path) -> Path:
         ("grpo.num_mini_batches=3", "groups_per_step (8) must be divisible by num_mini_batches (3)"),
         ("run.name=Not a name", "run.name: use 1 to 63 characters of a-z"),
         ("sampling.top_p=0.9", "sampling.top_p"),
+        ("kl.beta=0.1", "note: kl.beta: what open-instruct, unsloth and trl call beta is kl.coef here"),
+        ("learner.lr=1e-6", "note: learner.lr: what verl calls lr is learner.learning_rate here"),
         ("grpo=3", "grpo: must be a table (given: 3)"),
         ("data.sources=rows.jsonl", "data.sources: must be a list (given: 'rows.jsonl')"),
         ("nonsense", "--set 'nonsense' is not of the form section.field=value"),

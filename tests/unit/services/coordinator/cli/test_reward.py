@@ -61,6 +61,31 @@ def test_a_configuration_brings_its_rules_and_its_tokenizer(shoal: Shoal, tmp_pa
     assert lines[2][:3] == ["2", "scored", "-1"]
 
 
+def test_a_failing_verifier_is_shown_with_its_whole_cause_and_ends_with_code_1(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text(
+        "def score(completion):\n"
+        "    if completion == 'none': return None\n"
+        "    if completion == 'text': return 'good'\n"
+        "    if completion == 'raise': raise KeyError('a long way to what is essential: ' + 'x' * 60)\n"
+        "    return 1\n"
+    )
+    mine = ("--set", f"reward.custom.mine.file={tmp_path / 'score.py'}")
+
+    def score(*completions: str) -> tuple[int, str]:
+        rows = [{"completion": text, "ground_truth": "", "verifier": "mine"} for text in completions]
+        code, out, _ = shoal("reward", "score", rows_file(tmp_path, *rows), *mine)
+        return code, out
+
+    code, out = score("good", "raise", "text", "raise", "none")
+    assert code == 1, out
+    assert f"lines 2, 4: mine failed: the verifier raised KeyError at {tmp_path}/score.py:4: " in out, out
+    assert "x" * 60 in out and "line 3: mine failed: score returned 'good' (str); it must return a finite number" in out
+    assert "line 5: mine unscorable: score returned None" in out, out
+    assert score("good", "none")[0] == 0, "an unscorable row is no failure"
+    assert score("none")[0] == 1, "no row has a reward"
+    assert score(*["raise"] * 8)[1].count("lines 1, 2, 3, 4, 5 and 3 more: mine failed") == 1
+
+
 def test_a_judge_scores_rows_and_its_cost_is_shown(shoal: Shoal, tmp_path: Path) -> None:
     rows = [
         {"completion": "<think>x</think>Four.", "prompt": "2 + 2?", "ground_truth": "4", "verifier": "llm_judge"},

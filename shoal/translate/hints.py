@@ -1,0 +1,45 @@
+"""Hints for fields that a configuration of ours does not have, and another system's has."""
+
+from collections.abc import Iterable
+
+from shoal.translate.shared.system import System
+
+_MAX_TARGETS = 2
+"""Fields of ours behind one name; a name with more of them, such as `reward_funcs`, decides too much for a hint."""
+
+
+def field_hint(field: str, systems: Iterable[System]) -> str:
+    """Returns what a field is here that other systems have: "kl.beta: what trl calls beta is kl.coef here".
+
+    Looks for the whole dotted name first, and else for its last part. Empty if no system has it.
+    """
+    name = field.rpartition(".")[2]
+    found: dict[str, list[str]] = {}
+    unmatched: dict[str, list[str]] = {}
+    for system in systems:
+        targets, why = _meaning(field, system)
+        if targets:
+            found.setdefault(f"is {' and '.join(targets)} here", []).append(system.name)
+        elif why:
+            unmatched.setdefault(f"has no counterpart here: {why}", []).append(system.name)
+        elif any(row.name.startswith(f"{field}.") for row in system.table):
+            return f"{field}: {system.name} has such a table; `shoal config translate --from {system.name}` reads it"
+    parts = [f"what {_listed(names)} {name} {meaning}" for meaning, names in (found or unmatched).items()]
+    return f"{field}: {'; '.join(parts)}" if parts else ""
+
+
+def _meaning(field: str, system: System) -> tuple[list[str], str]:
+    """Returns the fields of ours that a system's field decides, or why there is none."""
+    spellings = {name: row for row in system.table for name in (row.name, *row.aliases)}
+    exact = [spellings[field]] if field in spellings else []
+    last = field.rpartition(".")[2]
+    rows = exact or [row for name, row in spellings.items() if name.rpartition(".")[2] == last]
+    targets = sorted({target for row in rows for target in row.to})
+    if targets:
+        return (targets if len(targets) <= _MAX_TARGETS else []), ""
+    return [], rows[0].why if len(rows) == 1 else ""
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last} call" if others else f"{last} calls"
