@@ -24,6 +24,7 @@ from shoal.rollout import Float32Array, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.wire import batch_from_wire, int32_from_wire
+from shoal.worker.progress import Progress, silent
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class LearnerCommands:
             raise _not_configured()
         return self._manifest
 
-    def configure(self, run_id: str, config: RunConfig) -> None:
+    def configure(self, run_id: str, config: RunConfig, progress: Progress = silent) -> None:
         """Loads the run's model, and drops the one loaded before.
 
         Raises `InvalidArgument`, on every rank alike, when a rank cannot load it.
@@ -77,16 +78,20 @@ class LearnerCommands:
         check_machine(settings, device=process_group.device, num_ranks=process_group.size)
         process_group.form_sequence_groups(settings.sequence_parallel_size)
         with process_group.raising_on_all():
+            progress("finding the model")
             folder = resolve_model(config.model.path, config.model.revision)
+            progress("reading the weights")
             model = model_config(folder)
             policy = load_policy(folder, settings, sequence_group=process_group.sequence_group)
             policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
             reference = None
             if config.kl.needs_reference:
+                progress("reading the weights of the reference")
                 is_fixed = config.kl.reference_update_steps is None
                 reference = load_reference(
                     folder, settings, is_fixed=is_fixed, sequence_group=process_group.sequence_group
                 )
+        progress("setting up DeepSpeed and the optimizer")
         engine = DeepSpeedEngine(policy, settings, device=process_group.device)
         self._learner = Learner(
             config,
@@ -143,12 +148,15 @@ class LearnerCommands:
             raise error
         return SentWeights(hashes, finished, logprobs)
 
-    def save_checkpoint(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest) -> list[FileDigest]:
+    def save_checkpoint(
+        self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, progress: Progress = silent
+    ) -> list[FileDigest]:
         """Writes a checkpoint, as `storage.checkpoints.save_checkpoint`."""
         keep = set(request.keep_checkpoint_ids)
-        return save_checkpoint(self.learner, self._run_dir / "checkpoints", request.checkpoint_id, keep=keep)
+        folder = self._run_dir / "checkpoints"
+        return save_checkpoint(self.learner, folder, request.checkpoint_id, keep=keep, progress=progress)
 
-    def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest) -> WeightVersion:
+    def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest, progress: Progress = silent) -> WeightVersion:
         """Restores a checkpoint, as `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
         if request.checkpoint_id:
             files = [FileDigest(file.path, file.num_bytes, file.sha256) for file in request.files]
@@ -158,19 +166,28 @@ class LearnerCommands:
                 request.checkpoint_id,
                 files=files,
                 attempt=request.attempt,
+                progress=progress,
             )
         else:
             if self.learner.num_optimizer_steps:
-                self.configure(self._run_dir.name, self.learner.config)
+                self.configure(self._run_dir.name, self.learner.config, progress)
             self.learner.version = WeightVersion(request.attempt, 0)
         return self.learner.version
 
-    def export_model(self) -> Path:
+    def export_model(self, progress: Progress = silent) -> Path:
         """Exports the policy, as `storage.export.export_model`, in the type of the model's own files."""
         learner = self.learner
         folder = self._run_dir / "model"
         dtype = getattr(torch, learner.model.dtype)
-        export_model(learner.engine, learner.lm, learner.config.model, folder, self.process_group, dtype=dtype)
+        export_model(
+            learner.engine,
+            learner.lm,
+            learner.config.model,
+            folder,
+            self.process_group,
+            dtype=dtype,
+            progress=progress,
+        )
         return folder
 
 

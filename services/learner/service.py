@@ -122,7 +122,7 @@ class LearnerService(LearnerServiceServicer):
 
     async def _load(self, request: learner_pb2.LearnerServiceConfigureRequest, config: RunConfig) -> None:
         def configure(commands: LearnerCommands) -> LearnerCommands:
-            commands.configure(request.run_id, config)
+            commands.configure(request.run_id, config, self._lifecycle.progress)
             return commands
 
         host = await asyncio.to_thread(self._find_host)
@@ -140,7 +140,13 @@ class LearnerService(LearnerServiceServicer):
         work: Callable[[LearnerCommands], _T],
         check: Callable[[LearnerCommands], None] = lambda commands: None,
     ) -> "asyncio.Future[_T]":
-        return asyncio.wrap_future(self._torch.submit(command, body, work, check=check))
+        def run(commands: LearnerCommands) -> _T:
+            try:
+                return work(commands)
+            finally:
+                self._lifecycle.progress("")
+
+        return asyncio.wrap_future(self._torch.submit(command, body, run, check=check))
 
     def _follow_learner(self, commands: LearnerCommands) -> None:
         """Copies the values that GetStatus returns. From any thread."""
@@ -267,7 +273,7 @@ class LearnerService(LearnerServiceServicer):
         _check_name(request.checkpoint_id, "checkpoint_id")
 
         def work(commands: LearnerCommands) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-            files = commands.save_checkpoint(request)
+            files = commands.save_checkpoint(request, self._lifecycle.progress)
             return learner_pb2.LearnerServiceSaveCheckpointResponse(
                 version=version_to_wire(commands.learner.version),
                 num_ranks=self._num_ranks,
@@ -295,7 +301,7 @@ class LearnerService(LearnerServiceServicer):
                 )
 
         def work(commands: LearnerCommands) -> learner_pb2.LoadCheckpointResponse:
-            version = commands.load_checkpoint(request)
+            version = commands.load_checkpoint(request, self._lifecycle.progress)
             self._follow_learner(commands)
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(version))
 
@@ -310,7 +316,7 @@ class LearnerService(LearnerServiceServicer):
         self._require_ready()
 
         def work(commands: LearnerCommands) -> learner_pb2.ExportModelResponse:
-            path = commands.export_model()
+            path = commands.export_model(self._lifecycle.progress)
             return learner_pb2.ExportModelResponse(path=str(path), version=version_to_wire(commands.learner.version))
 
         return await asyncio.shield(self._run(Command.EXPORT_MODEL, request.SerializeToString(), work))

@@ -9,6 +9,8 @@ Sources: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and the
 """
 
 import json
+import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ _TOP_TENSORS = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
+_log = logging.getLogger(__name__)
+_LOG_EVERY_S = 2.0
 _CONTROL_TOKEN = 3  # gguf.TokenType.CONTROL
 
 
@@ -170,7 +174,11 @@ def _write_weights(path: Path, tensors: list[Any], metadata: dict[str, Any]) -> 
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors:
+        shown_at = time.monotonic()
+        for number, tensor in enumerate(tensors, start=1):
+            if time.monotonic() > shown_at + _LOG_EVERY_S:
+                shown_at = time.monotonic()
+                _log.info("unpacking: tensor %d of %d", number, len(tensors))
             file.write(_bfloat16(_values(tensor, metadata)).tobytes())
 
 

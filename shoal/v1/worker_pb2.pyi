@@ -118,8 +118,9 @@ class WorkerStatus(_message.Message):
     state: Global___WorkerState.ValueType
     """The worker's state."""
     message: _builtins.str
-    """Reason of the state, for people. Set when FAILED, and for a problem that
-    does not stop the worker.
+    """Reason of the state, for people. Set when FAILED, for a problem that does
+    not stop the worker, and during long work, for example loading or writing a
+    checkpoint: what the worker does now.
     """
     run_id: _builtins.str
     """The run that the worker is configured for; empty when IDLE."""

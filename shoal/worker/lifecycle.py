@@ -33,7 +33,7 @@ _READY, _FAILED = worker_pb2.WORKER_STATE_READY, worker_pb2.WORKER_STATE_FAILED
 
 
 class Lifecycle:
-    """The run that a worker serves, and its state. Methods belong to one event loop, except `fail`."""
+    """The run that a worker serves, and its state. Methods belong to one event loop, except `fail` and `progress`."""
 
     def __init__(self, worker: str, reexec: Reexec | None = None) -> None:
         """`worker` names the service in messages, for example "the learner". Without `reexec` it cannot restart."""
@@ -110,6 +110,12 @@ class Lifecycle:
         else:
             self._end_load(_READY, "")
 
+    def progress(self, message: str) -> None:
+        """Describes in the status what long work does now; nothing, when it has ended. From any thread."""
+        with self._ending:
+            if self._state in (_LOADING, _READY):
+                self._message = message
+
     def _end_load(self, state: State, message: str) -> None:
         with self._ending:
             if self._state == _LOADING:  # Else `fail` came first, and its reason stands.
@@ -150,10 +156,10 @@ class Lifecycle:
         return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=ErrorReason.NOT_READY)
 
     def status(
-        self, load: worker_pb2.WorkerLoad, *, loaded: tuple[State, str] = (_READY, "")
+        self, load: worker_pb2.WorkerLoad, *, loaded: tuple[State, str] | None = None
     ) -> worker_pb2.WorkerStatus:
-        """Returns the status message. `loaded` replaces state and message where the state is READY."""
-        state, message = loaded if self._state == _READY else (self._state, self._message)
+        """Returns the status message. `loaded`, if given, replaces state and message where the state is READY."""
+        state, message = loaded if loaded and self._state == _READY else (self._state, self._message)
         return worker_pb2.WorkerStatus(
             state=state, message=message, run_id=self._run_id, config_digest=self._digest, load=load
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.coordinator.store import long_work
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, worker_pb2
@@ -93,6 +94,22 @@ async def test_all_answers_are_of_the_version_that_the_result_names(cluster: Clu
         assert change == pytest.approx(row["eval/verifiable_correct_rate"] - first)
         assert row["eval/correct_rate_change_low"] <= change <= row["eval/correct_rate_change_high"], row
         assert event.attributes["change"]["num_questions"] == NUM_PROMPTS and "since step 0:" in event.message
+
+
+async def test_waiting_and_evaluating_say_how_far_they_are(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_work, "FIRST_AFTER_S", 0.01)
+    monkeypatch.setattr(long_work, "EVERY_S", 0.05)
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.02)
+    await cluster.start(config(model, {"on_start": True}, run={"num_steps": 1}))
+    events = await cluster.until(lambda event: event.kind == "progress")
+    assert "no generator has registered yet" in events[-1].message, events[-1].message
+    await cluster.add_all(generator)
+    _, events = await cluster.end()
+    shown = [event for event in events if event.kind == "progress" and "evaluating" in event.message]
+    assert shown and all(f"of {NUM_PROMPTS} questions sampled" in event.message for event in shown), kinds(events)
+    assert shown[0].attributes["work"] == "evaluating the policy of step 0"
 
 
 async def test_an_evaluation_samples_with_its_own_settings_and_seeds(cluster: Cluster, model: Path) -> None:

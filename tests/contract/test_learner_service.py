@@ -44,6 +44,7 @@ from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 from tests.support.loopback import LEARNER, NoProgram, serving
 from tests.support.tiny_model import make_tiny_model
@@ -520,6 +521,26 @@ async def test_a_full_disk_leaves_nothing_of_an_export(client: Client) -> None:
         with pytest.raises(ResourceExhausted, match="is full"):
             await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
         assert list(run_dir.iterdir()) == []
+
+
+async def test_the_status_says_what_long_work_does_and_is_empty_afterwards(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    progress = Lifecycle.progress
+
+    def record(lifecycle: Lifecycle, message: str) -> None:
+        progress(lifecycle, message)
+        shown.append(lifecycle.status(worker_pb2.WorkerLoad()).message)
+
+    monkeypatch.setattr(Lifecycle, "progress", record)
+    saved = await client.save("shown")
+    await client.load("shown", saved.files, attempt=(await client.version()).attempt + 1)
+    await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
+    assert shown[:3] == ["writing weights and optimizer", "computing the digests of its files", ""], shown
+    assert shown[3:6] == ["verifying the digests of its files", "reading weights and optimizer", ""], shown
+    assert "0.0 GiB of weights gathered" in shown[6:] and shown[-1] == "", shown
+    assert (await client.status()).status.message == ""
 
 
 async def test_the_exported_model_is_the_policy_with_its_tokenizer(client: Client) -> None:

@@ -1,8 +1,10 @@
 """Progress of a run: its events as lines for people."""
 
+import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from google.protobuf import json_format
@@ -57,6 +59,8 @@ LEGEND = (
     "gap: mean difference between the engine's and the learner's log-probability of a token, which should stay small; "
     "stale: age, in steps, of the oldest weights that sampled what was trained on (at most grpo.max_staleness)"
 )
+_ERASE_LINE = "\x1b[1A\x1b[2K"
+"""Moves the cursor up by one line, and erases that."""
 # Too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
 
@@ -77,6 +81,17 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     return "  ".join(parts)
 
 
+class _Lines(logging.Handler):
+    """Passes the message of each record on."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(record.getMessage())
+
+
 class ProgressView:
     """Writes events as lines: colored on a terminal, plain otherwise. Each begins with the elapsed seconds."""
 
@@ -90,16 +105,36 @@ class ProgressView:
             from rich.console import Console
 
             self._console = Console(highlight=False)
+        self._ends_with_progress = False
 
     def write(self, text: str, kind: str = "") -> None:
-        """Writes one line in the style of an event kind."""
+        """Writes one line in the style of an event kind; on a terminal the next line replaces one of "progress"."""
         line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
         if self._console is None:
             print(line, flush=True)
             return
         from rich.text import Text
 
-        self._console.print(Text(line, style=_STYLES.get(kind, "dim")), soft_wrap=True)
+        if self._ends_with_progress:
+            print(_ERASE_LINE, end="")
+        self._ends_with_progress = kind == "progress"
+        shown = Text(line, style=_STYLES.get(kind, "dim"))
+        if self._ends_with_progress:
+            shown.truncate(self._console.width, overflow="ellipsis")  # A line that wraps could not be replaced.
+        self._console.print(shown, soft_wrap=True)
+
+    @contextmanager
+    def showing_logs(self, name: str) -> Iterator[None]:
+        """Writes what a logger and those below it report meanwhile, as lines of progress."""
+        logger, handler = logging.getLogger(name), _Lines(lambda text: self.write(text, "progress"))
+        level = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
 
     def show(self, event: pb.RunEvent) -> None:
         """Writes one event."""

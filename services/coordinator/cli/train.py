@@ -33,7 +33,10 @@ def train(
     from services.coordinator.store.quantities import format_bytes
 
     view = ProgressView()
-    run = prepare_local_run(start_request(config, overrides or [], resume=resume, name=name), data_dir.absolute())
+    request = start_request(config, overrides or [], resume=resume, name=name)
+    view.write("checking configuration, machine and model")
+    with view.showing_logs("shoal.models"):
+        run = prepare_local_run(request, data_dir.absolute())
     view.write(f"model {run.config.model.path}: {run.model_folder}")
     view.write(f"{run.disk_use}; {format_bytes(free_bytes(run.data_dir))} are free in {run.data_dir}")
     is_new = not run.folder.exists()

@@ -126,6 +126,7 @@ class TrainSession:
         address = await self._start_coordinator()
         async with coordinator(address) as stub:
             self._stub = stub
+            self._view.write("loading tokenizer and data")
             await self._while_processes_live(self._start_run(stub))
             self._is_accepted = True
             self._view.write(f"run {self._run.request.run_id} is accepted; control it from another terminal with:")

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import math
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from services.coordinator.reporting.evaluation_history import EvaluationHistory
 from services.coordinator.reporting.remaining_time import RemainingTime
@@ -13,6 +14,7 @@ from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.store.events import EventLog
+from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.quantities import format_bytes
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import RunConfig
@@ -137,6 +139,10 @@ class Report:
             duration_s=duration_s,
             num_bytes=num_bytes,
         )
+
+    def shown_alive(self, work: str, state: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+        """Shows now and then that long work goes on; see `services.coordinator.store.long_work`."""
+        return shown_alive(self._events, work, state)
 
     def has_evaluated(self, policy_version: int) -> bool:
         """Returns whether the policy of a step was evaluated in the present lineage of the run."""

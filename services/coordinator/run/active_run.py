@@ -56,7 +56,7 @@ class ActiveRun:
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
         self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)
-        self._learner = LearnerClient(self._fleet, config)
+        self._learner = LearnerClient(self._fleet, config, events)
         self._publisher = Publisher(
             config, self._fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
         )

@@ -161,7 +161,11 @@ class Evaluations:
         """Completes one evaluation, reports it `after` the one before, and answers its requests."""
         error: BaseException = FailedPrecondition("the evaluation was canceled: the run is ending")
         try:
-            result = await evaluation.result(self._prompts)
+            async with self._report.shown_alive(
+                f"evaluating the policy of step {evaluation.version.policy_version}",
+                lambda: "" if self._controls.is_paused else evaluation.describe_progress(),
+            ):
+                result = await evaluation.result(self._prompts)
             if after is not None:
                 await after
             self._report.evaluation(result)
@@ -191,11 +195,18 @@ class _Evaluation:
     all_sampled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the generators are done; scoring may continue."""
     num_unsampled: int = 0
+    num_scored: int = 0
+    num_questions: int = 0
+
+    def describe_progress(self) -> str:
+        """Describes how many answers are sampled and scored."""
+        num_sampled = self.num_questions - self.num_unsampled
+        return f"{num_sampled} of {self.num_questions} questions sampled, {self.num_scored} scored"
 
     async def result(self, prompts: Sequence[Prompt]) -> EvaluationResult:
         """Samples and scores the answers to all questions."""
         began = time.monotonic()
-        self.num_unsampled = len(prompts)
+        self.num_unsampled = self.num_questions = len(prompts)
         # As many as the generators decode at once: more would only delay training's groups in their queues.
         num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
         slots = asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
@@ -209,7 +220,9 @@ class _Evaluation:
             if not self.num_unsampled:
                 sampled_s = time.monotonic() - began
                 self.all_sampled.set()
-            return AnsweredQuestion(prompt, completions, await self._score(prompt, completions, name))
+            scores = await self._score(prompt, completions, name)
+            self.num_scored += 1
+            return AnsweredQuestion(prompt, completions, scores)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
             answers = [

@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 
 from services.coordinator.store.events import EventLog
+from services.coordinator.store.long_work import shown_alive
 from services.coordinator.workers.gpu_turns import GpuTurns
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
@@ -278,6 +279,18 @@ class Fleet:
 
         Raises `FailedPrecondition` that names the missing kinds, or the reason why all workers of a kind failed.
         """
+        async with shown_alive(self._events, "waiting for workers", self._describe_loading):
+            await self._until_ready()
+
+    def _describe_loading(self) -> str:
+        """Describes the workers that are loading, and names the kinds that are still to come."""
+        alive = [record for kind in _SERVICES for record in self._registry.alive(_kind(kind))]
+        loading = [record for record in alive if record.worker_id in self._loading]
+        parts = [f"{_name(record)} is {record.status.message or 'starting'}" for record in loading]
+        here = {record.kind for record in alive}
+        return "; ".join(parts + [f"no {name} has registered yet" for kind, name in _NAMES.items() if kind not in here])
+
+    async def _until_ready(self) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + self._config.coordinator.worker_timeout_s
         while True:

@@ -1,9 +1,12 @@
 """Calls to the learner, in the types of the run."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.long_work import shown_alive
 from services.coordinator.workers.fleet import Fleet
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -35,8 +38,9 @@ class StepResult:
 class LearnerClient:
     """Calls the learner's rank 0."""
 
-    def __init__(self, fleet: Fleet, config: RunConfig) -> None:
+    def __init__(self, fleet: Fleet, config: RunConfig, events: EventLog) -> None:
         self._fleet = fleet
+        self._events = events
         self._step_timeout_s = config.coordinator.train_step_timeout_s
         self._publish_timeout_s = config.weights.timeout_s
 
@@ -101,7 +105,8 @@ class LearnerClient:
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         """Writes a checkpoint, and deletes the earlier ones that `keep` does not name."""
         request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep)
-        response = await self._stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+        async with self._shown_alive(f"writing checkpoint {checkpoint_id}"):
+            response = await self._stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
         assert isinstance(response, learner_pb2.LearnerServiceSaveCheckpointResponse)
         return response
 
@@ -110,13 +115,20 @@ class LearnerClient:
     ) -> WeightVersion:
         """Restores a checkpoint."""
         request = learner_pb2.LoadCheckpointRequest(checkpoint_id=checkpoint_id, files=files, attempt=attempt)
-        response = await self._stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+        async with self._shown_alive(f"restoring {checkpoint_id or 'the model of the configuration'}"):
+            response = await self._stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
         return version_from_wire(response.version)
 
     async def export_model(self) -> str:
         """Writes the model folder; returns its path on the learner's machine."""
-        response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
+        async with self._shown_alive("writing the trained model"):
+            response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
         return str(response.path)
+
+    def _shown_alive(self, work: str) -> AbstractAsyncContextManager[None]:
+        """Shows long work of the learner by the status that it sends with its heartbeats."""
+        record = self._fleet.learner.record
+        return shown_alive(self._events, work, lambda: record.status.message or "the learner is at work")
 
 
 def _parts(sequences: Sequence[Int32Array]) -> Iterator[Sequence[Int32Array]]:

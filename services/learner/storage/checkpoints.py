@@ -30,6 +30,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, ShoalError
 from shoal.rollout import WeightVersion
+from shoal.worker.progress import Progress, silent
 
 _FOLDER = "learner"
 _SUMMARY = "learner.json"
@@ -61,7 +62,9 @@ class LearnerState(Protocol):
     kl_coef: float
 
 
-def save_checkpoint(learner: LearnerState, checkpoints: Path, name: str, *, keep: Collection[str]) -> list[FileDigest]:
+def save_checkpoint(
+    learner: LearnerState, checkpoints: Path, name: str, *, keep: Collection[str], progress: Progress = silent
+) -> list[FileDigest]:
     """Writes a checkpoint, and deletes the others below `checkpoints` that are not in `keep`. Call it on all ranks.
 
     Returns the digests of all files. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
@@ -73,11 +76,14 @@ def save_checkpoint(learner: LearnerState, checkpoints: Path, name: str, *, keep
         with process_group.raising_on_all(), storage_errors(folder):
             if process_group.rank == 0:
                 start_folder(folder).joinpath(_SUMMARY).write_text(json.dumps(_summary(learner)))
+        progress("writing weights and optimizer")
         error = learner.engine.save(partial_of(folder))
         process_group.raise_on_all(None if error is None else storage_error(error, folder))
         if (reference := moving_reference(learner)) is not None:
+            progress("writing the reference")
             error = write_weights(partial_of(folder) / _REFERENCE, reference.full_parameters(), process_group)
             process_group.raise_on_all(None if error is None else storage_error(error, folder))
+        progress("computing the digests of its files")
         digests = _digest(partial_of(folder), process_group)
         with process_group.raising_on_all(), storage_errors(folder):
             if process_group.rank == 0:
@@ -91,7 +97,13 @@ def save_checkpoint(learner: LearnerState, checkpoints: Path, name: str, *, keep
 
 
 def load_checkpoint(
-    learner: LearnerState, checkpoints: Path, name: str, *, files: Sequence[FileDigest], attempt: int
+    learner: LearnerState,
+    checkpoints: Path,
+    name: str,
+    *,
+    files: Sequence[FileDigest],
+    attempt: int,
+    progress: Progress = silent,
 ) -> None:
     """Restores a checkpoint and begins an attempt. Call it on all ranks.
 
@@ -105,6 +117,7 @@ def load_checkpoint(
             raise NotFound(
                 f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT
             )
+        progress("verifying the digests of its files")
         for file in files[process_group.rank :: process_group.size]:
             _verify(folder, file)
         if _SUMMARY not in {file.path for file in files}:
@@ -113,6 +126,7 @@ def load_checkpoint(
             )
         summary = _read_summary(folder)
         _check_fits(summary, learner, name)
+    progress("reading weights and optimizer")
     learner.engine.load(folder)
     if (reference := moving_reference(learner)) is not None:
         reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))

@@ -18,6 +18,7 @@ from shoal.config.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models.model_folder import load_tokenizer, resolve_model
+from shoal.worker.progress import Progress, silent
 
 _GENERATION_CONFIG = "generation_config.json"
 _SHARD_BYTES = 4 << 30
@@ -32,6 +33,7 @@ def export_model(
     process_group: ProcessGroup,
     *,
     dtype: torch.dtype,
+    progress: Progress = silent,
 ) -> None:
     """Writes weights in `dtype`, configuration, generation configuration and tokenizer. Call it on all ranks.
 
@@ -39,11 +41,12 @@ def export_model(
     `FailedPrecondition` when a part cannot be written.
     """
     error: ShoalError | None = None
-    tensors = engine.full_parameters(dtype)
+    tensors = _counted(engine.full_parameters(dtype), progress)
     if process_group.rank == 0:
         try:
             partial = start_folder(folder)
             _write_weights(partial, tensors, dtype)
+            progress("writing configuration and tokenizer")
             _write_companions(partial, lm, model, dtype)
             finish_folder(folder)
         except ShoalError as raised:
@@ -61,6 +64,14 @@ def export_model(
     if error is not None:
         discard_folder(folder)
     process_group.raise_on_all(error)
+
+
+def _counted(tensors: Iterator[tuple[str, Tensor]], progress: Progress) -> Iterator[tuple[str, Tensor]]:
+    num_bytes = 0
+    for name, tensor in tensors:
+        yield name, tensor
+        num_bytes += tensor.nbytes
+        progress(f"{num_bytes / 2**30:.1f} GiB of weights gathered")
 
 
 def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], process_group: ProcessGroup) -> OSError | None:

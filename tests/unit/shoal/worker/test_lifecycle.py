@@ -55,6 +55,31 @@ async def test_a_load_leads_from_idle_to_ready(lifecycle: Lifecycle) -> None:
     assert state(lifecycle) == "READY"
 
 
+async def test_the_status_says_what_long_work_does_now_but_not_over_a_failure(lifecycle: Lifecycle) -> None:
+    async def work() -> None:
+        lifecycle.progress("reading the weights")
+        await gate.wait()
+
+    def message() -> str:
+        return lifecycle.status(worker_pb2.WorkerLoad()).message
+
+    gate = asyncio.Event()
+    lifecycle.progress("nothing is loaded yet")
+    assert message() == ""
+    lifecycle.load("run", config(), work, message="loading the model")
+    assert message() == "loading the model"
+    await settle()
+    assert message() == "reading the weights"
+    gate.set()
+    await settle()
+    assert (state(lifecycle), message()) == ("READY", "")
+    lifecycle.progress("writing weights")
+    assert (state(lifecycle), message()) == ("READY", "writing weights")
+    lifecycle.fail("the disk burns")
+    lifecycle.progress("")
+    assert (state(lifecycle), message()) == ("FAILED", "the disk burns")
+
+
 @pytest.mark.parametrize(
     ("error", "message"), [(Unavailable("no disk"), "no disk"), (KeyError("lm_head"), "KeyError: 'lm_head'")]
 )

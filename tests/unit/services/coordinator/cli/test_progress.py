@@ -1,5 +1,10 @@
 """Lines of progress."""
 
+import io
+import logging
+import sys
+
+import pytest
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
@@ -86,4 +91,38 @@ def test_the_legend_precedes_the_first_step_alone_and_completions_without_a_rewa
         "step 1/2",
         "step 2/2",
         "  3 of 8 completions have no reward: scoring failed on 3; first: mine: KeyError: 'x'",
+    ]
+
+
+class Terminal(io.StringIO):
+    """A standard output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_line_of_progress_is_cut_to_one_row_and_replaced_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout", Terminal())
+    view = ProgressView()
+    view.show(_event("progress", "waiting for workers: " + "no learner has registered yet " * 3))
+    view.show(_event("progress", "waiting for workers: the learner is reading the weights"))
+    view.show(_event("worker_joined", "the learner is ready"))
+    view.show(_event("state", "training"))
+    first, second, third, fourth, _ = sys.stdout.getvalue().split("\n")  # type: ignore[attr-defined]
+    assert "\u2026" in first and "registered" not in first, first
+    assert second.startswith("\x1b[1A\x1b[2K") and third.startswith("\x1b[1A\x1b[2K"), (second, third)
+    assert "\x1b[1A" not in fourth, fourth
+
+
+def test_logs_are_lines_of_progress_while_they_are_shown(capsys) -> None:  # type: ignore[no-untyped-def]
+    view = ProgressView()
+    with view.showing_logs("shoal.models"):
+        logging.getLogger("shoal.models.gguf_folder").info("unpacking: tensor %d of %d", 91, 272)
+        logging.getLogger("shoal.data").info("something else")
+    logging.getLogger("shoal.models.gguf_folder").info("later")
+    assert [line.partition(" s] ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "unpacking: tensor 91 of 272"
     ]

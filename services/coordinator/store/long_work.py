@@ -1,0 +1,37 @@
+"""Events that show that long work goes on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.quantities import format_duration
+
+FIRST_AFTER_S = 5.0
+EVERY_S = 15.0
+
+
+@asynccontextmanager
+async def shown_alive(events: EventLog, work: str, state: Callable[[], str]) -> AsyncIterator[None]:
+    """Adds an event `progress` now and then while the body runs: the first after 5 s, then one every 15 s.
+
+    `work` names the work: "writing checkpoint step-00000010". `state` describes how far it is. While that is nothing,
+    for example in a pause, there is no event.
+    """
+    showing = asyncio.create_task(_show(events, work, state))
+    try:
+        yield
+    finally:
+        showing.cancel()
+
+
+async def _show(events: EventLog, work: str, state: Callable[[], str]) -> None:
+    began, wait_s = time.monotonic(), FIRST_AFTER_S
+    while True:
+        await asyncio.sleep(wait_s)
+        wait_s = EVERY_S
+        elapsed_s = time.monotonic() - began
+        if text := state():
+            message = f"{work}: {text} ({format_duration(elapsed_s)} so far)"
+            events.add("progress", message, work=work, state=text, elapsed_s=elapsed_s)
