@@ -107,7 +107,7 @@ def test_it_trains_to_the_end_prints_a_summary_and_leaves_no_process(
     code, output, errors = run.end()
     assert code == 0, output + errors
     assert [line for number in range(1, 6) if (line := f"step {number}/5") not in output] == [], output
-    assert "held-out questions answered correctly:" in output and "over 10 questions" in output
+    assert "held-out questions answered correctly:" in output and "over the same 10 questions" in output
     assert f"the run's folder: {tmp_path / 'runs' / 'sums'}" in output
     assert not run.survivors()
     logs = {path.name for path in (tmp_path / "runs" / "sums" / "logs").iterdir()}
