@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.utils.nccl import unpinned_nccl_env
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
@@ -217,7 +218,9 @@ def _connect(group: BroadcastGroup, device: torch.device) -> None:
     try:
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        group.connect()
+        # With settings of NCCL that vLLM makes for its own communicators alone, ranks and learner would wait for ever.
+        with unpinned_nccl_env():
+            group.connect()
         group.board.post_connected(group.rank)
     except Exception as error:
         log.warning("rank %d cannot join: %s", group.rank, error)

@@ -11,7 +11,7 @@ from torch import Tensor
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, ShoalError, Unavailable
+from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError, Unavailable
 from shoal.models.model_folder import ModelDescription
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
@@ -33,11 +33,16 @@ class WeightPublisher:
     """The broadcast group of this learner; one at a time. Any thread may call it."""
 
     def __init__(self, config: RunConfig, *, run_id: str, host: str, device: torch.device) -> None:
-        """`host` is the host at which generators reach the store. Raises `Unavailable` when its port is taken."""
+        """`host` is the host at which generators reach the store.
+
+        Raises `Unavailable` when its port is taken, and `InvalidArgument` for a backend that the device does not have.
+        """
         backend = config.weights.backend
         if backend == "auto":
             # NCCL refuses two members on one GPU.
             backend = "nccl" if device.type == "cuda" and not config.launch.single_gpu else "gloo"
+        elif backend == "nccl" and device.type != "cuda":
+            raise InvalidArgument("weights.backend: nccl sends from a GPU, and this learner has none; set it to auto")
         self._backend = backend
         self._config = config.weights
         self._run_id = run_id

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from services.generator.vllm_engine import VllmEngine
-from shoal.errors import DataLoss, Unavailable
+from shoal.errors import DataLoss, FailedPrecondition, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.weights.rendezvous import Rendezvous
+from tests.support.library_source import class_of, signature_of, source_of
 
 RENDEZVOUS = Rendezvous("run", 1, "127.0.0.1", 1, 3, "gloo", 10)
 
@@ -86,3 +87,33 @@ async def test_a_failed_load_is_logged_once(make_engine: Callable[[Workers], Vll
     await engine.close()
     gc.collect()
     assert logged == [], "asyncio logged an error that nobody awaited"
+
+
+async def test_sleep_keeps_requests_and_weights_and_calls_vllm_as_it_declares(
+    make_engine: Callable[[Workers], VllmEngine],
+) -> None:
+    declared = class_of(source_of("vllm", "v1/engine/async_llm.py"), "AsyncLLM")
+
+    class SleepingWorkers(Workers):
+        model_config = SimpleNamespace(enable_sleep_mode=True)
+
+        async def _recorded(self, name: str, *values: Any, **named: Any) -> None:
+            signature_of(declared, name).bind(*values, **named)
+            self.calls.append(f"{name} {named}")
+
+        async def sleep(self, *values: Any, **named: Any) -> None:
+            await self._recorded("sleep", *values, **named)
+
+        async def wake_up(self, *values: Any, **named: Any) -> None:
+            await self._recorded("wake_up", *values, **named)
+
+    workers = SleepingWorkers([])
+    engine = make_engine(workers)
+    await engine.sleep()
+    await engine.wake()
+    # Level 1 keeps the weights on the host; by default vLLM would abort the requests.
+    assert workers.calls == ["sleep {'level': 1, 'mode': 'keep'}", "wake_up {}"]
+    workers.model_config.enable_sleep_mode = False
+    with pytest.raises(FailedPrecondition, match=r"generator\.sleep_while_training"):
+        await engine.sleep()
+    await engine.close()
