@@ -1,7 +1,7 @@
 """One rank of a learner that does each of its tasks once; started by test_learner_ranks.py, alone or with others.
 
-Usage: python learner_ranks.py FOLDER ZERO_STAGE... Writes to FOLDER/stage-<n>-of-<ranks>: gradient.safetensors and
-result.json.
+Usage: python learner_ranks.py FOLDER STAGE... Writes to FOLDER/stage-<stage>-of-<ranks>: gradient.safetensors and
+result.json. A stage is ZeRO's, and may end with "-offloaded".
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+import services.learner.commands
 from services.learner.commands import LearnerCommands
 from services.learner.engine.deepspeed_engine import full_gradients
 from services.learner.learner import Learner
@@ -29,7 +30,9 @@ def main() -> None:
     limit_threads(2)
     folder = Path(sys.argv[1])
     commands = LearnerCommands(ProcessGroup.connect(), folder)
-    for stage in map(int, sys.argv[2:]):
+    # Offloading is refused without a GPU, because it saves nothing there. It works all the same.
+    services.learner.commands.check_machine = lambda *_, **__: None
+    for stage in sys.argv[2:]:
         result = exercise(commands, folder, stage)
         if commands.process_group.rank == 0:
             (output_of(folder, stage, commands.process_group.size) / "result.json").write_text(json.dumps(result))
@@ -37,14 +40,15 @@ def main() -> None:
     commands.process_group.leave()
 
 
-def output_of(folder: Path, stage: int, num_ranks: int) -> Path:
+def output_of(folder: Path, stage: str, num_ranks: int) -> Path:
     output = folder / f"stage-{stage}-of-{num_ranks}"
     output.mkdir(exist_ok=True)
     return output
 
 
-def exercise(commands: LearnerCommands, folder: Path, stage: int) -> dict[str, Any]:
+def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, Any]:
     """Does each task of a learner once; returns the results."""
+    number, _, offloaded = stage.partition("-")
     config = parse_config(
         {
             "model": {"path": str(folder / "model")},
@@ -52,7 +56,9 @@ def exercise(commands: LearnerCommands, folder: Path, stage: int) -> dict[str, A
             "grpo": {"groups_per_step": 4},
             "kl": {"coef": 0.1},
             "learner": {
-                "zero_stage": stage,
+                "zero_stage": int(number),
+                "offload_optimizer": bool(offloaded),
+                "offload_parameters": bool(offloaded) and number == "3",
                 "compute_dtype": "float32",
                 "learning_rate": 1e-3,
                 "pack_tokens": 48,

@@ -1,4 +1,4 @@
-"""Real DeepSpeed on one and two ranks: the same gradient and the same steps at every ZeRO stage."""
+"""Real DeepSpeed on one and two ranks: the same gradient and the same steps at every ZeRO stage, offloaded or not."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from tests.support.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-STAGES = (0, 1, 2, 3)
+STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded")
 SCRIPT = Path(__file__).with_name("learner_ranks.py")
 
 
@@ -40,26 +40,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of one rank and of two ranks, which have done everything at every stage side by side."""
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
-    stages = [str(stage) for stage in STAGES]
-    alone = [sys.executable, str(SCRIPT), str(folder), *stages]
+    alone = [sys.executable, str(SCRIPT), str(folder), *STAGES]
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
     run_together([alone, both])
     return folder
 
 
-def result_of(folder: Path, stage: int, num_ranks: int) -> dict[str, Any]:
+def result_of(folder: Path, stage: str, num_ranks: int) -> dict[str, Any]:
     result = json.loads((output_of(folder, stage, num_ranks) / "result.json").read_text())
     assert isinstance(result, dict)
     return result
 
 
-def gradient_of(folder: Path, stage: int, num_ranks: int) -> dict[str, torch.Tensor]:
+def gradient_of(folder: Path, stage: str, num_ranks: int) -> dict[str, torch.Tensor]:
     return load_file(output_of(folder, stage, num_ranks) / "gradient.safetensors")
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: int) -> None:
-    one, two = gradient_of(folder, 0, 1), gradient_of(folder, stage, 2)
+def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: str) -> None:
+    one, two = gradient_of(folder, "0", 1), gradient_of(folder, stage, 2)
     assert one.keys() == two.keys()
     difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
     whole = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
@@ -67,7 +66,7 @@ def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: int) -> N
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_step_on_two_ranks_reports_the_metrics_of_a_step_on_one(folder: Path, stage: int) -> None:
+def test_a_step_on_two_ranks_reports_the_metrics_of_a_step_on_one(folder: Path, stage: str) -> None:
     one, two = result_of(folder, stage, 1)["first"], result_of(folder, stage, 2)["first"]
     assert one.keys() == two.keys()
     measured = {name for name in one if not name.startswith(("time/", "learner_tokens", "other/packed"))}
@@ -77,7 +76,7 @@ def test_a_step_on_two_ranks_reports_the_metrics_of_a_step_on_one(folder: Path, 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_step_that_is_not_finite_on_one_rank_is_applied_on_none(folder: Path, stage: int, num_ranks: int) -> None:
+def test_a_step_that_is_not_finite_on_one_rank_is_applied_on_none(folder: Path, stage: str, num_ranks: int) -> None:
     result = result_of(folder, stage, num_ranks)
     applied, skip_reason, version = result["refused"]
     assert not applied and version == result["version"] == 1
@@ -87,7 +86,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_applied_on_none(folder: Path, 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: int, num_ranks: int) -> None:
+def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: str, num_ranks: int) -> None:
     result = result_of(folder, stage, num_ranks)
     assert result["restored"] == "1.1" and not result["restored_changed_weights"]
     for name, value in result["second"].items():
@@ -97,7 +96,7 @@ def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage: int) -> None:
+def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage: str) -> None:
     result = result_of(folder, stage, 2)
     lm = AutoModelForCausalLM.from_pretrained(result["export"])
     tokens = torch.from_numpy(make_groups()[0].prompt_token_ids).long()

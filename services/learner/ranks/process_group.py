@@ -22,7 +22,7 @@ from torch import Tensor
 import shoal.errors
 from services.learner.model.sequence_parallel import SequenceGroup
 from services.learner.ranks.rendezvous import fresh_store
-from shoal.errors import ShoalError
+from shoal.errors import FailedPrecondition, ShoalError
 
 IDLE_S = 10.0
 """Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
@@ -71,11 +71,17 @@ class ProcessGroup:
         """Joins the process group that the environment names; returns when all ranks have joined.
 
         torchrun or Shoal's own launcher sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; without them
-        there is one rank. `store` is the launcher's store, on rank 0 of its ranks.
+        there is one rank. `store` is the launcher's store, on rank 0 of its ranks. Raises `FailedPrecondition` on a
+        machine that has fewer GPUs than ranks.
         """
         rank, size = int(os.environ.setdefault("RANK", "0")), int(os.environ.setdefault("WORLD_SIZE", "1"))
         local_rank = int(os.environ.setdefault("LOCAL_RANK", str(rank)))
         if torch.cuda.is_available():
+            if local_rank >= torch.cuda.device_count():
+                raise FailedPrecondition(
+                    f"rank {rank} needs a GPU of its own, and the learner sees {torch.cuda.device_count()} on this "
+                    "machine: start that many ranks, or set CUDA_VISIBLE_DEVICES (empty: train on the CPU)"
+                )
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
         else:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.learner.engine.deepspeed_settings import check_machine, policy_settings
+from services.learner.engine.deepspeed_settings import check_machine, deepspeed, policy_settings, reference_settings
 from shoal.config import RunConfig, parse_config
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
@@ -55,3 +55,21 @@ def test_deepspeed_gets_the_settings_of_offloading_and_second_copies() -> None:
         not {"offload_optimizer", "offload_param", "zero_hpz_partition_size"}
         & policy_settings(LearnerConfig())["zero_optimization"].keys()
     )
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_on_a_gpu_deepspeed_knows_every_setting_and_offloads_to_pinned_memory(
+    monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = LearnerConfig(zero_stage=stage, offload_optimizer=stage > 0, offload_parameters=stage == 3)
+    for settings in (policy_settings(config), reference_settings(config, dtype=torch.bfloat16)):
+        parsed = deepspeed.DeepSpeedConfig(settings)
+        zero = parsed.zero_config
+        assert settings["zero_optimization"].keys() <= zero.model_fields_set and zero.stage == stage
+        for name in ("offload_optimizer", "offload_param"):
+            given = settings["zero_optimization"].get(name)
+            assert given is None or getattr(zero, name).pin_memory
+    parsed = deepspeed.DeepSpeedConfig(policy_settings(config))
+    assert parsed.zero_allow_untested_optimizer and not parsed.zero_force_ds_cpu_optimizer
+    assert parsed.torch_autocast_enabled == (stage == 3) and parsed.gradient_clipping == (1.0 if stage else 0.0)
