@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from shoal.config import RunConfig
+from shoal.config.section import Fixed
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -28,6 +29,9 @@ One TOML file configures a run. `shoal train` and `shoal run start` read it, and
 command line overrides it. Unknown keys are errors. Every service receives the same configuration as JSON, and the run's
 folder keeps it as `config.json`. `shoal config show FILE` prints it with every default filled in. `shoal config check
 FILE` validates it; `--deep` also loads the tokenizer and the data.
+
+A changed value takes effect when a run is resumed with `--set` ([operations.md](operations.md#resuming-with-changes)).
+*Fixed* fields keep the value that the run began with.
 """
 _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
     (Ge, "ge", "at least {}"),
@@ -45,7 +49,8 @@ def page() -> str:
     for name, field in RunConfig.model_fields.items():
         section = _section(field.annotation)
         assert section is not None, name
-        parts.append(f"## `[{name}]`\n\n{_intro(section)}{_table(section)}")
+        fixed = f"{_fixed(field)}\n\n" if _fixed(field) else ""
+        parts.append(f"## `[{name}]`\n\n{_intro(section)}{fixed}{_table(section)}")
         for inner_name, inner_field in section.model_fields.items():
             inner = _section(inner_field.annotation)
             if inner is not None and inner_name == "sources" and name == "data":
@@ -74,9 +79,14 @@ def _intro(section: type[BaseModel]) -> str:
 def _table(section: type[BaseModel]) -> str:
     lines = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, field in section.model_fields.items():
-        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+        meaning = " ".join(f"{field.description or ''} {_fixed(field)}".split()).replace("|", "\\|")
         lines.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def _fixed(field: FieldInfo) -> str:
+    """Says why a field or table is fixed; empty if it is not."""
+    return next((f"*Fixed*: {item.reason}." for item in field.metadata if isinstance(item, Fixed)), "")
 
 
 def _type(field: FieldInfo) -> str:

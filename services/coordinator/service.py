@@ -35,12 +35,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> pb.StartRunResponse:
         if not request.resume:
             record = await self._runs.start(parse_config(request.config), request.run_id)
-        elif request.HasField("config"):
-            raise invalid("config", "must be empty when a run is resumed: it continues with its own configuration")
         elif not request.run_id:
             raise invalid("run_id", "is required when a run is resumed")
         else:
-            record = await self._runs.resume(request.run_id)
+            record = await self._runs.resume(request.run_id, request.config)
         return pb.StartRunResponse(run=await self._describe(record))
 
     async def GetRun(

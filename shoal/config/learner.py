@@ -1,10 +1,10 @@
 """The `[learner]` table: how the policy is stored and optimized."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shoal.config.section import Section
+from shoal.config.section import Fixed, Section
 
 Scheduler = Literal[
     "constant",
@@ -18,6 +18,7 @@ Scheduler = Literal[
     "inverse_sqrt",
     "warmup_stable_decay",
 ]
+_SHARDED = Fixed("the files of the checkpoint depend on it")
 WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 _USED_BY: dict[str, tuple[str, ...]] = {
     "lr_num_cycles": (
@@ -38,19 +39,19 @@ _USED_BY: dict[str, tuple[str, ...]] = {
 
 
 class LearnerConfig(Section):
-    zero_stage: Literal[0, 1, 2, 3] = 2
+    zero_stage: Annotated[Literal[0, 1, 2, 3], _SHARDED] = 2
     """DeepSpeed ZeRO stage, which decides what is sharded over the ranks: nothing, optimizer, + gradients,
     + parameters."""
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of forward and backward. Master weights and optimizer are always float32."""
-    offload_optimizer: bool = False
+    offload_optimizer: Annotated[bool, _SHARDED] = False
     """Keep float32 weights and optimizer in the host's memory and update them there; needs a ZeRO stage above 0."""
-    offload_parameters: bool = False
+    offload_parameters: Annotated[bool, _SHARDED] = False
     """Keep sharded parameters in the host's memory until they are used; needs ZeRO stage 3 and `offload_optimizer`."""
-    zero_hpz_partition_size: int = Field(default=1, ge=1)
+    zero_hpz_partition_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
     """Ranks that together keep a second copy of the parameters for the backward pass, so that gathering them stays
     within a node (ZeRO++, arXiv:2306.10209; DeepSpeed's zpg). Needs ZeRO stage 3; must divide the ranks; 1 is off."""
-    sequence_parallel_size: int = Field(default=1, ge=1)
+    sequence_parallel_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
     """Ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage 3;
     must divide the ranks and the model's attention heads."""
     pack_tokens: int = Field(default=4096, ge=1)
@@ -67,9 +68,9 @@ class LearnerConfig(Section):
     """AdamW's epsilon."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
-    weight_decay_on_bias_and_norm: bool = True
+    weight_decay_on_bias_and_norm: Annotated[bool, _SHARDED] = True
     """Also decay biases and the weights of norms."""
-    fused_adam: bool = True
+    fused_adam: Annotated[bool, _SHARDED] = True
     """Run AdamW as one kernel over all parameters, on GPU and CPU."""
     max_grad_norm: float = Field(default=1.0, ge=0)
     """Largest global norm of the gradients, which are scaled down to it; 0 is no limit."""

@@ -27,7 +27,6 @@ _NEAR, _NEAR_TABLE = 0.6, 0.7
 """Likeness from which another name is meant, of a field and of a table: most unknown tables are no misspelled ones."""
 _MAX_ELSEWHERE = 3
 _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
-"""Fields that may contain a key by mistake: messages do not repeat their values."""
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
 """The TOML words for the types of pydantic's errors about shapes."""
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
@@ -45,6 +44,25 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as TOML: {error}") from None
     find_files(values, path.parent)
+    _override(values, overrides)
+    return parse_config(values)
+
+
+def load_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Reads overrides of the form "a.b=value" alone, as nested values that JSON can hold.
+
+    Raises `InvalidArgument` for one that is not of this form.
+    """
+    values: dict[str, Any] = {}
+    _override(values, overrides)
+    _check_finite(values)
+    plain = json.loads(json.dumps(values, default=str))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Applies overrides in place, and replaces the names of files by what other machines and a resume can use."""
     for override in overrides:
         apply_override(values, override)
     find_files(values, Path.cwd())
@@ -52,7 +70,6 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     reward = values.get("reward")
     if isinstance(reward, dict):
         _inline_chat_template(reward.get("model"), f"reward.{FIELD}")
-    return parse_config(values)
 
 
 def _inline_chat_template(model: Any, field: str) -> None:
@@ -79,19 +96,20 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     for depth, part in enumerate(parts[:-1]):
         table = _item(table, part, ".".join(parts[: depth + 1]))
     if isinstance(table, list):
-        table[_index(table, parts[-1], key)] = value
+        table[list_index(table, parts[-1], key)] = value
     else:
         table[parts[-1]] = value
 
 
 def _item(table: Any, part: str, name: str) -> Any:
-    found = table[_index(table, part, name)] if isinstance(table, list) else table.setdefault(part, {})
+    found = table[list_index(table, part, name)] if isinstance(table, list) else table.setdefault(part, {})
     if not isinstance(found, dict | list):
         raise InvalidArgument(f"--set cannot go below {name}: it is a value, not a table")
     return found
 
 
-def _index(table: list[Any], part: str, name: str) -> int:
+def list_index(table: list[Any], part: str, name: str) -> int:
+    """Reads an index into a list. Raises `InvalidArgument`, with the list's name, for any other text."""
     if not part.isdecimal() or int(part) >= len(table):
         raise InvalidArgument(f"--set {name}: {part!r} is no index into a list of {len(table)}")
     return int(part)
@@ -102,7 +120,7 @@ def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
 
     Raises `InvalidArgument`, which names each wrong field, its value and what it should be.
     """
-    plain = _plain(values)
+    plain = plain_values(values)
     _check_finite(plain)
     try:
         return RunConfig.model_validate(_without_nulls(plain))
@@ -112,7 +130,8 @@ def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
         raise InvalidArgument(f"the configuration is not valid:{lines}", violations=violations) from None
 
 
-def _plain(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
+def plain_values(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
+    """Returns a configuration, or a part of one, as plain values. Raises `InvalidArgument` for infinite numbers."""
     if not isinstance(values, Struct):
         return values
     try:
@@ -156,7 +175,7 @@ def _violation(details: ErrorDetails) -> FieldViolation:
         description = "is required"
     elif details["type"] in _SHAPES:
         description = f"must be {_SHAPES[details['type']]} (given: {details['input']!r})"
-    elif isinstance(details["input"], Mapping) or location[-2:] in _MAY_HOLD_KEYS:
+    elif isinstance(details["input"], Mapping) or may_hold_key(location):
         description = message
     else:
         description = f"{message[:1].lower()}{message[1:]} (given: {details['input']!r})"
@@ -188,6 +207,11 @@ def _all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
         if inner is not None and get_origin(field.annotation) not in (dict, list):
             names += _all_fields(inner, f"{prefix}{name}.")
     return names
+
+
+def may_hold_key(location: Sequence[str]) -> bool:
+    """Returns whether a field may contain a key by mistake: messages do not repeat its value."""
+    return list(location[-2:]) in _MAY_HOLD_KEYS
 
 
 def _field_names(location: Sequence[str]) -> list[str]:

@@ -1,10 +1,10 @@
 """The `[loss]` and `[kl]` tables: the loss that the learner minimizes."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shoal.config.section import Section
+from shoal.config.section import Fixed, Section
 
 Objective = Literal[
     "ppo_clip",
@@ -177,7 +177,9 @@ class KlConfig(Section):
     """Clamp the estimate to plus or minus this (verl, ROLL: 10)."""
     reference: Literal["auto", "always", "never"] = "auto"
     """Load the reference if `coef` is above 0 (`auto`), always, for the metrics, or never, which needs coef 0."""
-    reference_update_steps: int | None = Field(default=None, ge=1)
+    reference_update_steps: Annotated[
+        int | None, Fixed("the checkpoint holds a reference that follows the policy at this pace, or none")
+    ] = Field(default=None, ge=1)
     """Train steps between updates of the reference; unset never updates it."""
     reference_alpha: float = Field(default=0.6, gt=0, le=1)
     """Share of the policy in an update of the reference: reference = (1 - alpha) x reference + alpha x policy (TR-DPO,

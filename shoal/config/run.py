@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,7 +14,7 @@ from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
 from shoal.config.model import ModelConfig
-from shoal.config.section import Section
+from shoal.config.section import Fixed, Section
 from shoal.config.services import (
     CoordinatorConfig,
     GeneratorConfig,
@@ -31,12 +31,15 @@ RUN_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_RUN_NAME_CHARS - 1}}}")
 class RunSection(Section):
     """The `[run]` table."""
 
-    name: str = "run"
+    name: Annotated[str, Fixed("the run has its name")] = "run"
     """Prefix of the run id: at most 63 lower-case letters, digits, dots, underscores and dashes."""
-    seed: int = Field(default=0, ge=0, lt=2**53)
+    seed: Annotated[int, Fixed("the order of the prompts in the ledger follows from it")] = Field(
+        default=0, ge=0, lt=2**53
+    )
     """Seed of the data order, of every completion and of the learner."""
     num_steps: int = Field(default=100, ge=1, lt=2**53)
-    """Train steps to take."""
+    """Train steps to take. A resume with another number extends the run, also a finished one, or ends it earlier; the
+    learning rate then follows the schedule of the new number."""
     total_episodes: int | None = Field(default=None, ge=1, lt=2**53)
     """Total number of completions to train on, instead of `num_steps`, which becomes
     total_episodes // (grpo.groups_per_step x grpo.group_size)."""
@@ -65,8 +68,8 @@ class RunConfig(Section):
     """
 
     run: RunSection = RunSection()
-    model: ModelConfig
-    data: DataConfig
+    model: Annotated[ModelConfig, Fixed("the checkpoint holds the weights of this model")]
+    data: Annotated[DataConfig, Fixed("the ledger counts positions in the order of these prompts")]
     sampling: SamplingConfig = SamplingConfig()
     grpo: GrpoConfig = GrpoConfig()
     advantage: AdvantageConfig = AdvantageConfig()

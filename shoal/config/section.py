@@ -1,10 +1,21 @@
 """The base class of every section of the configuration."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 _NUMBERS = (int, float, int | None, float | None)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Marks a field, or a whole table, that keeps its value when a run is resumed: `Annotated[int, Fixed("why")]`.
+
+    Any other field may change then, and takes effect from the first step of the resumed run.
+    """
+
+    reason: str
 
 
 class Section(BaseModel):

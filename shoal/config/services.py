@@ -1,6 +1,6 @@
 """The tables of the four services."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,7 +20,7 @@ from shoal.config.custom_verifiers import (
 )
 from shoal.config.judge import JudgeConfig
 from shoal.config.reward_model import RewardModelConfig
-from shoal.config.section import Section
+from shoal.config.section import Fixed, Section
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
 
 
@@ -173,7 +173,7 @@ class LaunchConfig(Section):
     """Generator processes."""
     num_rewards: int = Field(default=1, ge=1)
     """Reward processes."""
-    num_learner_ranks: int = Field(default=1, ge=1)
+    num_learner_ranks: Annotated[int, Fixed("the files of the checkpoint depend on it")] = Field(default=1, ge=1)
     """Learner processes."""
     single_gpu: bool = False
     """Let one learner rank and one generator share the first GPU. Weights travel by gloo, since NCCL refuses two

@@ -273,7 +273,9 @@ class StartRunRequest(_message.Message):
     """Resumes the run named `run_id` from its last checkpoint."""
     @_builtins.property
     def config(self) -> _struct_pb2.Struct:
-        """The configuration, as JSON. Must be empty if `resume` is set."""
+        """The configuration, as JSON. If `resume` is set, only the fields to change,
+        nested as in the configuration; null stands for a field's default.
+        """
 
     def __init__(
         self,

@@ -113,7 +113,9 @@ class CoordinatorServiceServicer:
     """
 
     def StartRun(self, request, context):
-        """Starts a run, or resumes one from its last checkpoint.
+        """Starts a run, or resumes one that has ended from its last checkpoint,
+        with changes of its configuration if there are any. A finished run is
+        extended by a larger `run.num_steps`.
 
         Returns when the run is accepted; `WatchRun` and `GetRun` report its
         progress. Not safe to retry blindly: a second call finds the first run
@@ -121,8 +123,8 @@ class CoordinatorServiceServicer:
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the configuration does not validate; the details
-        name each field.
+        * `INVALID_ARGUMENT`: the configuration does not validate, or changes
+        fields that a resumed run keeps; the details name each field.
         * `NOT_FOUND`: there is no run of that name to resume.
         * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
         another name.

@@ -38,7 +38,9 @@ class CoordinatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CoordinatorServiceAsyncStub: ...
     StartRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]
-    """Starts a run, or resumes one from its last checkpoint.
+    """Starts a run, or resumes one that has ended from its last checkpoint,
+    with changes of its configuration if there are any. A finished run is
+    extended by a larger `run.num_steps`.
 
     Returns when the run is accepted; `WatchRun` and `GetRun` report its
     progress. Not safe to retry blindly: a second call finds the first run
@@ -46,8 +48,8 @@ class CoordinatorServiceStub:
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the configuration does not validate; the details
-      name each field.
+    * `INVALID_ARGUMENT`: the configuration does not validate, or changes
+      fields that a resumed run keeps; the details name each field.
     * `NOT_FOUND`: there is no run of that name to resume.
     * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
       another name.
@@ -177,7 +179,9 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StartRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]  # type: ignore[assignment]
-    """Starts a run, or resumes one from its last checkpoint.
+    """Starts a run, or resumes one that has ended from its last checkpoint,
+    with changes of its configuration if there are any. A finished run is
+    extended by a larger `run.num_steps`.
 
     Returns when the run is accepted; `WatchRun` and `GetRun` report its
     progress. Not safe to retry blindly: a second call finds the first run
@@ -185,8 +189,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the configuration does not validate; the details
-      name each field.
+    * `INVALID_ARGUMENT`: the configuration does not validate, or changes
+      fields that a resumed run keeps; the details name each field.
     * `NOT_FOUND`: there is no run of that name to resume.
     * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
       another name.
@@ -319,7 +323,9 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.StartRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.StartRunResponse, _abc.Awaitable[_coordinator_pb2.StartRunResponse]]:
-        """Starts a run, or resumes one from its last checkpoint.
+        """Starts a run, or resumes one that has ended from its last checkpoint,
+        with changes of its configuration if there are any. A finished run is
+        extended by a larger `run.num_steps`.
 
         Returns when the run is accepted; `WatchRun` and `GetRun` report its
         progress. Not safe to retry blindly: a second call finds the first run
@@ -327,8 +333,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the configuration does not validate; the details
-          name each field.
+        * `INVALID_ARGUMENT`: the configuration does not validate, or changes
+          fields that a resumed run keeps; the details name each field.
         * `NOT_FOUND`: there is no run of that name to resume.
         * `ALREADY_EXISTS`: there is a run of that name; resume it, or choose
           another name.

@@ -19,7 +19,8 @@ from services.learner.learner import Learner
 from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
-from shoal.config import parse_config
+from shoal.config import RunConfig, parse_config
+from shoal.config.changes import changed_config
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import int32_to_wire
@@ -101,7 +102,32 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["canary"] = sent.canary_logprobs.tolist()
     result["export"] = str(commands.export_model())
     result["reset"] = str(commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
+    result["changed"] = resume_with_changes(commands, config, request)
     return result
+
+
+def resume_with_changes(
+    commands: LearnerCommands, config: RunConfig, request: learner_pb2.LoadCheckpointRequest
+) -> dict[str, Any]:
+    """Restores a checkpoint under another configuration, and takes a step; returns the settings in force."""
+    learner_changes = {
+        "compute_dtype": "bfloat16", "adam_beta1": 0.8, "adam_eps": 1e-6, "weight_decay": 0.25, "max_grad_norm": 0.125,
+    }  # fmt: skip
+    commands.configure("changed", changed_config(config, {"learner": learner_changes, "kl": {"coef": 0.3}}))
+    commands._run_dir = commands._run_dir.parent / f"run-{config.learner.zero_stage}-{commands.process_group.size}"
+    commands.load_checkpoint(request)
+    learner = commands.learner
+    step = learner.step(make_batch("changed", learner.version, groups=make_groups(seed=4)))
+    optimizer = learner.engine._engine.optimizer
+    (group,) = optimizer.param_groups
+    return {
+        "applied": step.applied,
+        "betas": group["betas"],
+        "eps": group["eps"],
+        "weight_decay": group["weight_decay"],
+        "clip": optimizer.clip_grad if config.learner.zero_stage else learner.engine._max_grad_norm,
+        "kl_coef": learner.kl_coef,
+    }
 
 
 def record_gradient(learner: Learner, output: Path) -> float:

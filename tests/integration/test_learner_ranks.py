@@ -95,6 +95,14 @@ def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: 
     assert result["reset"] == "2.0"
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_learner_that_is_restored_with_changes_obeys_them(folder: Path, stage: int, num_ranks: int) -> None:
+    assert result_of(folder, stage, num_ranks)["changed"] == {
+        "applied": True, "betas": [0.8, 0.95], "eps": 1e-6, "weight_decay": 0.25, "clip": 0.125, "kl_coef": 0.3,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage: str) -> None:
     result = result_of(folder, stage, 2)

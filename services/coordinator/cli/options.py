@@ -22,7 +22,11 @@ ConfigFileUnlessResumed = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=VALUE", help="Set one field, for example --set run.num_steps=5. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="A.B=VALUE",
+        help="Set one field, also of a resumed run, for example --set run.num_steps=5. Repeatable.",
+    ),
 ]
 ResumedRun = Annotated[str, typer.Option("--resume", metavar="RUN", help="Resume this run from its last checkpoint.")]
 NewName = Annotated[
@@ -65,14 +69,28 @@ def start_request(config: Path | None, overrides: Sequence[str], *, resume: str,
     from shoal.v1 import coordinator_pb2 as pb
 
     if resume:
-        excluded = [option for option, value in (("CONFIG", config), ("--set", overrides), ("--name", name)) if value]
+        excluded = [option for option, value in (("CONFIG", config), ("--name", name)) if value]
         if excluded:
             raise InvalidArgument(
-                f"--resume continues the run with its own configuration: leave out {' and '.join(excluded)}"
+                f"--resume continues the run under its name with its own configuration: leave out "
+                f"{' and '.join(excluded)}; --set changes single fields"
             )
-        return pb.StartRunRequest(run_id=resume, resume=True)
+        return resume_request(resume, overrides)
     if config is None:
         raise InvalidArgument(
             "no configuration is given: name a file such as configs/quickstart.toml, or use --resume RUN"
         )
     return pb.StartRunRequest(config=config_struct(load_config(config, overrides)), run_id=name)
+
+
+def resume_request(run: str, overrides: Sequence[str]) -> "pb.StartRunRequest":
+    """Makes the request that resumes a run with changes. Raises `InvalidArgument` for overrides without a value."""
+    from google.protobuf import json_format
+
+    from shoal.config.load import load_overrides
+    from shoal.v1 import coordinator_pb2 as pb
+
+    request = pb.StartRunRequest(run_id=run, resume=True)
+    if overrides:
+        json_format.ParseDict(load_overrides(overrides), request.config)
+    return request

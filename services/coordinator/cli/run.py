@@ -16,6 +16,7 @@ from services.coordinator.cli.options import (
     RunName,
     checked_address,
     command_group,
+    resume_request,
     start_request,
 )
 from services.coordinator.cli.output import Output, print_message, print_pairs, print_table
@@ -109,11 +110,25 @@ def pause(run: RunName = "", coordinator: Coordinator = "", output: OutputOption
 
 
 @app.command()
-def resume(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Continue a paused run. (`run start --resume` continues a run that has ended.)"""
+def resume(
+    run: RunName = "",
+    coordinator: Coordinator = "",
+    overrides: Overrides = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Continue a paused run, or resume one that has ended from its last checkpoint, with --set where it may change."""
     from services.coordinator import client
+    from shoal.errors import FailedPrecondition
 
-    _print_run(client.resume_run(checked_address(coordinator), run), output)
+    address = checked_address(coordinator)
+    if run and _has_ended(client.get_run(address, run)):
+        _print_run(client.start_run(address, resume_request(run, overrides or [])), output)
+    elif overrides:
+        raise FailedPrecondition(
+            "--set changes a run that has ended: name it, and stop it first if it is active (shoal run stop)"
+        )
+    else:
+        _print_run(client.resume_run(address, run), output)
 
 
 @app.command()
@@ -211,8 +226,7 @@ def _watch(address: str, run_id: str, after_sequence: int, output: Output) -> Ex
                 else:
                     view.show(event)
             response = await stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=client.CALL_TIMEOUT_S)
-            has_ended = response.run.state in (pb.RUN_STATE_FINISHED, pb.RUN_STATE_STOPPED, pb.RUN_STATE_FAILED)
-            if has_ended and output is Output.TABLE:
+            if _has_ended(response.run) and output is Output.TABLE:
                 view.summarize(response.run)
             return response.run
 
@@ -233,6 +247,12 @@ def _print_run(run: "pb.Run", output: Output) -> None:
         ("folder", run.path),
     ]
     print_pairs([*pairs, *((name, f"{value:g}") for name, value in sorted(run.metrics.items()))])
+
+
+def _has_ended(run: "pb.Run") -> bool:
+    from shoal.v1 import coordinator_pb2 as pb
+
+    return run.state in (pb.RUN_STATE_FINISHED, pb.RUN_STATE_STOPPED, pb.RUN_STATE_FAILED)
 
 
 def _state(run: "pb.Run") -> str:

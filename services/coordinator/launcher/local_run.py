@@ -15,6 +15,7 @@ from services.coordinator.run.preflight import check_weights
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import new_run_id
 from shoal.config import RunConfig, parse_config
+from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound
@@ -58,7 +59,7 @@ def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
     if request.resume:
-        config = _config_of_run(data_dir, request.run_id)
+        config = changed_config(_config_of_run(data_dir, request.run_id), request.config)
     else:
         config = _reloading(parse_config(request.config))
         request.config.CopyFrom(config_struct(config))

@@ -161,7 +161,7 @@ class ActiveRun:
             self.record, self._version, self._checkpoints, self._ledger, self._learner
         )
         reward_kl = RewardKlController(self._config, self._learner)
-        if progress.kl_coef is not None:
+        if progress.kl_coef is not None and self._config.kl.target is not None:
             reward_kl.coef = progress.kl_coef
         self._report.restored(progress.policy_version, checkpoint_id)
         grpo = self._config.grpo

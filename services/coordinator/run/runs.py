@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.active_run import ActiveRun
@@ -16,6 +19,7 @@ from services.coordinator.store.rows import RecordedGroup
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
+from shoal.config.changes import changed_config, changed_fields
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
@@ -66,17 +70,27 @@ class Runs:
             record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
             return self._begin(record, config, inputs)
 
-    async def resume(self, run_id: str) -> RunRecord:
-        """Resumes a run that has ended, from its last checkpoint."""
+    async def resume(self, run_id: str, changes: Mapping[str, Any] | Struct | None = None) -> RunRecord:
+        """Resumes a run that has ended, from its last checkpoint, with changes of its configuration.
+
+        Raises `InvalidArgument` for a change that a resumed run cannot take; see `shoal.config.changes`.
+        """
         async with self._only_one():
             record = self._load(run_id)
-            config = record.load_config()
+            before = record.load_config()
+            config = changed_config(before, changes or {})
             checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
             await asyncio.to_thread(checkpoints.check_readable)
+            _check_num_steps(before, config, checkpoints)
             inputs = await asyncio.to_thread(preflight, config)
             record.attempt += 1
+            record.num_steps = config.run.num_steps
             record.state, record.message = RunState.STARTING, ""
-            return self._begin(record, config, inputs)
+            begun = self._begin(record, config, inputs)
+            if changed := changed_fields(before, config):
+                message = "; ".join(f"{name}: {change}" for name, change in changed.items())
+                self.active(run_id).events.add("config_changed", message, fields=list(changed))
+            return begun
 
     def _begin(self, record: RunRecord, config: RunConfig, inputs: PreparedInputs) -> RunRecord:
         try:
@@ -182,3 +196,15 @@ class Runs:
             return
         await self._active.commands.stop(StopMode.NOW)
         await asyncio.wait([self._driving], timeout=grace_s)
+
+
+def _check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
+    """Raises `InvalidArgument` when a change ends the run before the step that it is resumed from."""
+    committed = checkpoints.committed()
+    if not committed or config.run.num_steps == before.run.num_steps:
+        return
+    step = checkpoints.load_manifest(committed[-1]).policy_version
+    if config.run.num_steps < step:
+        raise invalid(
+            "run.num_steps", f"must be at least {step}, the step of the last checkpoint (given: {config.run.num_steps})"
+        )

@@ -25,6 +25,8 @@ from shoal.config.learner import LearnerConfig
 _GATHER_BYTES = 256 << 20
 """Float32 bytes of sharded parameters that are gathered and read at once."""
 _TAG = "state"
+_SETTINGS = ("betas", "eps", "weight_decay")
+"""Settings of AdamW besides the learning rate, which every step sets."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,16 @@ class DeepSpeedEngine:
         return self._storage.error
 
     def load(self, folder: Path) -> None:
-        """Restores the state that `save` wrote, on the same number of ranks and with the same ZeRO stage."""
+        """Restores the state that `save` wrote, on the same number of ranks and with the same ZeRO stage.
+
+        The settings of the optimizer stay those of the configuration: DeepSpeed would restore them as well.
+        """
+        settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
         self._engine.load_checkpoint(str(folder), tag=_TAG)
+        for group, own in zip(self._engine.optimizer.param_groups, settings, strict=True):
+            group.update(own)
+        if self._stage:
+            self._engine.optimizer.clip_grad = self._max_grad_norm
 
     def close(self) -> None:
         """Releases the memory."""

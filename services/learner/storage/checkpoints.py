@@ -132,7 +132,8 @@ def load_checkpoint(
         reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
     learner.version = WeightVersion(attempt, summary["policy_version"])
     learner.num_optimizer_steps = summary["num_optimizer_steps"]
-    learner.kl_coef = summary.get("kl_coef", learner.kl_coef)
+    if learner.config.kl.target is not None:  # Else it is the configured one, which a resume may have changed.
+        learner.kl_coef = summary.get("kl_coef", learner.kl_coef)
 
 
 def moving_reference(learner: LearnerState) -> ReferenceModel | None:

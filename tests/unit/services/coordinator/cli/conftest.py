@@ -54,7 +54,10 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
         )  # fmt: skip
 
     def StartRun(self, request, context):  # type: ignore[no-untyped-def]
-        self.requests.append(f"start {request.run_id} {int(request.config['grpo']['group_size'])}")
+        if request.resume:
+            self.requests.append(f"resume {request.run_id} with {json_format.MessageToDict(request.config)}")
+        else:
+            self.requests.append(f"start {request.run_id} {int(request.config['grpo']['group_size'])}")
         return pb.StartRunResponse(run=self._run("", context))
 
     def GetRun(self, request, context):  # type: ignore[no-untyped-def]

@@ -178,8 +178,8 @@ def test_a_run_that_is_not_there_cannot_be_resumed(refuse: Refuse, tmp_path: Pat
 
 
 def test_a_run_cannot_be_resumed_with_another_configuration(refuse: Refuse, config: Path) -> None:
-    code, error = refuse("train", str(config), "--resume", "mine", "--set", "run.num_steps=3")
-    assert code == 2 and "leave out CONFIG and --set" in error, error
+    code, error = refuse("train", str(config), "--resume", "mine", "--name", "other")
+    assert code == 2 and "leave out CONFIG and --name" in error, error
 
 
 @pytest.mark.parametrize(

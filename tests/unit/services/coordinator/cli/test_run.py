@@ -36,6 +36,21 @@ def test_each_control_command_calls_its_rpc(shoal: Shoal, scripted: Any) -> None
     assert scripted.requests == ["pause", "resume", "stop STOP_MODE_NOW", "stop STOP_MODE_DRAIN"]
 
 
+def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scripted: Any) -> None:
+    assert shoal("run", "resume", "sums", "--set", "run.num_steps=9")[0] == 0
+    assert shoal("run", "start", "--resume", "sums", "--set", "learner.learning_rate=1e-4")[0] == 0
+    assert scripted.requests == [
+        "resume sums with {'run': {'num_steps': 9.0}}",
+        "resume sums with {'learner': {'learning_rate': 0.0001}}",
+    ]
+
+
+def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) -> None:
+    scripted.final_state = pb.RUN_STATE_PAUSED
+    code, _, error = shoal("run", "resume", "sums", "--set", "run.num_steps=9")
+    assert code == 5 and "shoal run stop" in error and not scripted.requests, (code, error)
+
+
 def test_a_checkpoint_is_named(shoal: Shoal) -> None:
     assert shoal("run", "checkpoint")[:2] == (0, "checkpoint step-00000003 of step 3 is written\n")
 

@@ -1,0 +1,109 @@
+"""Changes of a run's configuration when it is resumed."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct
+from pydantic import BaseModel
+
+from shoal.config.load import dump_config, list_index, may_hold_key, parse_config, plain_values
+from shoal.config.run import RunConfig
+from shoal.config.section import Fixed
+from shoal.errors import FieldViolation, InvalidArgument
+
+_MAX_VALUE_CHARS = 60
+
+
+def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> RunConfig:
+    """Returns the configuration of a run that is resumed with changes.
+
+    `changes` holds the fields to change, nested as in the configuration; null stands for a field's default. Where one
+    of `run.num_steps` and `run.total_episodes` changes, it replaces the other.
+
+    Raises `InvalidArgument` for values that are not valid, and for fields that a resumed run keeps.
+    """
+    plain = plain_values(changes)
+    merged = _merged(dump_config(config), plain, "")
+    given = plain.get("run")
+    if isinstance(given, Mapping) and given.get("num_steps") is not None and "total_episodes" not in given:
+        merged["run"].pop("total_episodes", None)
+    elif merged["run"].get("total_episodes") is not None:
+        merged["run"].pop("num_steps", None)
+    changed = parse_config(merged)
+    refused = {name: reason for name in changed_fields(config, changed) if (reason := _why_fixed(name, changed))}
+    if refused:
+        raise InvalidArgument(
+            _refusal(refused),
+            violations=[FieldViolation(field=name, description=reason) for name, reason in refused.items()],
+        )
+    return changed
+
+
+def changed_fields(before: RunConfig, after: RunConfig) -> dict[str, str]:
+    """Returns the fields that differ, each with a text such as "5 -> 10" for people."""
+    old, new = (dict(_leaves(dump_config(config), "")) for config in (before, after))
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return {name: f"{_text(name, old)} -> {_text(name, new)}" for name in names}
+
+
+def fixed_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields each field and table that a resumed run keeps, with the reason."""
+    for name, field in section.model_fields.items():
+        fixed = next((item for item in field.metadata if isinstance(item, Fixed)), None)
+        if fixed is not None:
+            yield path + name, fixed.reason
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fixed_fields(field.annotation, f"{path}{name}.")
+
+
+def _why_fixed(name: str, changed: RunConfig) -> str:
+    """Why a resumed run keeps a field; empty if it may change."""
+    if name == "kl.coef" and changed.kl.target is not None:
+        return "kl.target adapts it, and the checkpoint holds its present value"
+    return next((reason for fixed, reason in fixed_fields() if f"{name}.".startswith(f"{fixed}.")), "")
+
+
+def _refusal(refused: Mapping[str, str]) -> str:
+    others: dict[str, list[str]] = {}
+    for name, reason in fixed_fields():
+        others.setdefault(reason, []).append(name)
+    lines = [f"\n  {name}: {reason}" for name, reason in refused.items()]
+    kept = [f"\n  {', '.join(names)}: {reason}" for reason, names in others.items()]
+    return (
+        f"a resumed run cannot change:{''.join(lines)}\nstart a new run to change them, for example from this one's "
+        f"exported model. Every field may change but:{''.join(kept)}"
+    )
+
+
+def _merged(values: Any, changes: Any, path: str) -> Any:
+    """Returns values with the changes of a JSON merge patch (RFC 7396); a table may change items of a list by index."""
+    if not isinstance(changes, Mapping):
+        return changes
+    if isinstance(values, list):
+        items = list(values)
+        for key, change in changes.items():
+            index = list_index(items, key, path)
+            items[index] = _merged(items[index], change, f"{path}.{key}")
+        return items
+    merged = dict(values) if isinstance(values, Mapping) else {}
+    for key, change in changes.items():
+        merged[key] = _merged(merged.get(key), change, f"{path}.{key}" if path else key)
+    return merged
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        yield name, value
+        return
+    for key, item in value.items():
+        yield from _leaves(item, f"{name}.{key}" if name else key)
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str:
+    if name not in values:
+        return "unset"
+    if may_hold_key(name.split(".")):
+        return "..."
+    return textwrap.shorten(json.dumps(values[name]), _MAX_VALUE_CHARS, placeholder=" ...")

@@ -1,0 +1,112 @@
+"""Runs that are resumed with changes of their configuration."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
+from shoal.errors import InvalidArgument
+from shoal.v1 import coordinator_pb2 as pb
+from tests.contract.test_coordinator_service import assert_every_group_was_used_once
+from tests.support.cluster import Cluster
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+
+QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
+
+
+async def resume(cluster: Cluster, run_id: str, changes: dict[str, Any]) -> pb.Run:
+    request = pb.StartRunRequest(run_id=run_id, resume=True, config=json_format.ParseDict(changes, Struct()))
+    return (await cluster.stub.StartRun(request, timeout=60)).run
+
+
+async def finish_two_steps(cluster: Cluster, model: Path, **sections: dict[str, Any]) -> None:
+    """Runs "short" to its end."""
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 2}, **sections), run_id="short")
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+
+
+async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster: Cluster, model: Path) -> None:
+    await finish_two_steps(cluster, model, evaluation=QUESTIONS)
+    run = await resume(cluster, "short", {"run": {"num_steps": 5}, "checkpoint": {"every_steps": 1}})
+    assert run.num_steps == 5
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.num_steps) == (pb.RUN_STATE_FINISHED, 5, 5), run.message
+    await assert_every_group_was_used_once(cluster, num_steps=5)
+    evaluated = [event.attributes["policy_version"] for event in events if event.kind == "evaluation"]
+    exported = [event.attributes["policy_version"] for event in events if event.kind == "exported"]
+    assert evaluated == [0, 2, 5] and exported == [2, 5], (evaluated, exported)
+    (changed,) = [event for event in events if event.kind == "config_changed"]
+    assert changed.message == "checkpoint.every_steps: 50 -> 1; run.num_steps: 2 -> 5"
+    assert list(changed.attributes["fields"]) == ["checkpoint.every_steps", "run.num_steps"]
+    kept = json.loads((cluster.data_dir / "short" / "config.json").read_text())
+    assert (kept["run"]["num_steps"], kept["checkpoint"]["every_steps"]) == (5, 1)
+
+
+async def test_a_stopped_run_ends_at_its_present_step_with_an_evaluation_and_its_model(
+    cluster: Cluster, model: Path
+) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    sections = {"run": {"num_steps": 40}, "evaluation": QUESTIONS | {"on_start": False}}
+    await cluster.start(arithmetic_config(model, **sections), run_id="enough")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 3)
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    stopped, _ = await cluster.end()
+    await resume(cluster, "enough", {"run": {"num_steps": stopped.policy_version}})
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, stopped.policy_version), run.message
+    last = [event.kind for event in events if event.kind in ("evaluation", "exported")]
+    assert last == ["evaluation", "exported"], last
+
+
+async def test_changes_that_a_resumed_run_cannot_take_are_refused_and_change_nothing(
+    cluster: Cluster, model: Path
+) -> None:
+    await finish_two_steps(cluster, model)
+    folder = cluster.data_dir / "short"
+    before = {name: (folder / name).read_text() for name in ("run.json", "config.json", "events.jsonl")}
+    for changes, field in (
+        ({"run": {"seed": 1}}, "run.seed"),
+        ({"data": {"max_prompt_tokens": 100}}, "data.max_prompt_tokens"),
+        ({"run": {"num_steps": 1}}, "run.num_steps"),
+        ({"grpo": {"group_size": 0}}, "grpo.group_size"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            await resume(cluster, "short", changes)
+        assert [violation.field for violation in caught.value.violations] == [field], caught.value.message
+    assert {name: (folder / name).read_text() for name in before} == before
+
+
+async def test_a_resumed_run_trains_on_groups_of_the_new_size(cluster: Cluster, model: Path) -> None:
+    await finish_two_steps(cluster, model)
+    changes = {"run": {"num_steps": 4}, "grpo": {"group_size": 6, "groups_per_step": 3}, "kl": {"coef": 0.5}}
+    await resume(cluster, "short", changes)
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    sizes = {group.train_step: len(group.rollouts) for group in await cluster.groups() if group.state == "TRAINED"}
+    assert sizes == {1: 4, 2: 4, 3: 6, 4: 6}, sizes
+
+
+async def test_reading_a_run_while_it_is_resumed_leaves_one_ledger(cluster: Cluster, model: Path) -> None:
+    await finish_two_steps(cluster, model)
+
+    async def read_forever() -> None:
+        while True:
+            await cluster.stub.GetRun(pb.GetRunRequest(run_id="short"), timeout=60)
+
+    reading = asyncio.create_task(read_forever())
+    for num_steps in (3, 4, 5):
+        await resume(cluster, "short", {"run": {"num_steps": num_steps}})
+        run, _ = await cluster.end()
+        assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, num_steps), run.message
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled(), f"reading ended: {reading}"
+    left = {path.name for path in (cluster.data_dir / "short").glob("ledger*")}
+    assert left == {"ledger.sqlite", *(f"ledger.attempt-{attempt}.sqlite" for attempt in range(3))}, left
+    await assert_every_group_was_used_once(cluster, num_steps=5)
