@@ -9,7 +9,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 BASE = $(shell git rev-parse -q --verify main || git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD)
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install $(PIP_FLAGS) --quiet --no-deps --no-compile --no-build-isolation
+PIP := $(BIN)/python tools/install.py $(PIP_FLAGS) --no-deps --no-compile --no-build-isolation
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 REQUIREMENTS := $(wildcard requirements/*.txt)
 TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
@@ -78,7 +78,7 @@ accept: install-dev  ## Check each promise of the README on this machine, and pr
 clean:  ## Remove .venv and caches; run folders stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-# pip is quiet, so each stage of the installation prints one line.
+# Each stage of the installation prints one line, and tools/install.py how far pip is.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or later")'
 	@echo 'making the virtual environment $(VENV) ...'

@@ -54,6 +54,7 @@ def convert_gguf(gguf_file: Path, folder: Path) -> None:
             f"{gguf_file} has architecture {metadata['general.architecture']!r} and tokenizer "
             f"{metadata['tokenizer.ggml.model']!r}; Shoal reads llama with gpt2"
         )
+    _log.info("unpacking: writing tokenizer and weights")
     tensor_names = {tensor.name for tensor in reader.tensors}
     config = _config(metadata, tied="output.weight" not in tensor_names)
     _write_json(folder / "config.json", config)

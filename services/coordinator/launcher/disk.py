@@ -42,10 +42,9 @@ class DiskUse:
     def __str__(self) -> str:
         """Describes the sizes and where they come from."""
         return (
-            f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes for each "
-            f"of {self.num_weights / 1e6:.1f} million weights: float32 masters and Adam's two moments), and up to "
-            f"{self.num_checkpoints} exist at once (checkpoint.keep_last = {self.num_checkpoints - 1}, and one being "
-            f"written); with the trained model the run takes about {format_bytes(self.total_bytes)}"
+            f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes a weight: "
+            f"float32 masters and Adam's moments); the run takes about {format_bytes(self.total_bytes)}: up to "
+            f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and the trained model"
         )
 
 
