@@ -14,6 +14,7 @@ whole RunConfig, ...}, and writes one to stdout:
 import asyncio
 import importlib.util
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from services.reward.common.scorer import ListedVerifier
 from services.reward.compose import Composer, Output
 from services.reward.custom.custom_verifiers import check
 from services.reward.judge.judge import JudgeCounts
+from services.reward.pool import output as verifier_output
 from services.reward.router import Router
 from shoal.config import RunConfig, parse_config
 from shoal.config.reward_model import RewardModelConfig
@@ -46,6 +48,8 @@ def main() -> int:
     if command != "try" and importlib.util.find_spec("math_verify") is None:
         print("error: scoring needs math_verify: pip install 'shoal[reward]'", file=sys.stderr)
         return _EXTRA_MISSING
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger(verifier_output.__name__).setLevel(logging.INFO)
     request = json.load(sys.stdin)
     try:
         config = parse_config(request["config"])

@@ -43,7 +43,7 @@ class Router:
     @property
     def notice(self) -> str:
         """A message for people while the router works; empty if all is well."""
-        return self._custom.notice
+        return "; ".join(filter(None, (self._custom.notice, self.pool.notice)))
 
     @property
     def judge_counts(self) -> JudgeCounts | None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from services.reward.custom.custom_verifiers import CustomVerifier
 from services.reward.pool.job_queue import Job, JobQueue
+from services.reward.pool.output import LineBudget, VerifierOutput
+from services.reward.pool.slow import STAGES_S, SlowVerifiers
 from services.reward.process.child_process import PoolProcess
 from services.reward.process.frames import Message
 from shoal.errors import Unavailable
@@ -32,10 +34,13 @@ class _Seat:
     """A seat in the pool: its process, and what the process is doing."""
 
     process: PoolProcess
+    output: VerifierOutput
     job: Job | None = None
     is_ready: bool = False
     """Whether the process has started and takes jobs."""
     deadline: asyncio.TimerHandle | None = None
+    long: asyncio.TimerHandle | None = None
+    """Reports that a custom verifier takes long."""
     why_killed: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -62,6 +67,8 @@ class VerifierPool:
         self._seats: dict[PoolProcess, _Seat] = {}
         self._idle: deque[_Seat] = deque()
         self._waiting = JobQueue(num_processes)
+        self._slow = SlowVerifiers(timeout_s)
+        self._budget = LineBudget()
         self._replacements: set[asyncio.Task[None]] = set()
         self._failed_starts = 0
         self._closing = False
@@ -72,6 +79,11 @@ class VerifierPool:
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._seats]
+
+    @property
+    def notice(self) -> str:
+        """Custom verifiers that take long, for people; empty if there are none."""
+        return self._slow.notice
 
     @property
     def num_running(self) -> int:
@@ -151,8 +163,9 @@ class VerifierPool:
         await self._all_gone.wait()
 
     async def _add_process(self) -> _Seat:
-        process = PoolProcess(self._on_message, self._on_exit)
-        seat = _Seat(process)
+        output = VerifierOutput(self._budget)
+        process = PoolProcess(self._on_message, self._on_exit, on_output=lambda _, data: output.feed(data))
+        seat = _Seat(process, output)
         self._seats[process] = seat
         try:
             await process.start()
@@ -191,6 +204,20 @@ class VerifierPool:
 
     def _start_clock(self, seat: _Seat) -> None:
         self._set_deadline(seat, self._timeout_s, f"no verdict within reward.timeout_s ({self._timeout_s:g} s)")
+        if seat.job is not None and seat.job.arguments is not None:
+            self._watch_stage(seat, 0.0, STAGES_S)
+
+    def _watch_stage(self, seat: _Seat, passed_s: float, stages_s: Sequence[float]) -> None:
+        """Reports when the next stage of the seat's job is reached."""
+        _stop_watching(seat)
+        if stages_s:
+            loop = asyncio.get_running_loop()
+            seat.long = loop.call_later(stages_s[0] - passed_s, self._report_slow, seat, stages_s)
+
+    def _report_slow(self, seat: _Seat, stages_s: Sequence[float]) -> None:
+        if seat.job is not None and not seat.job.done.done():
+            self._slow.report(seat.job.verifier, stages_s[0])
+            self._watch_stage(seat, stages_s[0], stages_s[1:])
 
     def _set_deadline(self, seat: _Seat, seconds: float, why: str) -> None:
         if seat.deadline is not None:
@@ -220,6 +247,7 @@ class VerifierPool:
                 self._release(seat)
             case "loading":
                 self._set_deadline(seat, _LOAD_TIMEOUT_S, "the verifier did not load")
+                _stop_watching(seat)
             case "loaded":
                 self._start_clock(seat)
             case "judged":
@@ -255,14 +283,17 @@ class VerifierPool:
     def _release(self, seat: _Seat) -> None:
         if seat.deadline is not None:
             seat.deadline.cancel()
+        _stop_watching(seat)
         seat.job = None
         self._idle.append(seat)
         self._dispatch()
 
     def _on_exit(self, process: PoolProcess, how: str) -> None:
         seat = self._seats.pop(process)
+        seat.output.end()
         if seat.deadline is not None:
             seat.deadline.cancel()
+        _stop_watching(seat)
         if seat in self._idle:
             self._idle.remove(seat)
         seat.ready.set()
@@ -299,3 +330,8 @@ class VerifierPool:
             except Unavailable as error:
                 self._failed_starts += 1
                 _log.error("verifier process not replaced", extra={"error": error.message})
+
+
+def _stop_watching(seat: _Seat) -> None:
+    if seat.long is not None:
+        seat.long.cancel()

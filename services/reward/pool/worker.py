@@ -4,17 +4,21 @@ Reads jobs from stdin and answers on stdout, one at a time, until stdin ends or 
 that hangs with SIGKILL.
 """
 
+import logging
 import math
+import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 from services.reward.common.verdict import Broken, Unscorable, Verdict
 from services.reward.custom.code import Code
 from services.reward.custom.loading import LoadedVerifiers
+from services.reward.pool.output import MARK
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from services.reward.process.limits import limit_process
 from services.reward.verifiers.registry import VERIFIERS
@@ -26,7 +30,7 @@ _MAX_TRACEBACK_CHARACTERS = 20_000
 
 def main() -> None:
     limit_process(parent_pid=int(sys.argv[1]))
-    jobs, answers = take_pipes()
+    jobs, answers = take_pipes(shows_output=True)
     answers.write(encode_frame({"event": "ready"}))
     loaded: set[str] = set()
     options: dict[str, Message] = {}
@@ -37,21 +41,40 @@ def main() -> None:
         loads()
         answers.write(encode_frame({"event": "loaded"}))
 
+    speaking = ""
     while (job := read_frame(jobs)) is not None:
+        if job.get("verifier", speaking) != speaking:
+            speaking = job["verifier"]
+            os.write(2, MARK + speaking.encode() + b"\n")
         if "options" in job:
             options = job["options"]
         elif "code" in job:
             custom.use(Code(**job["code"]))
         elif (name := job["verifier"]) in custom:
             if not custom.is_loaded(name):
-                load(lambda: custom.load(name))
-            answers.write(encode_frame(judge_custom(custom, name, job["arguments"])))
+                with _logging():
+                    load(lambda: custom.load(name))
+            with _logging():
+                verdict = judge_custom(custom, name, job["arguments"])
+            sys.stdout.flush()
+            answers.write(encode_frame(verdict))
         else:
             if name not in loaded:
                 load(VERIFIERS[name].load)
                 loaded.add(name)
             verdict = judge(name, job["completion"], job["label"], job["token_ids"], options.get(name, {}))
             answers.write(encode_frame(verdict))
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Lets custom code log, which libraries of the built-in verifiers may not: they warn of what is none's concern."""
+    before = logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def judge(

@@ -27,11 +27,14 @@ class PoolProcess(asyncio.SubprocessProtocol):
         on_message: Callable[["PoolProcess", Message], None],
         on_exit: Callable[["PoolProcess", str], None],
         *,
+        on_output: Callable[["PoolProcess", bytes], None] | None = None,
         module: str = "services.reward.pool.worker",
         environment: Mapping[str, str] = ENVIRONMENT,
     ) -> None:
-        """`module` is run with `environment` in addition to the service's own."""
+        """`module` is run with `environment` in addition to the service's own. `on_output` gets its standard error;
+        without it that is the service's."""
         self._on_message = on_message
+        self._on_output = on_output
         self._on_exit = on_exit
         self._module, self._environment = module, environment
         self._frames = FrameBuffer()
@@ -48,7 +51,7 @@ class PoolProcess(asyncio.SubprocessProtocol):
             str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=None,
+            stderr=asyncio.subprocess.PIPE if self._on_output else None,
             env={**os.environ, **self._environment},
             process_group=0,
         )
@@ -70,8 +73,11 @@ class PoolProcess(asyncio.SubprocessProtocol):
         self.pid = transport.get_pid()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        for message in self._frames.feed(data):
-            self._on_message(self, message)
+        if fd == 1:
+            for message in self._frames.feed(data):
+                self._on_message(self, message)
+        elif self._on_output:
+            self._on_output(self, data)
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -3,8 +3,10 @@
 JSON, because nothing from a model or a data set may be unpickled; ASCII only, so that lone surrogates pass too.
 """
 
+import io
 import json
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -28,8 +30,10 @@ def read_frame(file: BinaryIO) -> Message | None:
     return message
 
 
-def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def take_pipes(*, shows_output: bool = False) -> tuple[BinaryIO, BinaryIO]:
     """Returns the pipes of jobs and answers, moved away from stdin and stdout, which a verifier may read or write.
+
+    With `shows_output` stdout becomes stderr, line by line; otherwise what is written to it is lost.
 
     Processes that a verifier forks do not inherit them: one that returned from the verifier would answer the next
     completion's job.
@@ -38,7 +42,9 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    os.dup2(2 if shows_output else nothing, 1)
+    if shows_output and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # So that the last words before a hang are heard.
 
     def detach() -> None:
         for pipe in (jobs, answers):

@@ -67,13 +67,15 @@ def test_a_failing_verifier_is_shown_with_its_whole_cause_and_ends_with_code_1(s
         "    if completion == 'none': return None\n"
         "    if completion == 'text': return 'good'\n"
         "    if completion == 'raise': raise KeyError('a long way to what is essential: ' + 'x' * 60)\n"
+        "    print('seen:', completion)\n"
         "    return 1\n"
     )
     mine = ("--set", f"reward.custom.mine.file={tmp_path / 'score.py'}")
 
     def score(*completions: str) -> tuple[int, str]:
         rows = [{"completion": text, "ground_truth": "", "verifier": "mine"} for text in completions]
-        code, out, _ = shoal("reward", "score", rows_file(tmp_path, *rows), *mine)
+        code, out, error = shoal("reward", "score", rows_file(tmp_path, *rows), *mine)
+        assert ("mine: seen: good\n" in error) == ("good" in completions), error
         return code, out
 
     code, out = score("good", "raise", "text", "raise", "none")

@@ -1,0 +1,49 @@
+"""Custom verifiers that take long, for the log and the status while nothing else is heard of them."""
+
+import logging
+import time
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+STAGES_S = (5.0, 30.0, 120.0, 600.0)
+"""Times on one completion that are reported."""
+_QUIET_S = 60.0
+"""A verifier is no longer reported once this long nothing took long."""
+
+
+class SlowVerifiers:
+    """Which verifiers took long lately."""
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`timeout_s`: `reward.timeout_s`."""
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._slow: dict[str, tuple[float, float]] = {}
+        """By verifier: longest stage reached, and when one was last reached."""
+
+    def report(self, verifier: str, stage_s: float) -> None:
+        """Records that a completion has been judged for a stage of `STAGES_S`, and is not finished."""
+        now = self._clock()
+        stage, since = self._slow.get(verifier, (0.0, now))
+        if now > since + _QUIET_S:
+            stage = 0.0
+        if stage_s > stage:
+            _log.warning("%s", self._text(verifier, stage_s), extra={"verifier": verifier})
+        self._slow[verifier] = (max(stage, stage_s), now)
+
+    @property
+    def notice(self) -> str:
+        """For people. Changes only as a longer stage is reached, and when all is quiet again; then it is empty."""
+        now = self._clock()
+        return "; ".join(
+            self._text(verifier, stage)
+            for verifier, (stage, since) in sorted(self._slow.items())
+            if now <= since + _QUIET_S
+        )
+
+    def _text(self, verifier: str, stage_s: float) -> str:
+        return (
+            f"the verifier {verifier} has been at one completion for more than {stage_s:.0f} s; past "
+            f"reward.timeout_s ({self._timeout_s:g} s) it is FAILED"
+        )
