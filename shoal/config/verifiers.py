@@ -122,7 +122,7 @@ class MathOptions(Section):
     boxed_match_priority: int = Field(default=50, ge=-1)
     """Rank of boxed answers among the other forms of LaTeX, first at 0; -1 gives them no precedence."""
     float_rounding: int = Field(default=6, ge=0)
-    """Decimals to which numbers are compared."""
+    """Decimals to which numbers are compared; for numbers below 0.001, significant digits."""
     strict: bool = True
     """Whether names of variables matter, and sets differ from tuples."""
     allow_set_relation_comparison: bool = False

@@ -5,6 +5,7 @@ that of Lewkowycz et al. (Minerva, arXiv:2206.14858, appendix D).
 """
 
 import re
+from decimal import Decimal
 
 from services.reward.common.verdict import Unscorable
 
@@ -13,6 +14,11 @@ _MAX_CHARACTERS = 20_000
 _MAX_LEVELS = 100
 _BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 _THOUSANDS_SPACE = re.compile(r"(?<=[0-9])\\[,;:!](?=[0-9]{3}(?![0-9]))")
+_POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w.{])")
+_NUMBER_IN_TEXT = re.compile(
+    r"\\(?:text\w{0,9}|mathrm|mathbf)\{\s{0,9}(-?[0-9][0-9.,]{0,30})(?:\s|\\ ){1,9}"
+    r"(?!or\b|and\b)([A-Za-z]{1,30})\s{0,9}\}"
+)
 _BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 
 
@@ -21,9 +27,12 @@ def tail(text: str) -> str:
     return text[-_MAX_CHARACTERS:]
 
 
-def joined_thousands(text: str) -> str:
-    """Removes the thin spaces between the thousands of numbers: 1\\,000."""
-    return _THOUSANDS_SPACE.sub("", text)
+def in_common_notation(text: str) -> str:
+    """Rewrites what math-verify misreads: 1\\,000 is 1000, 1e3 is 1000, and in \\text{5 apples} 5 has a unit."""
+    text = _THOUSANDS_SPACE.sub("", text)
+    text = _POWER_OF_TEN.sub(lambda found: format(Decimal(found[0]), "f"), text)
+    text = _NUMBER_IN_TEXT.sub(r"\1\\text{ \2}", text)
+    return text.replace("\\varnothing", "\\emptyset")
 
 
 def check_depth(text: str) -> None:

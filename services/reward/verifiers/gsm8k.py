@@ -9,7 +9,11 @@ from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
 
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+# The dot of "Rs.500" is no decimal point.
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|(?<![A-Za-z])\.[0-9]+")
+# Minus signs are the hyphen, U+2212, and an en dash that is not between numbers.
+_SIGN = re.compile(r"([-+\u2212]|(?<![0-9])\u2013)(?:\\?\$)?\Z")
+_PLAIN_NUMBER = re.compile(r"\$?[-+\u2212]?\$?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 # As open-instruct reads them: neighbors of a comma are used up by it, and digits are those of any script.
 _ANY_COMMA = re.compile(r"(\d),(\d)")
 _SIGNED_NUMBER = re.compile(r"[-+]?\d*\.\d+|[-+]?\d+")
@@ -27,8 +31,8 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
 
     Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list of
     accepted ones. Value: 1 if the numbers are equal, else 0. Thousands separators are dropped and 5.0 equals 5. A
-    minus sign belongs to the number that it touches. A number with a plus sign is the tail of a sum that was not
-    worked out, and equals nothing.
+    minus sign, "-" or "\u2212", belongs to the number that it touches, or whose dollar sign it touches. A number with a
+    plus sign is the tail of a sum that was not worked out, and equals nothing.
 
     With `equality` "text" the last number, or the whole text without one, must equal the label letter for letter,
     case aside, and every comma between digits is dropped: open-instruct's rule.
@@ -36,12 +40,23 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
     if options.equality == "text":
         return _compare_as_text(completion, acceptable_texts(label))
     wanted = [_label_number(text) for text in acceptable_texts(label)]
-    numbers = _NUMBER.findall(_THOUSANDS.sub("", completion))
-    if not numbers:
+    last = _last_number(completion)
+    if last is None:
         return Verdict(0.0, "no number")
-    last = numbers[-1]
     correct = not last.startswith("+") and Decimal(last) in wanted
     return Verdict(float(correct), last)
+
+
+def _last_number(text: str) -> str | None:
+    """Returns the last number with its sign, written as a `Decimal` is."""
+    text = _THOUSANDS.sub("", text)
+    numbers = _NUMBER.findall(text)
+    if not numbers:
+        return None
+    number: str = numbers[-1]
+    start = text.rindex(number)
+    sign = _SIGN.search(text[max(start - 4, 0) : start])
+    return number if sign is None else f"{'+' if sign[1] == '+' else '-'}{number}"
 
 
 def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
@@ -52,10 +67,10 @@ def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
 
 
 def _label_number(text: str) -> Decimal:
-    answer = _THOUSANDS.sub("", text.rpartition(_SOLUTION_MARK)[2].strip()).removeprefix("$")
-    if not _NUMBER.fullmatch(answer):
+    answer = _THOUSANDS.sub("", text.rpartition(_SOLUTION_MARK)[2].strip())
+    if not _PLAIN_NUMBER.fullmatch(answer):
         raise Unscorable(f"the label holds no plain number: {answer!r:.80}")
-    return Decimal(answer)
+    return Decimal(answer.replace("$", "").replace("\u2212", "-"))
 
 
 VERIFIER = Verifier(verify, values="1 or 0", options=Gsm8kOptions)

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+from collections.abc import Iterator
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -62,6 +64,18 @@ def _number(text: str) -> float:
     return int(number) if number.is_integer() else number
 
 
+def _multiple_of(validator: Any, factor: float, number: Any, schema: Any) -> Iterator[Exception]:
+    """Divides as the numbers are written: in binary, 0.3 is not a multiple of 0.1."""
+    import jsonschema
+
+    if validator.is_type(number, "number") and (_exact(number) / _exact(factor)).denominator != 1:
+        yield jsonschema.ValidationError(f"{number!r} is not a multiple of {factor!r}")
+
+
+def _exact(number: float) -> Fraction:
+    return Fraction(number) if number in (float("inf"), float("-inf")) else Fraction(repr(number))
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
@@ -94,7 +108,7 @@ def _validator(label: str) -> Any:
         raise Unscorable(f"the label is not a JSON schema: {error!s:.200}") from None
     except referencing.exceptions.Unresolvable as error:
         raise Unscorable(f"the label's schema refers to something outside of it: {error!s:.200}") from None
-    return kind(schema, registry=referencing.Registry())
+    return jsonschema.validators.extend(kind, {"multipleOf": _multiple_of})(schema, registry=referencing.Registry())
 
 
 def _check_references(schema: Any, resolver: Any) -> None:

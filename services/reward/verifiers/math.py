@@ -2,13 +2,15 @@
 
 import importlib
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import Field
 
 from services.reward.common.deadline import deadline
-from services.reward.common.math_text import check_depth, joined_thousands, last_boxed, tail, without_box
+from services.reward.common.math_numbers import are_apart, bases, is_too_large
+from services.reward.common.math_text import check_depth, in_common_notation, last_boxed, tail, without_box
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
@@ -24,7 +26,7 @@ class MathOptions(Section):
     boxed_match_priority: int = Field(default=50, ge=-1)
     """Rank of boxed answers among the other forms of LaTeX, first at 0; -1 gives them no precedence."""
     float_rounding: int = Field(default=6, ge=0)
-    """Decimals to which numbers are compared."""
+    """Decimals to which numbers are compared; for numbers below 0.001, significant digits."""
     strict: bool = True
     """Whether names of variables matter, and sets differ from tuples."""
     allow_set_relation_comparison: bool = False
@@ -39,11 +41,22 @@ class MathOptions(Section):
 
 def load() -> None:
     """Imports math-verify; takes a second."""
-    importlib.import_module("math_verify")
+    grader = importlib.import_module("math_verify.grader")
     parser = importlib.import_module("math_verify.parser")
     # Samples of a group repeat each other's answers, and parsing LaTeX takes milliseconds. math-verify keeps 20, too
     # few for the groups that are scored at once.
     parser.parse_latex_cached = lru_cache(maxsize=4096)(parser.parse_latex_cached.__wrapped__)  # type: ignore[attr-defined]
+    if grader.sympy_numeric_eq.__module__ != __name__:
+        grader.sympy_numeric_eq = _also_if_small(grader.sympy_numeric_eq)  # type: ignore[attr-defined]
+
+
+def _also_if_small(equal: Callable[[Any, Any, int, int], bool]) -> Callable[[Any, Any, int, int], bool]:
+    """Adds to math-verify's comparison of numbers, which rounds to decimals, that small ones agree in their digits."""
+
+    def numeric_eq(a: Any, b: Any, float_rounding: int, numeric_precision: int) -> bool:
+        return equal(a, b, float_rounding, numeric_precision) and not are_apart(a, b, float_rounding)
+
+    return numeric_eq
 
 
 def verify(completion: str, label: Any, options: MathOptions = MathOptions()) -> Verdict:
@@ -63,7 +76,7 @@ def verify(completion: str, label: Any, options: MathOptions = MathOptions()) ->
         golds = [_gold(text, rules) for text in wanted]
         if not all(golds):
             raise Unscorable(f"the label contains no mathematics: {label!r:.80}")
-        text = joined_thousands(tail(_tagged(completion) if options.answer_tags else completion))
+        text = tail(_tagged(completion) if options.answer_tags else completion)
         box = last_boxed(text)
         if box is not None and box.startswith("\\boxed") and without_box(box) in wanted:
             return Verdict(1.0, without_box(box))
@@ -90,21 +103,46 @@ def _candidates(text: str) -> list[str]:
 
 
 def _equals_any(golds: list[list[Any]], answer: list[Any], options: MathOptions) -> bool:
+    if is_too_large(answer[0]):
+        return any(gold[0] == answer[0] for gold in golds)
+    return any(_equals(gold, answer, options) for gold in golds if not is_too_large(gold[0]))
+
+
+def _equals(gold: list[Any], answer: list[Any], options: MathOptions) -> bool:
+    if bases(_as_written(gold)) != bases(_as_written(answer)):
+        return False
+    if _equal(gold, answer, options):
+        return True
+    complex_gold, complex_answer = _with_imaginary_unit(gold), _with_imaginary_unit(answer)
+    is_complex = complex_gold is not gold or complex_answer is not answer
+    return is_complex and _equal(complex_gold, complex_answer, options)
+
+
+def _with_imaginary_unit(parsed: list[Any]) -> list[Any]:
+    """Reads "i" as the imaginary unit, unless it is all that is written: math-verify takes it for a letter."""
+    expression = parsed[0]
+    letters = [symbol for symbol in getattr(expression, "free_symbols", ()) if symbol.name == "i"]
+    if not letters or expression in letters:
+        return parsed
+    from sympy import I
+
+    return [expression.subs(dict.fromkeys(letters, I)), *parsed[1:]]
+
+
+def _equal(gold: list[Any], answer: list[Any], options: MathOptions) -> bool:
     from math_verify import verify as equal
 
-    return any(
-        equal(
-            gold,
-            answer,
-            float_rounding=options.float_rounding,
-            strict=options.strict,
-            allow_set_relation_comp=options.allow_set_relation_comparison,
-            # math-verify's own time limit swallows the exception that interrupts it; `deadline` does not.
-            timeout_seconds=None,
-            raise_on_error=False,
-        )
-        for gold in golds
+    are_equal: bool = equal(
+        gold,
+        answer,
+        float_rounding=options.float_rounding,
+        strict=options.strict,
+        allow_set_relation_comp=options.allow_set_relation_comparison,
+        # math-verify's own time limit swallows the exception that interrupts it; `deadline` does not.
+        timeout_seconds=None,
+        raise_on_error=False,
     )
+    return are_equal
 
 
 def _as_written(answer: list[Any]) -> str:
@@ -122,7 +160,7 @@ def _gold(label: str, rules: tuple[tuple[str, ...], int]) -> list[Any]:
 def _parsed(text: str, rules: tuple[tuple[str, ...], int]) -> list[Any]:
     from math_verify import parse
 
-    found: list[Any] = parse(joined_thousands(text), extraction_config=_targets(*rules), parsing_timeout=None)
+    found: list[Any] = parse(tail(in_common_notation(text)), extraction_config=_targets(*rules), parsing_timeout=None)
     return found
 
 

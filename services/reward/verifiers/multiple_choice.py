@@ -1,6 +1,7 @@
 """A letter among choices."""
 
 import re
+import unicodedata
 from collections import deque
 from typing import Any
 
@@ -9,20 +10,41 @@ from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
 
+# What may stand around a letter, and means nothing: quotation marks, tags of HTML, LaTeX's \( and \text{.
+_DECORATION = re.compile(r"[\"“”‘`]|</?(?:b|em|i|strong)>|\\[()\[\]]|\\(?:text\w{0,9}|mathrm|mathbf)(?=\s{0,9}\{)")
+# A capital is a choice unless a word or a formula goes on; "A" and "I" also begin sentences.
+_CAPITAL = (
+    r"([A-Z])(?![A-Za-z0-9]|['’][a-z]|[ \t]?[=+^]"
+    r"|(?<=[AI])[ \t](?!(?:and|as|because|but|by|due|for|from|given|if|in|is|not|or|since|which|with)\b)[a-z])"
+)
 # A lower-case letter may be an article, unless something closes it.
-_LETTER = (
-    r"[(\[*_\s$]{0,9}(?:\\(?:text\w{0,9}|mathrm|mathbf)\{)?[(\[*_\s]{0,9}"
-    r"([A-Z](?![A-Za-z0-9'’])|[a-z](?=\s{0,9}(?:[)\].:,;*}$]|\n|\Z)))"
-)
-_FIRST = re.compile(_LETTER)
-_MARKED = re.compile(r"(?i:answer|choice|option)(?i:\s{1,9}is)?\s{0,9}:?" + _LETTER)
-_STANDING = re.compile(r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE)
-_BOX = "\\boxed{"
+_LETTER = rf"[({{\[*_\s$]{{0,9}}(?:{_CAPITAL}|([a-z])(?=\s{{0,9}}(?:[)\].:,;*}}$]|\n|\Z)))"
+_NOUN = r"(?i:(?:[a-z]{2,12}ly\s|either\s|the\s)?(?:option\s|choice\s|letter\s|answer\s)?)"
 # More letters after the chosen one, up to the end of the phrase: "B or C", "(A), (B).", "A B C D".
-_MORE = re.compile(
+_MORE_LETTERS = (
     r"(?:[)\]}*_$]{0,9}(?:[ \t]{0,9}(?:[,/;&]|\b(?:or|and)\b)(?:[ \t]{0,9}(?:or|and)\b)?|[ \t]{1,9})"
-    r"[(\[*_$ \t]{0,9}[A-Za-z](?![A-Za-z0-9'’])){1,25}(?=[)\]*_$ \t]{0,9}(?:[.}\n]|\Z))"
+    r"[(\[*_$ \t]{0,9}(?:(?:option|choice)[ \t])?[A-Za-z](?![A-Za-z0-9'’])){1,25}(?=[)\]*_$ \t]{0,9}(?:[.}\n]|\Z))"
 )
+# Where a letter, or several, end their phrase: "option A fails" does not choose A.
+_PHRASE_ENDS = rf"(?={_MORE_LETTERS}|\)\s[^a-z]|[)\]}}*_$]{{0,9}}\s{{0,9}}(?:[.,;:!?\n/&(]|\Z|(?:because|since|as)\b))"
+_IS = r"(?i:is|(?:would|must|should|will)\s+be)"
+
+_FIRST = re.compile(_LETTER)
+_ANNOUNCED = re.compile(
+    rf"\b(?i:answer|ans)[*_\s]{{0,9}}(?:{_IS}\b)?[*_\s]{{0,9}}(?i:most\s)?[-:=]?\s{{0,9}}{_NOUN}{_LETTER}"
+)
+_CLAIMED = re.compile(
+    r"\b(?:(?i:choose|pick|select|say|leaves|go\s+with|going\s+with|it\s+is|it['’]s|it\s+must\s+be|so|thus|hence|therefore)"
+    rf"|(?i:choice|option|solution|one)(?:(?:\s[a-z]{{1,12}})?\s{_IS}|:)),?:?\s{_NOUN}{_LETTER}{_PHRASE_ENDS}"
+    r"|(?<!nor )(?<![A-Za-z'’])([A-Z])[)\]}*_$]{0,9}\s{1,9}is\s(?:the\s)?(?:correct|right|best|answer)\b"
+)
+_OPTION = re.compile(rf"\b(?i:option|choice)\s{_LETTER}(?:{_PHRASE_ENDS}|(?=\)))")
+_STANDING = re.compile(
+    r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*,]|[ \t]{1,9}[-–—][ \t]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE
+)
+_ALONE = re.compile(r"[^A-Za-z]*[A-Za-z](?:[^A-Za-z]+(?:(?:or|and)[^A-Za-z]+)?[A-Za-z](?![A-Za-z]))*[^A-Za-z]*")
+_BOX = "\\boxed{"
+_MORE = re.compile(_MORE_LETTERS)
 _SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 
 
@@ -35,14 +57,17 @@ def verify(completion: str, label: Any, options: MultipleChoiceOptions = Multipl
     """Compares the chosen letter with the label's.
 
     The choice is the first of these that the completion has: the letter in the last <answer>...</answer>, in the last
-    box, after the last "answer is", "answer:", "option" or "choice"; unless `strict`, the last letter written as a
-    choice, "(B)", "**B**", "B." or "B)" at the start of a line, or the only letter of the text. Thoughts up to the last
-    </think> do not count. Several letters in one position, "B or C", are all chosen.
+    box, after the last "answer is" or "answer:"; unless `strict`, after the last "I choose", "it is", "so" and the like
+    or before "is correct"; after "option" or "choice", at the end of a phrase; written as a choice, "(B)", "**B**", or
+    "B." and "B)" at the start of a line; or the only letter of the text. If several options are named in one of these
+    last ways, none is chosen, unless the last has been named before. Thoughts up to the last </think> do not count.
+    Several letters in one position, "B or C", are all chosen.
     Label: a letter with or without parentheses, or a list of accepted ones.
     Value: 1 if each chosen letter is the label's, in any case, else 0.
     """
     wanted = {_wanted(text) for text in acceptable_texts(label)}
-    letters = _choice(completion.rpartition("</think>")[2], options.strict)
+    text = unicodedata.normalize("NFKC", completion.rpartition("</think>")[2])
+    letters = _choice(text, options.strict)
     return Verdict(float(bool(letters) and wanted.issuperset(letters)), letters or "no choice")
 
 
@@ -59,23 +84,34 @@ def _choice(text: str, strict: bool) -> str:
     if tagged is None and _BOX in text:
         tagged = text.rpartition(_BOX)[2]
     if tagged is not None:
-        found = _FIRST.match(tagged) or (None if strict else _last(_MARKED, tagged))
-        return _with_more(found, tagged) if found else ""
-    if marked := _last(_MARKED, text):
-        return _with_more(marked, text)
-    if strict:
-        return ""
-    if standing := _last(_STANDING, text):
-        return next(letter for letter in standing.groups() if letter).upper()
-    alone = re.fullmatch(r"[^A-Za-z]*([A-Za-z])[^A-Za-z]*", text)
-    return alone[1].upper() if alone else ""
+        tagged = _DECORATION.sub("", tagged)
+        if found := _FIRST.match(tagged):
+            return _with_more(found, tagged)
+    plain = _DECORATION.sub("", text) if tagged is None else tagged
+    if found := _last(_ANNOUNCED, plain) or (None if strict else _last(_CLAIMED, plain)):
+        return _with_more(found, plain)
+    return "" if strict else _named(plain)
+
+
+def _named(text: str) -> str:
+    """Returns the letter that the text names as a choice without saying that it chooses it."""
+    for pattern in (_OPTION, _STANDING):
+        if named := list(pattern.finditer(text)):
+            letters = [_letter(found) for found in named]
+            is_listing = len(set(letters)) > 1 and letters.count(letters[-1]) == 1
+            return "" if is_listing else _with_more(named[-1], text)
+    return "".join(_SINGLE.findall(text)).upper() if _ALONE.fullmatch(text) else ""
 
 
 def _with_more(found: re.Match[str], text: str) -> str:
     """Returns the letter found and those named with it."""
-    more = _MORE.match(text, found.end(1))
+    more = _MORE.match(text, found.end(found.lastindex or 0))
     others = _SINGLE.findall(more[0]) if more else []
-    return "".join([found[1], *others]).upper()
+    return "".join([_letter(found), *others]).upper()
+
+
+def _letter(found: re.Match[str]) -> str:
+    return found[found.lastindex or 0]
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

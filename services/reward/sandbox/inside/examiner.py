@@ -40,8 +40,18 @@ _TRUSTED_MODULES = frozenset(
     )
 )  # fmt: skip
 
-# Names of modules with which tests compare: a program must not replace them.
-_COMPARERS = {"math": "math", "cmath": "cmath", "re": "re", "np": "numpy", "numpy": "numpy", "unittest": "unittest"}
+# Names with which tests compare, and where they come from: a program must not replace them.
+_COMPARED_WITH = {
+    "cmath": (), "itertools": (), "json": (), "re": (), "unittest": (), "numpy": (), "pytest": ("approx",),
+    "math": ("ceil", "floor", "inf", "isclose", "isfinite", "isinf", "isnan", "nan", "pi", "sqrt"),
+    "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
+    "copy": ("deepcopy",), "decimal": ("Decimal",), "fractions": ("Fraction",),
+}  # fmt: skip
+_COMPARERS = {
+    "np": ("numpy", ""),
+    **{module: (module, "") for module in _COMPARED_WITH},
+    **{name: (module, name) for module, names in _COMPARED_WITH.items() for name in names},
+}
 
 
 class _OutOfTime(BaseException):
@@ -176,16 +186,19 @@ def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
 def _names(tree: ast.AST, subject: Subject, known: set[str]) -> dict[str, Any]:
     """Returns the names that the test takes from the program.
 
-    Builtins and modules that compare, such as `math`, are not taken, or a program could replace `abs` or `all`. They
-    are taken only if the test takes nothing else from the program: then they are what it tests.
+    Builtins and what tests compare with, such as `math` and `Counter`, come from this process, whatever the program
+    binds to those names, or it could replace `abs` or `isclose`. They are taken from the program only if the test takes
+    nothing else from it: then they are what it tests.
     """
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - known
     shadowing = {name for name in used if hasattr(builtins, name) or name in _COMPARERS}
     if not (names := subject.names(sorted(used - shadowing))):
         return subject.names(sorted(shadowing))
-    for name in subject.names(sorted(shadowing & _COMPARERS.keys())):
+    for name in sorted(shadowing & _COMPARERS.keys()):
+        module, attribute = _COMPARERS[name]
         with contextlib.suppress(ImportError):
-            names[name] = importlib.import_module(_COMPARERS[name])
+            content = importlib.import_module(module)
+            names[name] = getattr(content, attribute) if attribute else content
     return names
 
 

@@ -204,6 +204,28 @@ def test_no_trick_makes_a_test_pass(program: str) -> None:
     assert {key: answer[key] for key in label} == label, answer["detail"]
 
 
+@pytest.mark.parametrize(
+    ("program", "test", "expected"),
+    [
+        ("def isclose(*a, **k): return True\ndef f(x): return 0", "assert isclose(f(1), 3.5)", False),
+        ("def f(x): return 3.5", "assert isclose(f(1), 3.5)", True),
+        ("def f(x): return 3.0", "assert f(9) == math.sqrt(9)", True),
+        ("class Counter:\n    def __init__(self, *a): pass\n    def __eq__(self, o): return True\n"
+         "def f(s): return Counter()", "assert f('aab') == Counter('aab')", False),
+        ("def f(s): return {'a': 2, 'b': 1}", "assert f('aab') == Counter('aab')", True),
+        ("class approx:\n    def __init__(self, x): pass\n    def __eq__(self, o): return True\n"
+         "def f(x): return approx(0)", "assert f(1) == approx(3.5)", False),
+        ("class Counter:\n    def __init__(self): self.value = 0\n    def increment(self): self.value += 1",
+         "c = Counter()\nc.increment()\nassert c.value == 1", True),
+        ("def sqrt(x): return 7", "assert sqrt(9) == 7", True),
+    ],
+)  # fmt: skip
+def test_a_test_compares_with_the_librarys_names_and_not_with_the_programs(
+    program: str, test: str, expected: bool
+) -> None:
+    assert passed(program, test) == [expected]
+
+
 def test_a_program_sees_neither_the_tests_nor_an_earlier_program() -> None:
     secret = "5f1c9d"
     assert passed(f"def f(): return '{secret}'", f"assert f() == '{secret}'") == [True]

@@ -41,6 +41,24 @@ def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
         ("Answer: A, B is too small", "A", 1.0),
         ("The answer is A.\nB) is too small", "A", 1.0),
         ("<answer>A I think</answer>", "A", 1.0),
+        ("The answer is B, since option A fails.", "B", 1.0),
+        ("The answer is B, since option A fails.", "A", 0.0),
+        ("I choose B", "B", 1.0),
+        ("I choose B or C.", "B", 0.0),
+        ("I am torn between A and B, but I will go with A.", "A", 1.0),
+        ("A) Paris\nB) Rome\nC) Oslo\nD) Bern", "D", 0.0),
+        ("A) Paris\nB) Rome\nC) Oslo\nD) Bern\n\nB", "B", 1.0),
+        ("Option A is wrong. Option B is correct. Option C is wrong.", "B", 1.0),
+        ("Option A is incorrect.", "A", 0.0),
+        ("Option A or option B", "B", 0.0),
+        ("So A and B are wrong.", "A", 0.0),
+        ("The answer is most likely D.", "D", 1.0),
+        ("The answer is E = mc^2", "E", 0.0),
+        ("The answer is I don't know", "I", 0.0),
+        ('{"answer": "B"}', "B", 1.0),
+        ("The answer is \uff22.", "B", 1.0),
+        ("B or C", ["B", "C"], 1.0),
+        ("B or C", "B", 0.0),
     ],
 )
 def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, expected: float) -> None:
@@ -49,6 +67,7 @@ def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, ex
 
 def test_strict_multiple_choice_requires_a_marked_choice() -> None:
     assert value("multiple_choice", "(B)", "B", strict=True) == 0
+    assert value("multiple_choice", "I choose B", "B", strict=True) == 0
     assert value("multiple_choice", "The answer is (B)", "B", strict=True) == 1
 
 
@@ -66,6 +85,7 @@ def test_a_multiple_choice_label_without_a_letter_is_unscorable(label: Any) -> N
         ("<answer>Paris</answer> and <answer>London", 1.0),
         ("</answer>Paris<answer>", 0.0),
         ("Paris", 0.0),
+        ("<think><answer>Paris</answer></think> I do not know", 0.0),
     ],
 )
 def test_the_last_tagged_answer_counts_even_with_unclosed_tags(completion: str, expected: float) -> None:
@@ -148,11 +168,28 @@ def test_json_that_matches_the_schema_is_rewarded(completion: str, expected: flo
     assert value("json_schema", completion, json.dumps(SCHEMA)) == expected
 
 
-@pytest.mark.parametrize("number", ["1e999", "1" + 400 * "0"])
-def test_a_number_too_large_for_a_schema_to_divide_is_unscorable(number: str) -> None:
+def test_a_number_too_large_for_a_schema_to_divide_is_unscorable() -> None:
     VERIFIERS["json_schema"].load()
     with pytest.raises(Unscorable, match="too large"):
-        value("json_schema", number, {"multipleOf": 0.5})
+        value("json_schema", "1e999", {"multipleOf": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("number", "factor", "expected"),
+    [
+        ("0.3", 0.1, 1.0),
+        ("19.99", 0.01, 1.0),
+        ("19.999", 0.01, 0.0),
+        ("-0.3", 0.1, 1.0),
+        ("1e300", 0.1, 1.0),
+        ("1" + 400 * "0", 0.5, 1.0),
+        ("1" + 399 * "0" + "1", 2, 0.0),
+        ('"0.3"', 0.1, 1.0),
+    ],
+)
+def test_a_schema_divides_numbers_as_they_are_written(number: str, factor: float, expected: float) -> None:
+    VERIFIERS["json_schema"].load()
+    assert value("json_schema", number, {"multipleOf": factor}) == expected
 
 
 @pytest.mark.parametrize("label", ["A", "The", "+", "?!"])

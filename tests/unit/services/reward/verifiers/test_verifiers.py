@@ -43,6 +43,14 @@ def value(verifier: str, completion: str, label: Any) -> float:
         ("no number", "5", 0.0),
         ("", "5", 0.0),
         ("５", "5", 0.0),
+        ("\u22125", "5", 0.0),
+        ("\u22125", "-5", 1.0),
+        ("-5", "\u22125", 1.0),
+        ("\u20135", "-5", 1.0),
+        ("10\u201312", "12", 1.0),
+        ("-$5", "5", 0.0),
+        ("-\\$5", "-5", 1.0),
+        ("Rs.500", "500", 1.0),
         ("7", ["6", "7"], 1.0),
         ("18", "She makes 9 * 2 = $<<9*2=18>>18.\n#### 18", 1.0),
         ("2", "Twelve hundred.\n#### 1,200", 0.0),
@@ -93,6 +101,44 @@ def test_a_gsm8k_label_without_a_number_is_unscorable(label: Any) -> None:
 )
 def test_math_compares_answers_by_meaning(completion: str, label: Any, expected: float) -> None:
     assert value("math", completion, label) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "expected"),
+    [
+        ("0.0000004", "0.0000003", 0.0),
+        ("0.0000004", r"4 \times 10^{-7}", 1.0),
+        (r"9.1 \times 10^{-31}", r"1.6 \times 10^{-19}", 0.0),
+        ("9.1e-31", r"9.1 \times 10^{-31}", 1.0),
+        (r"\{0.0000004, 1\}", r"\{0.0000003, 1\}", 0.0),
+        ("0.000143", r"\frac{1}{7000}", 0.0),
+        ("0.333333", r"\frac{1}{3}", 1.0),
+        ("0.01%", "0.0001", 1.0),
+        ("1e3", "1000", 1.0),
+        ("1000", "1.0E3", 1.0),
+        ("3e2x", "300x", 0.0),
+        ("12_8", "12", 0.0),
+        ("12", "12_8", 0.0),
+        ("12_{8}", "12_8", 1.0),
+        ("12_8", "12_9", 0.0),
+        ("2x_1", "2x_1", 1.0),
+        (r"\emptyset", r"\varnothing", 1.0),
+        (r"\varnothing", r"\{\}", 1.0),
+        (r"e^{i\pi}", "-1", 1.0),
+        ("-1", "i^2", 1.0),
+        ("-i", "i", 0.0),
+        ("2i+1", "1+2i", 1.0),
+        (r"\text{5 apples}", "5", 1.0),
+        ("5", r"\text{5 apples}", 1.0),
+        (r"\text{5 or 6}", "5", 0.0),
+        (r"9^{9^{9^{9}}}", "5", 0.0),
+        (r"9^{9^{9}}", "9^{9^9}", 1.0),
+        (r"\begin{pmatrix} 9^{9^{9^{9}}} \end{pmatrix}", r"\begin{pmatrix} 5 \end{pmatrix}", 0.0),
+    ],
+)
+def test_math_reads_small_numbers_bases_powers_and_signs(answer: str, label: str, expected: float) -> None:
+    VERIFIERS["math"].load()
+    assert value("math", rf"$\boxed{{{answer}}}$", label) == expected
 
 
 @pytest.mark.parametrize(

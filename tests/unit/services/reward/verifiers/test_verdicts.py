@@ -1,0 +1,44 @@
+"""Verdicts on completions as models write them; tests/acceptance/test_verdicts.py has all programs."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from services.reward.sandbox import run
+from services.reward.verifiers import code
+from tests.support.verdicts import FAMILIES, read_rows, wrong_verdicts
+
+_EACH_PROGRAM = 10
+"""Of the programs, each of which takes a sandbox's time, one in so many."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"code"}))
+def test_verdicts_are_those_that_people_agree_on(family: str) -> None:
+    rows = read_rows(family)
+    wrong = wrong_verdicts(rows)
+    assert not wrong, f"{len(wrong)} of {len(rows)}:\n" + "\n".join(wrong)
+
+
+def test_verdicts_on_programs_are_those_that_people_agree_on() -> None:
+    if reason := code.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+    wrong = wrong_verdicts(read_rows("code")[::_EACH_PROGRAM], timeout_s=4.0, total_timeout_s=60.0)
+    run.close()
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_at_most_one_in_fifty_verdicts_is_known_to_be_wrong(family: str) -> None:
+    rows = read_rows(family)
+    known = [row for row in rows if "returns" in row]
+    assert len(rows) >= 200
+    assert 50 * len(known) <= len(rows), f"{len(known)} of {len(rows)}"
+    assert all("why" in row for row in known), known
