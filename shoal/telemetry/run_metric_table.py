@@ -165,7 +165,7 @@ TIME = MetricSection(
     "Seconds are by the coordinator's clock. Rates and waiting shares cover the time since the last applied step, "
     "including evaluations in between.",
     (
-        RunMetric("time/step", "s", "one step, from the wait for its groups to the publish of its weights"),
+        RunMetric("time/step", "s", "one step, from the wait for its groups to the publish of its weights, no pause"),
         RunMetric("time/waiting_for_groups", "s", "part of the step: until all its groups were sampled and scored"),
         RunMetric("time/training", "s", "part of the step: in the learner"),
         RunMetric("time/publishing", "s", "part of the step: until the generators had the new weights"),
@@ -180,7 +180,7 @@ TIME = MetricSection(
         ),
         RunMetric("time/<verifier>_scoring_p95", "s", "95th percentile of these times", "", SAMPLED),
         RunMetric("time/<verifier>_scoring_max", "s", "longest of these times", "", SAMPLED),
-        RunMetric("time/from_scratch", "s", "time since the coordinator started or resumed the run"),
+        RunMetric("time/from_scratch", "s", "time since the coordinator started or resumed the run, pauses apart"),
         RunMetric("generator_tokens_per_second_step", "tokens/s", "completion tokens from all generators"),
         RunMetric(
             "reward_tokens_per_second_step",

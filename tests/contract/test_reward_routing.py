@@ -112,7 +112,7 @@ async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[RewardPool]:
         events = EventLog(tmp_path / "events.jsonl")
         config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
         try:
-            yield RewardPool(Replicas(members), events, config)  # type: ignore[arg-type]
+            yield RewardPool(Replicas(members), events, config, time.monotonic)  # type: ignore[arg-type]
         finally:
             for servicer in servicers:
                 if getattr(servicer, "stopping", None) is None:  # A gRPC server must not be stopped twice.

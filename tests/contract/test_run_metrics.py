@@ -1,6 +1,8 @@
 """A run reports exactly the metrics of docs/metrics.md."""
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
 from shoal.config import parse_config
@@ -9,6 +11,8 @@ from shoal.telemetry.run_metrics import missing, undocumented
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+
+PAUSE_S = 3.0
 
 
 async def test_metrics_jsonl_holds_the_names_of_the_table(cluster: Cluster, model: Path) -> None:
@@ -34,3 +38,21 @@ async def test_metrics_jsonl_holds_the_names_of_the_table(cluster: Cluster, mode
         assert sum(row[name] for row in steps) > 0, f"{name}: {[row[name] for row in steps]}"
     assert undocumented(run.metrics, TABLE) == []
     assert {"eval/pass_at_1", "eval/pass_at_2", "eval/pass_at_3"} <= rows[0].keys()
+
+
+async def test_a_pause_counts_for_no_time(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    began = time.monotonic()
+    await cluster.start(arithmetic_config(model, run={"num_steps": 6}))
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    paused_at = time.monotonic()
+    await asyncio.sleep(PAUSE_S)
+    paused_s = time.monotonic() - paused_at
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, _ = await cluster.end()
+    running_s = time.monotonic() - began - paused_s
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    rows = [json.loads(line) for line in (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["time/step"] for row in rows) <= running_s, f"steps took more than the {running_s:.1f} s of the run"
+    assert rows[-1]["time/from_scratch"] <= running_s, f"{rows[-1]['time/from_scratch']:.1f} s of {running_s:.1f} s"

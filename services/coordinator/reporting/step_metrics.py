@@ -5,7 +5,7 @@ To add one, compute it here (or in `rollout_metrics`, if completions alone decid
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.coordinator.reporting.rollout_metrics import rollout_metrics
@@ -17,11 +17,12 @@ from shoal.config import RunConfig
 
 
 class StepTimer:
-    """Measures the parts of one train step; each method ends one part."""
+    """Measures the parts of one train step; each method ends one part. Pauses of the run count for none."""
 
-    def __init__(self) -> None:
-        """Starts at the boundary before the step."""
-        self._last = self._began = time.monotonic()
+    def __init__(self, running_s: Callable[[], float]) -> None:
+        """Starts at the boundary before the step. `running_s` is a clock that stands still while the run is paused."""
+        self._running_s = running_s
+        self._last, self._last_running = time.monotonic(), running_s()
         self.waited_s = 0.0
         """Time until the step's groups were taken, without that of evaluations."""
         self.trained_s = 0.0
@@ -34,11 +35,11 @@ class StepTimer:
     def groups_taken(self, *, evaluated_s: float) -> None:
         """Ends the wait for groups; `evaluated_s` of it the loop stood still for evaluations."""
         self.waited_s = self._lap() - evaluated_s
-        self._began = self._last
 
     def trained(self) -> None:
         """Ends plan and train step."""
-        self.trained_s = self._lap()
+        self.trained_s = time.monotonic() - self._last  # A train step that has begun goes on in a pause.
+        self._lap()
 
     def published(self) -> None:
         """Ends the publish."""
@@ -46,7 +47,7 @@ class StepTimer:
 
     def finished(self) -> None:
         """Ends the step."""
-        self.step_s = time.monotonic() - self._began + self.waited_s
+        self.step_s = self.waited_s + self.trained_s + self.published_s + self._lap()
 
     def metrics(self) -> dict[str, float]:
         """Returns the times by metric name."""
@@ -58,8 +59,9 @@ class StepTimer:
         }
 
     def _lap(self) -> float:
-        now = time.monotonic()
-        lap_s, self._last = now - self._last, now
+        running = self._running_s()
+        lap_s, self._last_running = running - self._last_running, running
+        self._last = time.monotonic()
         return lap_s
 
 
@@ -83,19 +85,28 @@ class FinishedStep:
 class StepMetrics:
     """Computes the metrics of each train step; keeps the time and tokens of the steps before."""
 
-    def __init__(self, config: RunConfig, *, num_prompts: int, generators: Utilization, rewards: Utilization) -> None:
-        """Starts the clock of `time/from_scratch`."""
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        num_prompts: int,
+        generators: Utilization,
+        rewards: Utilization,
+        running_s: Callable[[], float],
+    ) -> None:
+        """Starts the clock of `time/from_scratch`. `running_s` is a clock that stands still while the run is paused."""
+        self._running_s = running_s
         self._config = config
         self._num_prompts = num_prompts
         self._generators = generators
         self._rewards = rewards
-        self._run_began = time.monotonic()
+        self._run_began = running_s()
         self._training_began = self._run_began
         self._num_tokens = 0
 
     def begin_training(self) -> None:
         """Starts the clocks of all rates: earlier time counts for no step."""
-        self._training_began = time.monotonic()
+        self._training_began = self._running_s()
         self._generators.take()
         self._rewards.take()
 
@@ -109,7 +120,7 @@ class StepMetrics:
             }
         metrics |= step.timer.metrics()
         metrics |= {
-            "time/from_scratch": time.monotonic() - self._run_began,
+            "time/from_scratch": self._running_s() - self._run_began,
             "episode": float(step.num_episodes),
             "epoch": (max(group.settled.position for group in step.groups) + 1) / self._num_prompts,
             "batch/no_resampled_prompts": float(step.num_excluded_prompts),
@@ -122,7 +133,7 @@ class StepMetrics:
         """Rates since the last step; for `waited_s` of that time the learner had no groups to train on."""
         sampled, scored = self._generators.take(), self._rewards.take()
         self._num_tokens += int(num_step_tokens)
-        elapsed_s = max(time.monotonic() - self._training_began, 1e-9)
+        elapsed_s = max(self._running_s() - self._training_began, 1e-9)
         return {
             "generator_tokens_per_second_step": sampled.tokens_per_second,
             "reward_tokens_per_second_step": scored.tokens_per_second,

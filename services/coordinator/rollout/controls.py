@@ -1,6 +1,7 @@
 """Run controls: pause, resume, stop, checkpoint and evaluation requests, for the loops that obey them."""
 
 import asyncio
+import time
 from collections.abc import Collection, Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -31,6 +32,10 @@ class RunControls:
         """Each receives the result of an evaluation that began after the request."""
         self.num_pauses = 0
         """Pauses so far. Where it has changed meanwhile, a deadline that passed does not count."""
+        self._paused_s = 0.0
+        """Duration of all pauses that have ended."""
+        self._paused_at = 0.0
+        """Time at which the present pause began."""
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self._changed = Signal()
@@ -40,14 +45,22 @@ class RunControls:
         """Whether the run is paused."""
         return not self._unpaused.is_set()
 
+    def running_s(self) -> float:
+        """Returns the time of a clock that stands still while the run is paused; use differences."""
+        return (self._paused_at if self.is_paused else time.monotonic()) - self._paused_s
+
     def pause(self) -> None:
         """Pauses the run."""
+        if not self.is_paused:
+            self._paused_at = time.monotonic()
         self.num_pauses += 1
         self._unpaused.clear()
         self._changed.notify()
 
     def resume(self) -> None:
         """Ends the pause."""
+        if self.is_paused:
+            self._paused_s += time.monotonic() - self._paused_at
         self._unpaused.set()
         self._changed.notify()
 
@@ -71,6 +84,12 @@ class RunControls:
         self._changed.notify()
         return request
 
+    def refuse_evaluations(self, error: Exception) -> None:
+        """Fails the requests for evaluations that have not begun."""
+        for request in self.take_evaluation_requests():
+            if not request.done():  # A request whose caller has gone is canceled, and so done.
+                request.set_exception(error)
+
     def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
         """Removes and returns the requests that the evaluation about to begin answers."""
         taken, self.evaluation_requests = self.evaluation_requests, []
@@ -78,9 +97,9 @@ class RunControls:
 
     def refuse_requests(self, error: Exception) -> None:
         """Fails every request that is still waiting."""
-        waiting: list[asyncio.Future[Any]] = [*self.checkpoint_requests, *self.evaluation_requests]
-        for request in waiting:
-            if not request.done():  # A request whose caller has gone is canceled, and so done.
+        self.refuse_evaluations(error)
+        for request in self.checkpoint_requests:
+            if not request.done():
                 request.set_exception(error)
 
     async def unpaused(self) -> None:

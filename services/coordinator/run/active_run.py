@@ -60,13 +60,16 @@ class ActiveRun:
         self._publisher = Publisher(
             config, self._fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
         )
-        generators = GeneratorPool(self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s)
-        self._rewards = RewardPool(self._fleet, events, config)
+        generators = GeneratorPool(
+            self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s, running_s=self._controls.running_s
+        )
+        self._rewards = RewardPool(self._fleet, events, config, self._controls.running_s)
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),
             generators=generators.utilization,
             rewards=self._rewards.utilization,
+            running_s=self._controls.running_s,
         )
         self.commands = RunCommands(self._controls, self._report, self._publisher, self._rewards)
         self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)

@@ -2,6 +2,7 @@
 
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.evaluation import run_is_paused
 from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.publisher import Publisher
 from services.coordinator.workers.reward_pool import RewardPool
@@ -28,6 +29,7 @@ class RunCommands:
         """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
         if not self._controls.is_paused:
             self._controls.pause()
+            self._controls.refuse_evaluations(run_is_paused())
             self._report.state(RunState.PAUSED, reason)
             await self._publisher.pause()
 

@@ -11,7 +11,6 @@ its own and does not touch the ledger: training is the same with and without it.
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -68,7 +67,7 @@ class Evaluations:
         self._begun: set[int] = set()
         """Steps whose policy is evaluated already, or being scored: a skipped step leads to the same policy again."""
         self.blocked_s = 0.0
-        """Total time that the training loop has stood still for evaluations."""
+        """Total time that the training loop has stood still for evaluations, pauses apart."""
 
     def leave_out(self, prompt_ids: Collection[str]) -> None:
         """Removes questions, before the first evaluation."""
@@ -77,13 +76,15 @@ class Evaluations:
     async def request(self) -> EvaluationResult:
         """Requests an evaluation at the next step boundary, and waits for the result.
 
-        Raises `FailedPrecondition` when the run has no questions, or ends first.
+        Raises `FailedPrecondition` when the run has no questions, or is paused or ends before the evaluation begins.
         """
         if not self._prompts:
             raise FailedPrecondition(
                 "the run has no held-out questions: it was started without evaluation.sources",
                 reason=ErrorReason.NO_QUESTIONS,
             )
+        if self._controls.is_paused:
+            raise run_is_paused()
         return await self._controls.request_evaluation()
 
     async def run_if_due(self) -> None:
@@ -107,7 +108,7 @@ class Evaluations:
 
         Cancels the evaluation when the run must stop now.
         """
-        began = time.monotonic()
+        began = self._controls.running_s()
         version = self._version.weights
         self._num_rounds += 1
         self._begun.add(version.policy_version)
@@ -136,7 +137,7 @@ class Evaluations:
         finally:
             sampled.cancel()
             either.cancel()
-            self.blocked_s += time.monotonic() - began
+            self.blocked_s += self._controls.running_s() - began
         if running.done():
             await running
 
@@ -205,7 +206,7 @@ class _Evaluation:
 
     async def result(self, prompts: Sequence[Prompt]) -> EvaluationResult:
         """Samples and scores the answers to all questions."""
-        began = time.monotonic()
+        began = self.controls.running_s()
         self.num_unsampled = self.num_questions = len(prompts)
         # As many as the generators decode at once: more would only delay training's groups in their queues.
         num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
@@ -218,7 +219,7 @@ class _Evaluation:
                 completions = await self._sample(prompt, name)
             self.num_unsampled -= 1
             if not self.num_unsampled:
-                sampled_s = time.monotonic() - began
+                sampled_s = self.controls.running_s() - began
                 self.all_sampled.set()
             scores = await self._score(prompt, completions, name)
             self.num_scored += 1
@@ -291,6 +292,15 @@ class _Evaluation:
                     name, prompt, group, timeout_s=self.config.coordinator.sampling_timeout_s
                 )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
+
+
+def run_is_paused() -> FailedPrecondition:
+    """Returns the refusal of an evaluation that has not begun."""
+    return FailedPrecondition(
+        "the run is paused, and samples no answers: resume it first, or end it with an evaluation (shoal run stop "
+        "--mode drain)",
+        reason=ErrorReason.RUN_PAUSED,
+    )
 
 
 def evaluation_sampling(config: RunConfig, training: SamplingParams) -> SamplingParams:

@@ -93,7 +93,7 @@ class RunLoop:
         self.metrics.begin_training()
         await self.evaluations.run_if_due()
         while self.version.policy_version < self.config.run.num_steps:
-            timer, evaluated_s = StepTimer(), self.evaluations.blocked_s
+            timer, evaluated_s = StepTimer(self.controls.running_s), self.evaluations.blocked_s
             groups = await self._next_groups()
             if groups is None:
                 break

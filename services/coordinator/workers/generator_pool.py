@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from services.coordinator.workers.fleet import Fleet, Member
 from services.coordinator.workers.utilization import Utilization
@@ -23,11 +23,11 @@ class GeneratorLost(Exception):
 class GeneratorPool:
     """All generators of a run. Each group goes to the least loaded one, as a whole."""
 
-    def __init__(self, fleet: Fleet, *, wait_timeout_s: float) -> None:
-        """`wait_timeout_s`: longest wait for a generator with current weights."""
+    def __init__(self, fleet: Fleet, *, wait_timeout_s: float, running_s: Callable[[], float]) -> None:
+        """`wait_timeout_s`: longest wait for a generator with current weights; `running_s`: clock of `utilization`."""
         self._fleet = fleet
         self._wait_timeout_s = wait_timeout_s
-        self.utilization = Utilization()
+        self.utilization = Utilization(running_s)
 
     @property
     def num_serving(self) -> int:

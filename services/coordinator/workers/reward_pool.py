@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet, Member
@@ -63,12 +63,19 @@ class GrowingGroup:
 class RewardPool:
     """All reward services of a run."""
 
-    def __init__(self, fleet: Fleet, events: EventLog, config: RunConfig) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        events: EventLog,
+        config: RunConfig,
+        running_s: Callable[[], float],
+    ) -> None:
+        """`running_s`: clock of `utilization`."""
         self._fleet = fleet
         self._events = events
         self._wait_timeout_s = config.coordinator.worker_timeout_s
         self._code = VerifierCode(events, settle_s=config.reward.timeout_s)
-        self.utilization = Utilization()
+        self.utilization = Utilization(running_s)
 
     async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
         """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have, or that cannot

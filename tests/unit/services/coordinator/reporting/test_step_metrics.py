@@ -3,6 +3,7 @@ import time
 import pytest
 
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer, penalized_reward
+from services.coordinator.rollout.controls import RunControls
 from services.coordinator.training.step_plan import plan_step
 from services.coordinator.workers.utilization import Utilization
 from tests.support.groups import NOW, group_config, judged, settled_group
@@ -18,7 +19,7 @@ class Clock:
 
 def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    timer = StepTimer()
+    timer = StepTimer(time.monotonic)
     clock.now += 5
     timer.groups_taken(evaluated_s=2)
     clock.now += 10
@@ -35,19 +36,45 @@ def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(monkeypatch
     }
 
 
+def test_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, controls = Clock(monkeypatch), RunControls()
+
+    def pass_time(running_s: float, *, paused_s: float) -> None:
+        clock.now += running_s
+        controls.pause()
+        clock.now += paused_s
+        controls.resume()
+
+    timer = StepTimer(controls.running_s)
+    pass_time(5, paused_s=100)
+    timer.groups_taken(evaluated_s=2)
+    pass_time(4, paused_s=6)
+    timer.trained()
+    pass_time(20, paused_s=200)
+    timer.published()
+    pass_time(1, paused_s=50)
+    timer.finished()
+    assert timer.metrics() == {
+        "time/waiting_for_groups": 3,
+        "time/training": 10,
+        "time/publishing": 20,
+        "time/step": 34,
+    }
+
+
 def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
     generators, rewards = Utilization(lambda: clock.now), Utilization(lambda: clock.now)
     config = group_config()
-    metrics = StepMetrics(config, num_prompts=8, generators=generators, rewards=rewards)
+    metrics = StepMetrics(config, num_prompts=8, generators=generators, rewards=rewards, running_s=time.monotonic)
     clock.now += 50  # Models load.
     metrics.begin_training()
     groups = judged(config, [settled_group(0, [1.0, 0.0])])
     rates = []
     for num_tokens in (40, 80):
-        timer = StepTimer()
+        timer = StepTimer(time.monotonic)
         generators.out()
         clock.now += 4
         generators.back(num_tokens=num_tokens)

@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 
@@ -51,3 +52,16 @@ async def test_work_is_canceled_when_the_run_must_stop_now() -> None:
     controls.request_stop(StopMode.NOW)
     assert await waiting is None
     await canceled.wait()
+
+
+def test_the_clock_of_a_run_stands_still_in_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    controls = RunControls()
+    read = []
+    for command in (controls.pause, controls.pause, controls.resume, controls.resume, controls.pause):
+        began = controls.running_s()
+        now += 10
+        read.append(controls.running_s() - began)
+        command()
+    assert read == [10, 0, 0, 10, 10]
