@@ -1,6 +1,8 @@
 # Each target is thin: what it runs can be run by hand. `make help` lists them.
 PYTHON ?= python3
 VENV ?= .venv
+# The environment of `make test-gpu`, with the CUDA builds of the images in deploy/docker.
+GPU_VENV ?= .venv-gpu
 # Options for every call of pip, for example PIP_FLAGS="--index-url ..." for a mirror.
 PIP_FLAGS ?=
 # The index of the CPU build of torch, used when pip does not find that build with its own configuration.
@@ -18,7 +20,7 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
 # compiled form.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart install install-dev test check format proto requirements docs accept clean
+.PHONY: help quickstart install install-dev test test-gpu check format proto requirements docs accept clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | column -t -s "$$(printf '\t')"
 
@@ -38,6 +40,9 @@ else
 		tests/integration tests/contract tests/architecture tests/unit tests/golden
 	$(BIN)/python -m pytest tests/e2e
 endif
+
+test-gpu: $(GPU_VENV)/installed  ## Run the tests that need a GPU, and list what holds on this machine (needs CUDA)
+	$(GPU_VENV)/bin/python -m pytest tests/gpu
 
 check: install-dev  ## Lint, format, types, import contracts, protos, generated files
 	$(BIN)/ruff check .
@@ -102,4 +107,15 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@echo 'installing the packages of tests and checks ...'
 	@$(PIP) -r requirements/dev.txt
 	@$(PIP) -r requirements/tasks.txt || echo 'reasoning-gym is left out, and its tests: pycosat needs a C compiler' >&2
+	@touch $@
+
+# One after the other: the two lists for CUDA have different versions of a package, and vLLM needs its own.
+$(GPU_VENV)/installed: $(REQUIREMENTS) pyproject.toml
+	@echo 'making the virtual environment $(GPU_VENV) with CUDA builds (some gigabytes) ...'
+	@$(PYTHON) -m venv $(GPU_VENV)
+	@for list in build data reward quickstart learner-cuda generator-cuda; do \
+		$(subst $(BIN),$(GPU_VENV)/bin,$(PIP)) -r requirements/$$list.txt || exit 1; done
+	@sed -n '/^\(iniconfig\|pytest.*\)==/p' requirements/dev.txt > $(GPU_VENV)/pytest.txt
+	@$(subst $(BIN),$(GPU_VENV)/bin,$(PIP)) -r $(GPU_VENV)/pytest.txt
+	@$(subst $(BIN),$(GPU_VENV)/bin,$(PIP)) -e .
 	@touch $@
