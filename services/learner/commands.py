@@ -3,14 +3,17 @@
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
-from services.learner.engine.deepspeed_settings import check_machine
+from services.learner.engine.deepspeed_settings import check_machine, policy_sharding, reference_sharding
 from services.learner.engine.reference import ReferenceModel
+from services.learner.engine.sharded_loading import load_model
 from services.learner.learner import Learner, StepResult
+from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
@@ -80,17 +83,27 @@ class LearnerCommands:
         with process_group.raising_on_all():
             progress("finding the model")
             folder = resolve_model(config.model.path, config.model.revision)
-            progress("reading the weights")
+            progress("checking the model")
             model = model_config(folder)
-            policy = load_policy(folder, settings, sequence_group=process_group.sequence_group)
-            policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
-            reference = None
-            if config.kl.needs_reference:
-                progress("reading the weights of the reference")
-                is_fixed = config.kl.reference_update_steps is None
-                reference = load_reference(
-                    folder, settings, is_fixed=is_fixed, sequence_group=process_group.sequence_group
-                )
+            check_model(folder, settings)
+        progress("reading the weights")
+        policy = load_policy(
+            folder,
+            settings,
+            load=partial(load_model, sharding=policy_sharding(settings), process_group=process_group),
+            sequence_group=process_group.sequence_group,
+        )
+        policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
+        reference = None
+        if config.kl.needs_reference:
+            progress("reading the weights of the reference")
+            reference = load_reference(
+                folder,
+                settings,
+                is_fixed=config.kl.reference_update_steps is None,
+                load=partial(load_model, sharding=reference_sharding(settings), process_group=process_group),
+                sequence_group=process_group.sequence_group,
+            )
         progress("setting up DeepSpeed and the optimizer")
         engine = DeepSpeedEngine(policy, settings, device=process_group.device)
         self._learner = Learner(

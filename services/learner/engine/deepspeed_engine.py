@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from services.learner.engine.deepspeed_settings import deepspeed, policy_settings, release, start_deepspeed
-from services.learner.engine.optimizer import make_optimizer
+from services.learner.engine.optimizer import make_optimizer, whole_shape
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from shoal.config.learner import LearnerConfig
@@ -52,7 +52,7 @@ class DeepSpeedEngine:
         self._is_offloaded = config.offload_optimizer
         self._max_grad_norm = config.max_grad_norm
         self._parameters = list(policy.lm.named_parameters())
-        self._shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters}
+        self._shapes = {name: whole_shape(parameter) for name, parameter in self._parameters}
         self._engine, *_ = deepspeed.initialize(
             model=policy.train(),
             optimizer=make_optimizer(policy, config),

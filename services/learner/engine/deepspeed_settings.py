@@ -38,11 +38,9 @@ def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int
 
 def policy_settings(config: LearnerConfig) -> dict[str, Any]:
     """Returns DeepSpeed's configuration for the policy."""
-    zero = _sharding(config) | {"reduce_bucket_size": _BUCKET_ELEMENTS}
+    zero = policy_sharding(config) | {"reduce_bucket_size": _BUCKET_ELEMENTS}
     if config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
-    if config.zero_hpz_partition_size > 1:
-        zero["zero_hpz_partition_size"] = config.zero_hpz_partition_size
     settings: dict[str, Any] = {
         # The learner counts rows: DeepSpeed sees one row at a time, and `backward` marks the last one.
         "train_micro_batch_size_per_gpu": 1,
@@ -64,12 +62,21 @@ def reference_settings(config: LearnerConfig, *, dtype: torch.dtype) -> dict[str
     """Returns DeepSpeed's configuration for a reference at stage 3, with weights of type `dtype`."""
     return {
         "train_micro_batch_size_per_gpu": 1,
-        "zero_optimization": _sharding(config),
+        "zero_optimization": reference_sharding(config),
         "bf16": {"enabled": dtype == torch.bfloat16},
     }
 
 
-def _sharding(config: LearnerConfig) -> dict[str, Any]:
+def policy_sharding(config: LearnerConfig) -> dict[str, Any]:
+    """Returns the part of the policy's configuration that says how parameters are sharded."""
+    zero = reference_sharding(config)
+    if config.zero_hpz_partition_size > 1:
+        zero["zero_hpz_partition_size"] = config.zero_hpz_partition_size
+    return zero
+
+
+def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
+    """Returns the same for a reference. It has no second copies (hpZ): they are for the backward pass."""
     zero: dict[str, Any] = {"stage": config.zero_stage}
     if config.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}

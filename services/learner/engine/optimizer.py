@@ -9,10 +9,7 @@ from shoal.config.learner import LearnerConfig
 
 
 def make_optimizer(policy: nn.Module, config: LearnerConfig) -> torch.optim.AdamW:
-    """Makes AdamW over all parameters of a model.
-
-    Call it before the model is sharded: afterwards every parameter is a vector.
-    """
+    """Makes AdamW over all parameters of a model, which may be sharded."""
     return torch.optim.AdamW(
         parameter_groups(policy, config),
         lr=config.learning_rate,
@@ -31,7 +28,12 @@ def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str,
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     if config.weight_decay_on_bias_and_norm:
         return [{"params": parameters, "weight_decay": config.weight_decay}]
-    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+    matrices = [parameter for parameter in parameters if len(whole_shape(parameter)) >= 2]
+    vectors = [parameter for parameter in parameters if len(whole_shape(parameter)) < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    """Returns the shape of a parameter, which DeepSpeed keeps for a sharded one: such a parameter is empty itself."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from services.learner.engine.deepspeed_settings import deepspeed, reference_settings, release, start_deepspeed
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
+from services.learner.model.weight_files import WeightFiles
 from shoal.config.learner import LearnerConfig
 
 
@@ -65,13 +65,10 @@ class ReferenceModel:
 
     def load(self, files: list[Path]) -> None:
         """Loads every parameter by name from safetensors files."""
-        file_of: dict[str, Path] = {}
-        for file in files:
-            with safe_open(file, "pt") as tensors:
-                file_of |= dict.fromkeys(tensors.keys(), file)
+        weights = WeightFiles(files)
         for name, parameter in self._parameters:
-            with safe_open(file_of[name], "pt") as tensors, torch.no_grad(), self._whole(parameter, writes=True):
-                parameter.data.copy_(tensors.get_tensor(name))
+            with torch.no_grad(), self._whole(parameter, writes=True):
+                parameter.data.copy_(weights.tensor(name))
 
     def close(self) -> None:
         """Releases the memory."""

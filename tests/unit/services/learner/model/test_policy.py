@@ -7,25 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GPT2Config,
-    GraniteConfig,
-    MambaConfig,
-    MistralConfig,
-    Olmo2Config,
-    PreTrainedConfig,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM
 
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.model.packing import PackedRow, pack_for_rank, sequence_row
 from services.learner.model.policy import Policy, load_policy, load_reference
 from shoal.config.learner import LearnerConfig
-from shoal.errors import InvalidArgument
 from shoal.rollout import TrainGroup
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_groups
@@ -125,74 +112,3 @@ def test_the_reference_starts_equal_to_the_policy(folder: Path, tmp_path: Path, 
     (row,) = rows_of(make_groups(), 4096)
     with torch.no_grad():
         assert torch.equal(policy(row, 1.0)[0], reference(row, 1.0)[0])
-
-
-TINY = {
-    "vocab_size": 64,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-}
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Qwen2Config(**TINY, use_sliding_window=True, sliding_window=3, max_window_layers=0),
-        Qwen3Config(**TINY),
-        Olmo2Config(**TINY),
-        MistralConfig(**TINY, sliding_window=3),
-        Gemma3TextConfig(**TINY, sliding_window=3, layer_types=["sliding_attention", "full_attention"]),
-        GPT2Config(vocab_size=64, n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3),
-    ],
-    ids=lambda config: config.model_type,
-)
-def test_other_architectures_compute_on_packed_rows_what_they_compute_alone(
-    config: PreTrainedConfig, tmp_path: Path
-) -> None:
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    # Loading is the proof: it compares packed with unpacked log-probabilities.
-    load_policy(tmp_path, settings())
-
-
-def test_a_model_that_caps_attention_scores_needs_an_implementation_that_can(tmp_path: Path) -> None:
-    AutoModelForCausalLM.from_config(Gemma2Config(**TINY, query_pre_attn_scalar=32)).save_pretrained(tmp_path)
-    with pytest.raises(InvalidArgument, match=r"learner\.attention: sdpa cannot cap attention scores"):
-        load_policy(tmp_path, settings(attention="sdpa"))
-    load_policy(tmp_path, settings(attention="eager"))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [GraniteConfig(**TINY, logits_scaling=4.0), MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1)],
-    ids=lambda config: config.model_type,
-)
-def test_a_model_that_packing_would_break_is_refused(config: PreTrainedConfig, tmp_path: Path) -> None:
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(InvalidArgument, match=r"model\.path: \w+ cannot be trained on packed rows"):
-        load_policy(tmp_path, settings())
-
-
-def test_a_folder_without_a_model_is_named_in_the_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"model\.path: .* cannot be loaded"):
-        load_policy(tmp_path, settings())
-
-
-def test_flash_attention_without_a_gpu_is_refused_with_the_cure(folder: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    with pytest.raises(InvalidArgument, match=r"learner\.attention: flash_attention_2 needs a GPU"):
-        load_policy(folder, settings(attention="flash_attention_2"))
-
-
-def test_truncated_weights_are_an_error_that_names_the_folder(tmp_path: Path) -> None:
-    weights = make_tiny_model(tmp_path) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InvalidArgument, match=rf"model\.path: {tmp_path} cannot be loaded"):
-        load_policy(tmp_path, LearnerConfig())

@@ -1,0 +1,146 @@
+"""Loading at ZeRO stage 3: the model is sharded while it is made, and each rank reads its own shards from the files.
+
+No rank ever holds the whole model.
+"""
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from services.learner.engine.deepspeed_settings import deepspeed, start_deepspeed
+from services.learner.engine.optimizer import whole_shape
+from services.learner.model.language_model import load_whole, make_empty, read_config
+from services.learner.model.weight_files import WeightFiles, find_weight_files
+from services.learner.ranks.process_group import ProcessGroup
+from shoal.errors import InvalidArgument
+
+_log = logging.getLogger(__name__)
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def load_model(folder: Path, dtype: torch.dtype, *, sharding: dict[str, Any], process_group: ProcessGroup) -> Any:
+    """Loads a language model, with weights of a type; sharded at stage 3, else whole into every rank's host memory.
+
+    `sharding` is DeepSpeed's `zero_optimization`. Where files and parameters differ in form, transformers has to load
+    the whole model at stage 3 too, which a warning in the log says. Call it on all ranks. Raises `InvalidArgument`, on
+    every rank alike, for a folder that cannot be loaded.
+    """
+    if sharding["stage"] == 3 and _can_shard(folder, process_group):
+        return _load_sharded(folder, dtype, sharding, process_group)
+    with process_group.raising_on_all():
+        return load_whole(folder, dtype)
+
+
+def _can_shard(folder: Path, process_group: ProcessGroup) -> bool:
+    """Returns whether every rank can read shards from the files that it sees."""
+    try:
+        obstacle = shard_obstacle(folder)
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        obstacle = f"its files cannot be read: {error}"
+    obstacles = [text.decode() for text in process_group.all_gather((obstacle or "").encode())]
+    first = next(filter(None, obstacles), None)
+    if first is not None and process_group.rank == 0:
+        _log.warning(
+            "every rank loads the whole model; save it with transformers' save_pretrained to have each load its shard",
+            extra={"model": str(folder), "reason": first},
+        )
+    return first is None
+
+
+def shard_obstacle(folder: Path) -> str | None:
+    """Returns why a rank cannot read shards of the model's parameters from its files; None if it can.
+
+    It can if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a folder without a
+    configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for files that cannot be read.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    config = read_config(folder)
+    if getattr(config, "quantization_config", None) is not None:
+        return "its weights are quantized"
+    if (folder / "adapter_config.json").is_file():
+        return "it has an adapter"
+    if getattr(config, "transformers_weights", None) is not None or not (paths := find_weight_files(folder)):
+        return "its weights are not in model.safetensors, nor in files that model.safetensors.index.json names"
+    files = WeightFiles(paths)
+    with torch.device("meta"):
+        lm = make_empty(config, torch.float32)
+    if get_model_conversion_mapping(lm, add_legacy=False):
+        return f"transformers converts the tensors of a {type(lm).__name__} while it loads them"
+    for name, parameter in lm.named_parameters():
+        if name not in files:
+            return f"its files have no tensor {name}"
+        kind, shape = files.form(name)
+        if kind not in _FLOATS or shape != whole_shape(parameter):
+            return f"its files have {name} as {kind} of shape {list(shape)}, not {list(parameter.shape)}"
+    for tied, source in lm.all_tied_weights_keys.items():
+        if tied in files and not torch.equal(files.tensor(tied), files.tensor(source)):
+            return f"its configuration ties {tied} to {source}, but its files have other values for it"
+    return None
+
+
+def _load_sharded(folder: Path, dtype: torch.dtype, sharding: dict[str, Any], process_group: ProcessGroup) -> Any:
+    start_deepspeed(process_group.device)
+    sharder = _Sharder(
+        config_dict_or_path={"train_micro_batch_size_per_gpu": 1, "zero_optimization": sharding},
+        # Parameters get their type from transformers. DeepSpeed would give it to every tensor, the frequencies of
+        # rotary embeddings included.
+        tensor_overrides=[deepspeed.runtime.zero.partition_parameters.DeepSpeedTensorOverride.device],
+    )
+    with sharder:
+        lm = make_empty(read_config(folder), dtype)
+    # Sharded parameters refer to themselves, also those that tying has replaced.
+    gc.collect()
+    with process_group.raising_on_all(), _reading(folder):
+        files = WeightFiles(find_weight_files(folder))
+        for name, parameter in lm.named_parameters():
+            _copy_shard(parameter, files, name)
+        _copy_buffers(lm, files, process_group.device)
+    return lm
+
+
+class _Sharder(deepspeed.zero.Init):
+    """Shards every parameter as soon as its module is made.
+
+    DeepSpeed would first broadcast the whole parameter, which has no values yet: all traffic of the model's size, and
+    all memory of its largest module, that loading would need.
+    """
+
+    def _zero_init_param(self, param: nn.Parameter) -> None:
+        self._convert_to_deepspeed_param(param)
+        param.partition()
+
+
+def _copy_shard(parameter: nn.Parameter, files: WeightFiles, name: str) -> None:
+    """Copies this rank's shard of a parameter: of N ranks the n-th has the n-th of N equal parts, the last padded."""
+    shard = parameter.ds_tensor.data
+    start = parameter.ds_zero_partition_rank * shard.numel()
+    mine = files.tensor(name).reshape(-1)[start : start + shard.numel()]
+    shard[: len(mine)].copy_(mine)
+    shard[len(mine) :].zero_()
+    # The second copy (hpZ) of what the model was made with. The first forward pass makes another.
+    parameter.ds_secondary_tensor = None
+
+
+def _copy_buffers(lm: nn.Module, files: WeightFiles, device: torch.device) -> None:
+    """Copies the buffers that belong to the model's weights, and puts all buffers on the device."""
+    saved = lm.state_dict().keys()
+    for name, buffer in lm.named_buffers():
+        if name in saved and name in files:
+            buffer.copy_(files.tensor(name))
+        buffer.data = buffer.data.to(device)
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise InvalidArgument(f"model.path: {folder} cannot be read: {error}") from error

@@ -1,0 +1,66 @@
+"""Language models of transformers: described by a folder, empty, or with their weights."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+
+from shoal.errors import InvalidArgument
+
+_LOADING_ERRORS = (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError)
+
+
+def read_config(folder: Path) -> Any:
+    """Returns the transformers configuration in a folder. Raises `InvalidArgument` when there is none."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except _LOADING_ERRORS as error:
+        raise _not_loaded(folder, error) from error
+
+
+def load_whole(folder: Path, dtype: torch.dtype) -> Any:
+    """Loads a causal language model with all its weights into host memory, without dropout.
+
+    Raises `InvalidArgument` when the folder does not contain one.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    except _LOADING_ERRORS as error:
+        raise _not_loaded(folder, error) from error
+    return _without_dropout(lm)
+
+
+def make_empty(config: Any, dtype: torch.dtype) -> Any:
+    """Makes the causal language model that a configuration describes, without dropout; its weights are undefined.
+
+    Raises `ValueError` when transformers knows no such model.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        lm = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    # Part of the initialization that was left out.
+    lm.tie_weights()
+    return _without_dropout(lm)
+
+
+def _without_dropout(lm: Any) -> Any:
+    # A policy must be a function of its weights alone: with dropout the ratio to the behavior policy would be noise.
+    for module in lm.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return lm.eval()
+
+
+def _not_loaded(folder: Path, error: Exception) -> InvalidArgument:
+    return InvalidArgument(f"model.path: {folder} cannot be loaded as a causal language model: {error}")

@@ -1,0 +1,106 @@
+"""Checks of a model before its weights are read."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from services.learner.model.attention import choose_attention, register_attention
+from services.learner.model.language_model import read_config
+from services.learner.model.packing import sequence_row
+from services.learner.model.policy import Policy
+from services.learner.model.sequence_parallel import check_heads
+from shoal.config.learner import LearnerConfig
+from shoal.errors import InvalidArgument
+
+_MAX_DIFFERENCE = 1e-3
+"""Largest difference in float32 between packed and unpacked log-probabilities; above it the model is refused."""
+_SHRUNKEN_SIZE = 64
+"""Vocabulary and width of the MLPs of the small model on which packing is checked."""
+
+
+def check_model(folder: Path, config: LearnerConfig) -> None:
+    """Raises `InvalidArgument` when the folder's model cannot be trained with these settings on this machine."""
+    model = read_config(folder)
+    attention = choose_attention(config, model)
+    if config.sequence_parallel_size > 1:
+        check_heads(model.get_text_config().num_attention_heads, config.sequence_parallel_size)
+    _check_packing(model, "sdpa" if attention == "sdpa" else "eager")
+
+
+def _check_packing(config: Any, attention: str) -> None:
+    """Checks on a few tokens, in float32, that the model gives the same results packed as on single sequences.
+
+    This refuses models that packing would silently break: layers that carry state past a sequence's end, attention
+    that bypasses transformers' interface, logits that are scaled after the output layer. A small random model of the
+    same kind shows it as well as the whole one, which may not fit into a rank's memory.
+    """
+    name = config.model_type
+    try:
+        lm = _small_model(config)
+        name = type(lm).__name__
+        alone, packed = _logprobs_alone_and_packed(lm, attention)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(f"model.path: {name} cannot be trained on packed rows: {error}") from error
+    difference = float((packed - alone).abs().max())
+    if not difference <= _MAX_DIFFERENCE:
+        raise InvalidArgument(
+            f"model.path: {name} cannot be trained on packed rows: its log-probabilities differ by {difference:.3g} "
+            "from those of the sequences alone"
+        )
+
+
+def _logprobs_alone_and_packed(lm: Any, attention: str) -> tuple[torch.Tensor, torch.Tensor]:
+    sequences = [np.arange(1, 8, dtype=np.int32), np.arange(5, 9, dtype=np.int32)]
+    policy = Policy(lm, compute_dtype=torch.float32, logits_chunk_tokens=1024)
+    alone = []
+    with torch.no_grad():
+        for sequence in sequences:
+            tokens = torch.from_numpy(sequence).long()
+            logits = lm(input_ids=tokens[None], use_cache=False).logits[0]
+            alone.append(torch.log_softmax(logits[:-1], -1).gather(-1, tokens[1:, None]).squeeze(-1))
+        lm.set_attn_implementation(register_attention(attention))
+        packed, _ = policy(sequence_row(sequences), 1.0)
+    return torch.cat(alone), packed
+
+
+def _small_model(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        # All ranks must come to the same decision.
+        torch.manual_seed(0)
+        lm = AutoModelForCausalLM.from_config(shrunken(config), dtype=torch.float32, attn_implementation="eager")
+        for parameter in lm.parameters():
+            if parameter.ndim >= 2:
+                # Layers that add nothing to their input, as a fresh model's, would hide differences.
+                nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    return lm.eval()
+
+
+def shrunken(config: Any) -> Any:
+    """Returns a configuration of the same kind with one layer of each kind, at least two, and a small vocabulary.
+
+    A kind of layer is a combination of values in the configuration's lists that have a value for each layer.
+    """
+    small = copy.deepcopy(config)
+    text = small.get_text_config()
+    num_layers = text.num_hidden_layers
+    lists = {name: value for name, value in vars(text).items() if isinstance(value, list | tuple)}
+    per_layer = {name: value for name, value in lists.items() if len(value) == num_layers}
+    kinds: dict[str, int] = {}
+    for layer in range(num_layers):
+        kinds.setdefault(repr([value[layer] for value in per_layer.values()]), layer)
+    kept = sorted({*kinds.values(), *range(min(2, num_layers))})
+    text.num_hidden_layers = len(kept)
+    for name, value in per_layer.items():
+        setattr(text, name, [value[layer] for layer in kept])
+    for name in ("vocab_size", "intermediate_size"):
+        if isinstance(size := getattr(text, name, None), int):
+            setattr(text, name, min(size, _SHRUNKEN_SIZE))
+    if getattr(text, "pad_token_id", None) is not None:
+        text.pad_token_id = 0
+    return small

@@ -1,0 +1,113 @@
+"""Models that the learner refuses, seen from their configurations."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Olmo2Config,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from services.learner.model.model_check import check_model, shrunken
+from shoal.config.learner import LearnerConfig
+from shoal.errors import InvalidArgument
+
+LARGE = {
+    "vocab_size": 100_000,
+    "hidden_size": 256,
+    "intermediate_size": 100_000,
+    "num_hidden_layers": 100,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "pad_token_id": 99_999,
+}
+"""Whole, such a model would have 8 billion parameters."""
+
+
+def settings(**values: object) -> LearnerConfig:
+    return LearnerConfig.model_validate({"compute_dtype": "float32", **values})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(**LARGE),
+        Qwen2Config(**LARGE, use_sliding_window=True, sliding_window=3, max_window_layers=50),
+        Qwen3Config(**LARGE),
+        Olmo2Config(**LARGE),
+        MistralConfig(**LARGE, sliding_window=3),
+        Gemma3TextConfig(**LARGE, sliding_window=3),
+        GPT2Config(),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_architectures_that_compute_on_packed_rows_what_they_compute_alone_are_accepted_without_their_weights(
+    config: PreTrainedConfig, tmp_path: Path
+) -> None:
+    config.save_pretrained(tmp_path)
+    check_model(tmp_path, settings())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GraniteConfig(**LARGE, logits_scaling=4.0), MambaConfig(hidden_size=32)],
+    ids=lambda config: config.model_type,
+)
+def test_a_model_that_packing_would_break_is_refused(config: PreTrainedConfig, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"model\.path: \w+ cannot be trained on packed rows"):
+        check_model(tmp_path, settings())
+
+
+def test_a_model_that_caps_attention_scores_needs_an_implementation_that_can(tmp_path: Path) -> None:
+    Gemma2Config(**LARGE, query_pre_attn_scalar=32).save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"learner\.attention: sdpa cannot cap attention scores"):
+        check_model(tmp_path, settings(attention="sdpa"))
+    check_model(tmp_path, settings(attention="eager"))
+
+
+def test_flash_attention_without_a_gpu_is_refused_with_the_cure(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    LlamaConfig(**LARGE).save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"learner\.attention: flash_attention_2 needs a GPU"):
+        check_model(tmp_path, settings(attention="flash_attention_2"))
+
+
+def test_heads_that_ranks_cannot_share_are_refused(tmp_path: Path) -> None:
+    LlamaConfig(**LARGE).save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"sequence_parallel_size \(3\) must divide .* heads \(4\)"):
+        check_model(tmp_path, settings(sequence_parallel_size=3, zero_stage=3))
+
+
+def test_a_folder_without_a_model_is_named_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=rf"model\.path: {tmp_path} cannot be loaded"):
+        check_model(tmp_path, settings())
+
+
+def test_a_configuration_that_contradicts_itself_is_named_in_the_error(tmp_path: Path) -> None:
+    LlamaConfig(**LARGE).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"hidden_size": 256', '"hidden_size": 255'))
+    with pytest.raises(InvalidArgument, match=rf"(?s)model\.path: {tmp_path} cannot be loaded .*255"):
+        check_model(tmp_path, settings())
+
+
+def test_a_shrunken_configuration_has_one_layer_of_each_kind() -> None:
+    config = Gemma3TextConfig(**LARGE)
+    small = shrunken(config)
+    assert small.layer_types == ["sliding_attention", "sliding_attention", "full_attention"]
+    assert small.num_hidden_layers == 3
+    assert (small.vocab_size, small.intermediate_size, small.hidden_size) == (64, 64, 256)
+    assert config.num_hidden_layers == 100, "the configuration itself stays as it is"
