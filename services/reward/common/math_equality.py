@@ -5,6 +5,7 @@ import importlib
 import io
 from typing import Any
 
+from services.reward.common.math_numbers import is_too_large
 from services.reward.common.math_text import hendrycks_form
 
 
@@ -25,12 +26,15 @@ def equal_as_text(answer: str, label: str) -> bool:
 def equal_for_sympy(answer: str, label: str) -> bool:
     """Returns whether sympy parses both and simplifies their difference to 0; False if it cannot parse one.
 
-    Call `load` first.
+    Numbers that are too large to compute must be written alike. Call `load` first.
     """
     import sympy
 
     try:
-        return bool(sympy.simplify(_parsed(answer) - _parsed(label)) == 0)
+        one, other = _parsed(answer), _parsed(label)
+        if is_too_large(one) or is_too_large(other):
+            return bool(one == other)
+        return bool(sympy.simplify(one - other) == 0)
     except MemoryError:
         raise
     except Exception:

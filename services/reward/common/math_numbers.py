@@ -1,4 +1,4 @@
-"""Numbers that math-verify has found equal, or would compute forever."""
+"""Numbers that math-verify finds equal and are not, or that sympy would compute forever."""
 
 import math
 import re
@@ -12,8 +12,8 @@ _DIGITS_PER_BIT = math.log10(2)
 
 
 def bases(text: str) -> list[int]:
-    """Returns the bases of the numbers in a formula, in order: 12_8 gives 8. math-verify reads it as 12."""
-    return [int(braced or bare) for braced, bare in _BASE.findall(text)]
+    """Returns the bases of a formula's numbers, in order, without 10: 8 for 12_8, which math-verify reads as 12."""
+    return [base for braced, bare in _BASE.findall(text) if (base := int(braced or bare)) != 10]
 
 
 def are_apart(one: Any, other: Any, num_digits: int) -> bool:

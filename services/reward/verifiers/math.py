@@ -66,9 +66,10 @@ def verify(completion: str, label: Any, options: MathOptions = MathOptions()) ->
     A last box that equals the label letter for letter always counts. With `answer_tags` only the last
     <answer>...</answer> is read, if there is one. Only the last 20,000 characters are read. Label: LaTeX with or
     without delimiters, or a whole solution with a boxed answer; or a list of accepted ones. Value: 1 if math-verify
-    finds them equal (numerically to `float_rounding` decimals, else symbolically; sets and intervals by their
-    elements), else 0. Unscorable if reading and comparing takes longer than `timeout_s`, or the answer is nested too
-    deeply to be read.
+    finds them equal (numerically to `float_rounding` decimals, or significant digits below 0.001, else symbolically;
+    sets and intervals by their elements) and the bases of their numbers are the same, else 0. A number of more than a
+    million digits must be written like the label. Unscorable if reading and comparing takes longer than `timeout_s`, or
+    the answer is nested too deeply to be read.
     """
     rules = (tuple(options.extraction), options.boxed_match_priority)
     wanted = acceptable_texts(label)

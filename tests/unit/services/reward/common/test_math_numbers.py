@@ -8,7 +8,15 @@ from services.reward.common.math_numbers import are_apart, bases, is_too_large
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("12_8", [8]), ("12_{16} + 2A_{16}", [16, 16]), ("x_1", []), ("12", []), ("\\log_2 8", []), ("3x_2", [])],
+    [
+        ("12_8", [8]),
+        ("12_{16} + 2A_{16}", [16, 16]),
+        ("x_1", []),
+        ("12", []),
+        ("12_{10}", []),
+        ("\\log_2 8", []),
+        ("3x_2", []),
+    ],
 )
 def test_a_base_is_the_index_of_a_number(text: str, expected: list[int]) -> None:
     assert bases(text) == expected

@@ -276,6 +276,9 @@ def test_a_length_that_is_not_a_number_is_unscorable(label: Any) -> None:
         ("Final Answer: The final answer is $3$. I hope it is correct.", "4", 0.0),
         ("The answer is 4", "4", 0.0),
         ("", "4", 0.0),
+        ("$9^{9^{9^{9}}}$", "5", 0.0),
+        ("$99999999!$", "5", 0.0),
+        ("$9^{9^{9}} + 1$", "1 + 9^{9^9}", 0.0),
     ],
 )
 def test_strict_math_requires_the_minerva_form(completion: str, label: str, expected: float) -> None:
