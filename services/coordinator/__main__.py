@@ -75,7 +75,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
     runs = Runs(arguments.data_dir, registry)
     check_folder(arguments.data_dir)
-    runs.close_abandoned()
     server = RpcServer(listen=arguments.listen)
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
     await server.start()

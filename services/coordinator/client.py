@@ -109,9 +109,8 @@ def evaluate(address: str, run_id: str) -> pb.EvaluateResponse:
     return _call(address, lambda stub: stub.Evaluate(request, timeout=EVALUATION_TIMEOUT_S))
 
 
-def list_rollouts(address: str, run_id: str, limit: int, page_token: str) -> pb.ListRolloutsResponse:
-    """Lists groups in the order issued, `limit` at most, from the page of `page_token` on."""
-    request = pb.ListRolloutsRequest(run_id=run_id, page_size=limit, page_token=page_token)
+def list_rollouts(address: str, request: pb.ListRolloutsRequest) -> pb.ListRolloutsResponse:
+    """Lists a page of a run's groups."""
     return _call(address, lambda stub: stub.ListRollouts(request, timeout=CALL_TIMEOUT_S))
 
 

@@ -1,6 +1,6 @@
 """CoordinatorService: translates rpcs into calls of the runs and the registry, and their results to the wire."""
 
-import re
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -8,19 +8,14 @@ from google.protobuf.duration_pb2 import Duration
 
 from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.runs import Runs
-from services.coordinator.store.rows import RecordedGroup
+from services.coordinator.store.rollouts import list_rollouts
+from services.coordinator.store.run_folders import describe, list_runs
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
-from shoal.errors import InvalidArgument
-from shoal.rollout import FinishReason
-from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
-from shoal.wire import finish_reason_to_wire, invalid, score_to_wire, version_to_wire
-
-# Groups of long completions can fill a message before a page has the requested number.
-_MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
+from shoal.v1 import coordinator_pb2_grpc, worker_pb2
+from shoal.wire import invalid, version_to_wire
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
@@ -49,13 +44,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def ListRuns(
         self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext[pb.ListRunsRequest, pb.ListRunsResponse]
     ) -> pb.ListRunsResponse:
-        size, start = _page(request.page_size, request.page_token, default=50, largest=500)
-        runs = self._runs.all()
-        more = len(runs) > start + size
-        return pb.ListRunsResponse(
-            runs=[record.to_wire({}, None) for record in runs[start : start + size]],
-            next_page_token=str(start + size) if more else "",
-        )
+        return await asyncio.to_thread(list_runs, self._runs.folders, request)
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: grpc.aio.ServicerContext[pb.WatchRunRequest, pb.WatchRunResponse]
@@ -130,21 +119,11 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         request: pb.ListRolloutsRequest,
         context: grpc.aio.ServicerContext[pb.ListRolloutsRequest, pb.ListRolloutsResponse],
     ) -> pb.ListRolloutsResponse:
-        size, start = _page(request.page_size, request.page_token, default=20, largest=100)
-        groups = await self._runs.rollouts(request.run_id, start, size + 1)
-        response = pb.ListRolloutsResponse()
-        num_bytes = 0
-        for index, group in enumerate(groups):
-            message = _group_to_wire(group)
-            num_bytes += message.ByteSize()
-            if index == size or (index > 0 and num_bytes > _MAX_PAGE_BYTES):
-                response.next_page_token = str(group.order_number)
-                break
-            response.groups.append(message)
-        return response
+        record = self._runs.find(request.run_id)
+        return await asyncio.to_thread(list_rollouts, record.folder, request)
 
     async def _describe(self, record: RunRecord) -> pb.Run:
-        return record.to_wire(await self._runs.num_groups(record.run_id), record.load_config())
+        return await asyncio.to_thread(describe, record)
 
     def _worker_to_wire(self, record: WorkerRecord) -> pb.Worker:
         return pb.Worker(
@@ -159,47 +138,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         )
 
 
-def _page(size: int, token: str, *, default: int, largest: int) -> tuple[int, int]:
-    """Returns the page size and the first item of a paged call."""
-    if size < 0:
-        raise invalid("page_size", f"must be at least 0 (given: {size})")
-    if token and not re.fullmatch("[0-9]{1,18}", token):
-        raise InvalidArgument(
-            f"page_token: {token!r} is no token of an earlier page; leave it empty for the first page"
-        )
-    return min(size or default, largest), int(token or 0)
-
-
 def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromNanoseconds(int(seconds * 1e9))
     return duration
-
-
-def _group_to_wire(group: RecordedGroup) -> pb.RolloutGroup:
-    return pb.RolloutGroup(
-        group_id=group.group_id,
-        order_number=group.order_number,
-        prompt_id=group.prompt_id,
-        prompt_text=group.prompt_text,
-        state=group.state.value,
-        drop_reason=group.drop_reason,
-        train_step=group.train_step,
-        staleness=group.staleness,
-        trace_id=group.trace_id,
-        rollouts=[
-            pb.Rollout(
-                sample_index=completion.sample_index,
-                text=completion.text,
-                num_tokens=completion.num_tokens,
-                finish_reason=finish_reason_to_wire(FinishReason(completion.finish_reason)),
-                score=score_to_wire(completion.score) if completion.score else None,
-                advantage=completion.advantage,
-                version_spans=[
-                    rollout_pb2.VersionSpan(version=version_to_wire(span.version), start=span.start, end=span.end)
-                    for span in completion.version_spans
-                ],
-            )
-            for completion in group.completions
-        ],
-    )

@@ -100,6 +100,34 @@ policy if the run has questions, exports the model, then ends.
 """
 Global___StopMode: _TypeAlias = StopMode  # noqa: Y015
 
+class _RolloutOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RolloutOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolloutOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLLOUT_ORDER_UNSPECIFIED: _RolloutOrder.ValueType  # 0
+    """Not set: the same as ISSUE."""
+    ROLLOUT_ORDER_ISSUE: _RolloutOrder.ValueType  # 1
+    """The order of issue."""
+    ROLLOUT_ORDER_REWARD: _RolloutOrder.ValueType  # 2
+    """The highest mean reward of a group's completions first, groups without a
+    reward last; equals in the order of issue.
+    """
+
+class RolloutOrder(_RolloutOrder, metaclass=_RolloutOrderEnumTypeWrapper):
+    """The order of a listing of groups."""
+
+ROLLOUT_ORDER_UNSPECIFIED: RolloutOrder.ValueType  # 0
+"""Not set: the same as ISSUE."""
+ROLLOUT_ORDER_ISSUE: RolloutOrder.ValueType  # 1
+"""The order of issue."""
+ROLLOUT_ORDER_REWARD: RolloutOrder.ValueType  # 2
+"""The highest mean reward of a group's completions first, groups without a
+reward last; equals in the order of issue.
+"""
+Global___RolloutOrder: _TypeAlias = RolloutOrder  # noqa: Y015
+
 @_typing.final
 class Run(_message.Message):
     """One training run."""
@@ -945,22 +973,48 @@ class ListRolloutsRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run; empty means the active one, else the newest."""
     page_size: _builtins.int
     """Maximum number of groups to return; 0 means 20, more than 100 means 100."""
     page_token: _builtins.str
-    """`next_page_token` of the previous call; empty for the first page."""
+    """`next_page_token` of the previous call, whose other fields were the same;
+    empty for the first page.
+    """
+    step: _builtins.int
+    """Only groups that this train step, from 1, trained on or dropped, or that
+    were dropped while it was the next one; 0 means all.
+    """
+    failed: _builtins.bool
+    """Only groups with a completion that a verifier could not score, or failed on."""
+    dropped: _builtins.bool
+    """Only groups that were dropped."""
+    last: _builtins.int
+    """Of the groups that pass the filters, only this many that were issued last
+    when the first page was listed; 0 means all.
+    """
+    order: Global___RolloutOrder.ValueType
+    """Order of the groups."""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        step: _builtins.int = ...,
+        failed: _builtins.bool = ...,
+        dropped: _builtins.bool = ...,
+        last: _builtins.int = ...,
+        order: Global___RolloutOrder.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "failed", b"failed", "last", b"last", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -284,14 +284,20 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRollouts(self, request, context):
-        """Lists the groups of a run with their completions, in the order of issue.
+        """Lists the groups of a run with their completions, in the order of issue
+        unless the request asks for another one.
 
-        Safe to retry.
+        A group has to pass every filter that is set. The pages of a listing omit
+        no group and repeat none while the run continues, except groups whose state
+        or reward changes in between. Safe to retry.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `INVALID_ARGUMENT`: no earlier call returned this page token.
+        * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
+        order and `last` returned this page token.
+        * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
+        * `DATA_LOSS`: the ledger is damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -160,14 +160,20 @@ class CoordinatorServiceStub:
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListWorkersRequest, _coordinator_pb2.ListWorkersResponse]
     """Lists the registered workers. Safe to retry."""
     ListRollouts: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListRolloutsRequest, _coordinator_pb2.ListRolloutsResponse]
-    """Lists the groups of a run with their completions, in the order of issue.
+    """Lists the groups of a run with their completions, in the order of issue
+    unless the request asks for another one.
 
-    Safe to retry.
+    A group has to pass every filter that is set. The pages of a listing omit
+    no group and repeat none while the run continues, except groups whose state
+    or reward changes in between. Safe to retry.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `INVALID_ARGUMENT`: no earlier call returned this page token.
+    * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
+      order and `last` returned this page token.
+    * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
+    * `DATA_LOSS`: the ledger is damaged.
     """
 
 @_typing.type_check_only
@@ -302,14 +308,20 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     ListWorkers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListWorkersRequest, _coordinator_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """Lists the registered workers. Safe to retry."""
     ListRollouts: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListRolloutsRequest, _coordinator_pb2.ListRolloutsResponse]  # type: ignore[assignment]
-    """Lists the groups of a run with their completions, in the order of issue.
+    """Lists the groups of a run with their completions, in the order of issue
+    unless the request asks for another one.
 
-    Safe to retry.
+    A group has to pass every filter that is set. The pages of a listing omit
+    no group and repeat none while the run continues, except groups whose state
+    or reward changes in between. Safe to retry.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `INVALID_ARGUMENT`: no earlier call returned this page token.
+    * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
+      order and `last` returned this page token.
+    * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
+    * `DATA_LOSS`: the ledger is damaged.
     """
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -519,14 +531,20 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ListRolloutsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListRolloutsResponse, _abc.Awaitable[_coordinator_pb2.ListRolloutsResponse]]:
-        """Lists the groups of a run with their completions, in the order of issue.
+        """Lists the groups of a run with their completions, in the order of issue
+        unless the request asks for another one.
 
-        Safe to retry.
+        A group has to pass every filter that is set. The pages of a listing omit
+        no group and repeat none while the run continues, except groups whose state
+        or reward changes in between. Safe to retry.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `INVALID_ARGUMENT`: no earlier call returned this page token.
+        * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
+          order and `last` returned this page token.
+        * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
+        * `DATA_LOSS`: the ledger is damaged.
         """
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

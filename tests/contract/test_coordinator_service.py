@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from services.coordinator.run.runs import Runs
+from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound
 from shoal.v1 import coordinator_pb2 as pb
@@ -338,17 +339,15 @@ async def test_an_abandoned_run_is_failed_and_names_the_command_that_resumes_it(
     await cluster.until(lambda event: event.kind == "step")
     path = cluster.data_dir / "left" / "run.json"
     other = Runs(cluster.data_dir, WorkerRegistry())
-    other.close_abandoned()
-    assert json.loads(path.read_text())["state"] == "RUNNING", "a run that is driven was taken for abandoned"
+    assert other.find("left").state is RunState.RUNNING, "a run that is driven was taken for abandoned"
     with pytest.raises(FailedPrecondition, match="another coordinator"):
         await other.resume("left")
     await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
     await cluster.end()
     # A killed coordinator leaves a run without an end and without a process that has its lock.
     path.write_text(path.read_text().replace("STOPPED", "RUNNING"))
-    other.close_abandoned()
-    record = json.loads(path.read_text())
-    assert record["state"] == "FAILED" and "shoal train --resume left" in record["message"], record
+    record = other.find("left")
+    assert record.state is RunState.FAILED and "shoal train --resume left" in record.message, record
 
 
 async def test_a_checkpoint_without_a_waiting_caller_does_not_delay_the_end(cluster: Cluster, model: Path) -> None:

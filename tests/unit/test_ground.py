@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.cli.exit_codes import ExitCode
+from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.run.preflight import preflight
 from shoal.config import load_config, parse_config
 from shoal.config.load import config_struct

@@ -4,8 +4,8 @@ import os
 import sys
 
 from services.coordinator.cli import config, doctor, reward, run, train, workers
-from services.coordinator.cli.exit_codes import ExitCode, exit_code_of
-from services.coordinator.cli.options import command_group
+from services.coordinator.cli.shared.exit_codes import ExitCode, exit_code_of
+from services.coordinator.cli.shared.options import command_group
 from shoal.errors import InvalidArgument, ShoalError
 
 app = command_group("GRPO training of language models as four gRPC services.")

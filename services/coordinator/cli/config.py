@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from services.coordinator.cli.options import ConfigFile, DataDir, OutputOption, Overrides, command_group
-from services.coordinator.cli.output import Output, print_json, print_pairs
+from services.coordinator.cli.shared.options import ConfigFile, DataDir, OutputOption, Overrides, command_group
+from services.coordinator.cli.shared.output import Output, print_json, print_pairs
 from shoal.errors import InvalidArgument
 
 app = command_group("Show, check, translate, and suggest configurations.")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from services.coordinator.cli.exit_codes import ExitCode
-from services.coordinator.cli.options import DataDir, OutputOption
-from services.coordinator.cli.output import Output, print_json
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.cli.shared.options import DataDir, OutputOption
+from services.coordinator.cli.shared.output import Output, print_json
 
 if TYPE_CHECKING:
     from services.coordinator.launcher.findings import Finding

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from services.coordinator.cli.exit_codes import ExitCode
-from services.coordinator.cli.options import OutputOption, Overrides, command_group
-from services.coordinator.cli.output import Output, print_json, print_table
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.cli.shared.options import OutputOption, Overrides, command_group
+from services.coordinator.cli.shared.output import Output, print_json, print_table
 
 app = command_group("Score completions before a GPU is spent on them, and list the verifiers.")
 

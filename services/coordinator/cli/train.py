@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from services.coordinator.cli.options import (
+from services.coordinator.cli.shared.options import (
     ConfigFileUnlessResumed,
     DataDir,
     NewName,
@@ -25,7 +25,7 @@ def train(
 
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
-    from services.coordinator.cli.progress import ProgressView
+    from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.train_session import TrainSession
     from services.coordinator.launcher.disk import free_bytes
     from services.coordinator.launcher.local_run import prepare_local_run

@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.coordinator.cli.exit_codes import ExitCode
-from services.coordinator.cli.progress import ProgressView
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.cli.shared.progress import ProgressView
 from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow
 from services.coordinator.launcher.local_run import LocalRun
 from services.coordinator.launcher.plan import plan_coordinator, plan_workers

@@ -1,7 +1,7 @@
 """`shoal workers`."""
 
-from services.coordinator.cli.options import Coordinator, OutputOption, checked_address
-from services.coordinator.cli.output import Output, print_message, print_table
+from services.coordinator.cli.shared.options import Coordinator, OutputOption, checked_address
+from services.coordinator.cli.shared.output import Output, print_message, print_table
 
 
 def workers(coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:

@@ -20,8 +20,8 @@ from google.protobuf import json_format
 
 from services.coordinator.store.atomic_write import write_atomically
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
-from services.coordinator.store.schema import check_version
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ResourceExhausted
@@ -135,7 +135,8 @@ class Checkpoints:
     def check_readable(self) -> None:
         """Raises `FailedPrecondition` when the newest checkpoint's ledger is of another version of Shoal."""
         if committed := self.committed():
-            check_version(self._folder / committed[-1] / self.load_manifest(committed[-1]).snapshot)
+            with reading(self._folder / committed[-1] / self.load_manifest(committed[-1]).snapshot):
+                pass
 
     def _delete_old(self) -> None:
         for checkpoint_id in self.committed()[: -self._keep_last]:

@@ -14,8 +14,7 @@ from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.preflight import PreparedInputs, preflight
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
-from services.coordinator.store.ledger import Ledger
-from services.coordinator.store.rows import RecordedGroup
+from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
@@ -31,28 +30,11 @@ class Runs:
     """Starts runs, finds them, and gives access to the active one."""
 
     def __init__(self, data_dir: Path, registry: WorkerRegistry) -> None:
-        self._data_dir = data_dir
+        self.folders = RunFolders(data_dir)
         self._registry = registry
         self._active: ActiveRun | None = None
         self._driving: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-
-    def close_abandoned(self) -> None:
-        """Marks runs as failed that an earlier coordinator left unfinished."""
-        for record in self.all():
-            if record.state.has_ended:
-                continue
-            # A locked run belongs to another coordinator that shares the data folder. A run whose folder cannot be
-            # written does not belong to this coordinator either.
-            with contextlib.suppress(FailedPrecondition, OSError):
-                lock = RunLock(record.folder)
-                record.state = RunState.FAILED
-                record.message = (
-                    f"the coordinator ended at step {record.policy_version}; resume with: "
-                    f"shoal train --resume {record.run_id}"
-                )
-                record.save()
-                lock.release()
 
     async def start(self, config: RunConfig, run_id: str) -> RunRecord:
         """Starts a new run, after checking data and model, so that bad input is refused here."""
@@ -60,10 +42,10 @@ class Runs:
         if not RUN_NAME.fullmatch(run_id):
             raise invalid("run_id", f"use 1 to 63 characters of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
         async with self._only_one():
-            folder = self._data_dir / run_id
+            folder = self.folders.data_dir / run_id
             if (folder / "run.json").exists():
                 raise AlreadyExists(
-                    f"run {run_id} exists in {self._data_dir}; resume it, or choose another name",
+                    f"run {run_id} exists in {self.folders.data_dir}; resume it, or choose another name",
                     reason=ErrorReason.RUN_EXISTS,
                 )
             inputs = await asyncio.to_thread(preflight, config)
@@ -76,7 +58,7 @@ class Runs:
         Raises `InvalidArgument` for a change that a resumed run cannot take; see `shoal.config.changes`.
         """
         async with self._only_one():
-            record = self._load(run_id)
+            record = self.folders.find(run_id)
             before = record.load_config()
             config = changed_config(before, changes or {})
             checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
@@ -133,26 +115,7 @@ class Runs:
         """Returns a run by name; an empty name means the active run, or else the newest."""
         if self._active is not None and run_id in ("", self._active.record.run_id):
             return self._active.record
-        if run_id:
-            return self._load(run_id)
-        runs = self.all()
-        if not runs:
-            raise NotFound(f"there is no run in {self._data_dir}", reason=ErrorReason.NO_RUN)
-        return runs[0]
-
-    def _load(self, run_id: str) -> RunRecord:
-        if RUN_NAME.fullmatch(run_id):
-            with contextlib.suppress(OSError, ValueError):
-                return RunRecord.load(self._data_dir / run_id)
-        raise NotFound(f"there is no run {run_id!r} in {self._data_dir}", reason=ErrorReason.NO_RUN)
-
-    def all(self) -> list[RunRecord]:
-        """Returns all runs, newest first."""
-        records = []
-        for path in self._data_dir.glob("*/run.json"):
-            with contextlib.suppress(OSError, ValueError):
-                records.append(RunRecord.load(path.parent))
-        return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
+        return self.folders.find(run_id)
 
     def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[RunEvent]:
         """Yields the events of a run after one, until the run ends."""
@@ -160,35 +123,6 @@ class Runs:
         if self._active is not None and self._active.record.run_id == record.run_id:
             return self._active.events.watch(after_sequence)
         return follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
-
-    async def num_groups(self, run_id: str) -> dict[str, int]:
-        """Returns the number of groups by state; nothing for a ledger of another version of Shoal."""
-        try:
-            async with self._ledger(run_id) as ledger:
-                return await ledger.num_groups() if ledger else {}
-        except FailedPrecondition as error:
-            if error.reason != ErrorReason.LEDGER_VERSION:
-                raise
-            return {}
-
-    async def rollouts(self, run_id: str, first_order_number: int, limit: int) -> list[RecordedGroup]:
-        """Returns up to `limit` groups in the order of issue, from an order number on."""
-        async with self._ledger(run_id) as ledger:
-            return await ledger.page(first_order_number, limit) if ledger else []
-
-    @contextlib.asynccontextmanager
-    async def _ledger(self, run_id: str) -> AsyncIterator[Ledger | None]:
-        """Opens another connection to the ledger, so that readers do not delay the run; None before one exists."""
-        path = self.find(run_id).folder / "ledger.sqlite"
-        if not path.exists():
-            yield None
-            return
-        ledger = Ledger(path, attempt=0)
-        try:
-            await ledger.open()
-            yield ledger
-        finally:
-            await ledger.close()
 
     async def close(self, grace_s: float) -> None:
         """Stops the active run with a checkpoint; waits for it for at most `grace_s` seconds."""

@@ -3,8 +3,8 @@
 A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from
 any of the first three; every transition is kept. All of it runs on one thread beside the event loop.
 
-This file holds the statements that write; `rows` and `progress` turn values into rows and back, `schema` holds the
-tables.
+This file holds the statements that write; `rows` and `progress` turn values into rows, `schema` holds the tables.
+`rollouts` reads what was written, for people.
 """
 
 import asyncio
@@ -24,9 +24,7 @@ from services.coordinator.store.progress import (
 )
 from services.coordinator.store.rows import (
     GroupState,
-    RecordedGroup,
     TrainedGroup,
-    read_groups,
     sampled_row,
     scored_row,
     trained_row,
@@ -40,7 +38,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Ledger:
-    """Reads and writes one run's database; every method returns when its transaction is on disk."""
+    """Writes one run's database; every method returns when its transaction is on disk."""
 
     def __init__(self, path: Path, attempt: int) -> None:
         """Names the database; `open` opens or creates it. Transitions are stamped with `attempt`."""
@@ -144,9 +142,9 @@ class Ledger:
         await self._run(write)
 
     async def dropped(self, order_number: int, reason: str, policy_version: int) -> None:
-        """Records that a group is not trained on."""
+        """Records that a group is not trained on, whatever becomes of the next step."""
 
-        await self._run(lambda connection: self._drop(connection, order_number, reason, policy_version))
+        await self._run(lambda connection: self._drop(connection, order_number, reason, policy_version + 1))
 
     async def step_done(
         self,
@@ -159,14 +157,15 @@ class Ledger:
         """Records the end of a step, in one transaction for everything that it used up.
 
         `progress` is that after the step. `dropped` holds order number and reason of groups, `excluded` order number
-        and prompt id of prompts that are not issued again.
+        and prompt id of prompts that are not issued again. A step that trained on nothing was not applied.
         """
+        step = progress.policy_version if trained else progress.policy_version + 1
 
         def write(connection: sqlite3.Connection) -> None:
             for group in trained:
-                self._train(connection, group, progress.policy_version)
+                self._train(connection, group, step)
             for order_number, reason in dropped:
-                self._drop(connection, order_number, reason, progress.policy_version)
+                self._drop(connection, order_number, reason, step)
             write_progress(connection, progress)
             connection.executemany(
                 "INSERT OR IGNORE INTO excluded_prompts (order_number, prompt_id) VALUES (?, ?)", excluded
@@ -198,18 +197,6 @@ class Ledger:
 
         await self._run(write)
 
-    async def num_groups(self) -> dict[str, int]:
-        """Returns the number of groups by state."""
-
-        def read(connection: sqlite3.Connection) -> dict[str, int]:
-            return dict(connection.execute("SELECT state, COUNT(*) FROM groups GROUP BY state"))
-
-        return await self._run(read)
-
-    async def page(self, first_order_number: int, limit: int) -> list[RecordedGroup]:
-        """Returns up to `limit` groups in the order of issue, from an order number on."""
-        return await self._run(lambda connection: list(read_groups(connection, first_order_number, limit)))
-
     def _train(self, connection: sqlite3.Connection, group: TrainedGroup, train_step: int) -> None:
         connection.execute(
             "UPDATE groups SET train_step = ?, staleness = ? WHERE order_number = ?",
@@ -222,9 +209,10 @@ class Ledger:
         )
         self._move(connection, group.order_number, GroupState.TRAINED, train_step, "")
 
-    def _drop(self, connection: sqlite3.Connection, order_number: int, reason: str, policy_version: int) -> None:
+    def _drop(self, connection: sqlite3.Connection, order_number: int, reason: str, step: int) -> None:
+        """Drops a group in a step; the transition has the version that the step makes, as that of a trained one has."""
         connection.execute("UPDATE groups SET drop_reason = ? WHERE order_number = ?", (reason, order_number))
-        self._move(connection, order_number, GroupState.DROPPED, policy_version, reason)
+        self._move(connection, order_number, GroupState.DROPPED, step, reason)
 
     def _move(
         self, connection: sqlite3.Connection, order_number: int, state: GroupState, policy_version: int, detail: str

@@ -120,13 +120,23 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":
-        """Reads `run.json`. Raises OSError or ValueError when it cannot be read."""
+        """Reads `run.json`. A run that has not ended and that nobody drives has FAILED: its coordinator is gone.
+
+        Raises OSError or ValueError when the file cannot be read.
+        """
         values: dict[str, Any] = json.loads((folder / "run.json").read_text())
         try:
             values["state"] = RunState(values["state"])
-            return cls(folder=folder, **values)
+            record = cls(folder=folder, **values)
         except (KeyError, TypeError) as error:  # Truncated, edited by hand, or of another version.
             raise ValueError(f"{folder / 'run.json'} does not describe a run: {error}") from None
+        if not record.state.has_ended and not is_driven(folder):
+            record.state = RunState.FAILED
+            record.message = (
+                f"the coordinator ended at step {record.policy_version}; resume with: "
+                f"shoal train --resume {record.run_id}"
+            )
+        return record
 
     def save_config(self, config: RunConfig) -> None:
         """Writes the resolved configuration to `config.json`."""

@@ -7,12 +7,16 @@ import grpc
 import pytest
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.cli import main
 from shoal.errors import NotFound
 from shoal.rpc.errors import to_status
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
+
+BEGAN_S = 1_700_000_000
+"""Start of the run of `ScriptedCoordinator`, in seconds since the epoch."""
 
 Shoal = Callable[..., tuple[int, str, str]]
 
@@ -40,6 +44,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
     def __init__(self) -> None:
         self.requests: list[str] = []
         self.watched_runs: list[str] = []
+        self.listing = pb.ListRolloutsRequest()
         self.final_state = pb.RUN_STATE_FINISHED
         self.breaks_after: int | None = None
 
@@ -50,7 +55,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
             context.abort(abort.code, abort.details)
         return pb.Run(
             run_id="sums", state=self.final_state, message="done", policy_version=3, num_steps=5, path="/runs/sums",
-            num_groups={"TRAINED": 24}, metrics={"objective/scores": 0.5},
+            num_groups={"TRAINED": 24}, metrics={"objective/scores": 0.5}, create_time=Timestamp(seconds=BEGAN_S),
         )  # fmt: skip
 
     def StartRun(self, request, context):  # type: ignore[no-untyped-def]
@@ -89,9 +94,12 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return pb.ListWorkersResponse(workers=[worker])
 
     def ListRollouts(self, request, context):  # type: ignore[no-untyped-def]
-        self.requests.append(f"rollouts {request.page_size} {request.page_token}")
+        self.listing = request
         score = rollout_pb2.Score(outcome=rollout_pb2.SCORE_OUTCOME_SCORED, reward=1.0)
-        failed = rollout_pb2.Score(outcome=rollout_pb2.SCORE_OUTCOME_FAILED)
+        verdict = rollout_pb2.VerifierScore(
+            verifier="mine", outcome=rollout_pb2.SCORE_OUTCOME_FAILED, detail="Traceback\nKeyError: 'answer'"
+        )
+        failed = rollout_pb2.Score(outcome=rollout_pb2.SCORE_OUTCOME_FAILED, verifier_scores=[verdict])
         group = pb.RolloutGroup(
             group_id="sums/0", prompt_id="sums:7", prompt_text="1 + 1?", state="TRAINED", train_step=2, staleness=1,
             rollouts=[pb.Rollout(text="2", score=score), pb.Rollout(sample_index=1, text="3", score=failed)],
@@ -107,6 +115,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
                 context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
             attributes = {"step": sequence, "num_steps": 3, "metrics": {"objective/scores": sequence / 10}}
             event = pb.RunEvent(sequence=sequence, kind="step", attributes=json_format.ParseDict(attributes, Struct()))
+            event.event_time.seconds = BEGAN_S + sequence
             yield pb.WatchRunResponse(event=event)
 
 

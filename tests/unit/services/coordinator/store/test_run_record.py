@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.run.runs import Runs
+from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunRecord, new_run_id
-from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config.run import RUN_NAME
 from shoal.errors import DataLoss, NotFound
 
@@ -17,8 +16,7 @@ def test_a_record_that_cannot_be_read_hides_no_other_run(tmp_path: Path, text: s
     (tmp_path / "broken" / "run.json").write_text(text)
     (tmp_path / "good").mkdir()
     RunRecord("good", tmp_path / "good").save()
-    runs = Runs(tmp_path, WorkerRegistry())
-    runs.close_abandoned()
+    runs = RunFolders(tmp_path)
     assert [record.run_id for record in runs.all()] == ["good"]
     with pytest.raises(NotFound, match="'broken'"):
         runs.find("broken")

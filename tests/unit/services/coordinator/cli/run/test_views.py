@@ -30,51 +30,36 @@ def test_an_unknown_run_is_not_found(shoal: Shoal) -> None:
     assert shoal("run", "status", "tomorrow") == (4, "", "error: there is no run 'tomorrow'\n")
 
 
-def test_each_control_command_calls_its_rpc(shoal: Shoal, scripted: Any) -> None:
-    commands = (["pause"], ["resume"], ["stop"], ["stop", "--mode", "drain"])
-    assert [shoal("run", *command)[0] for command in commands] == [0, 0, 0, 0]
-    assert scripted.requests == ["pause", "resume", "stop STOP_MODE_NOW", "stop STOP_MODE_DRAIN"]
-
-
-def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scripted: Any) -> None:
-    assert shoal("run", "resume", "sums", "--set", "run.num_steps=9")[0] == 0
-    assert shoal("run", "start", "--resume", "sums", "--set", "learner.learning_rate=1e-4")[0] == 0
-    assert scripted.requests == [
-        "resume sums with {'run': {'num_steps': 9.0}}",
-        "resume sums with {'learner': {'learning_rate': 0.0001}}",
-    ]
-
-
-def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) -> None:
-    scripted.final_state = pb.RUN_STATE_PAUSED
-    code, _, error = shoal("run", "resume", "sums", "--set", "run.num_steps=9")
-    assert code == 5 and "shoal run stop" in error and not scripted.requests, (code, error)
-
-
-def test_a_checkpoint_is_named(shoal: Shoal) -> None:
-    assert shoal("run", "checkpoint")[:2] == (0, "checkpoint step-00000003 of step 3 is written\n")
-
-
 def test_runs_are_one_line_each_on_a_pipe(shoal: Shoal) -> None:
     assert "sums  FINISHED  3/5" in shoal("run", "list")[1]
 
 
 def test_rollouts_show_rewards_and_the_next_page(shoal: Shoal, scripted: Any) -> None:
     code, text, _ = shoal("run", "rollouts", "--limit", "1", "--page", "4")
-    assert code == 0 and scripted.requests == ["rollouts 1 4"]
+    assert code == 0 and (scripted.listing.page_size, scripted.listing.page_token) == (1, "4")
     for part in ("sums/0  TRAINED in step 2, staleness 1", "'1 + 1?'", "1.000  '2'", "FAILED  '3'", "more: --page 5"):
         assert part in text, text
 
 
-def test_a_run_is_started_with_overrides_and_watched(shoal: Shoal, scripted: Any) -> None:
-    code, text, _ = shoal(
-        "run", "start", "configs/quickstart.toml", "--set", "grpo.group_size=4", "--name", "sums", "--watch"
+def test_a_completion_without_a_score_shows_the_whole_error_of_its_verifier(shoal: Shoal) -> None:
+    lines = [line.strip() for line in shoal("run", "rollouts")[1].splitlines()]
+    assert lines[-4:-1] == ["1      FAILED  '3'", "mine FAILED: Traceback", "KeyError: 'answer'"]
+
+
+def test_filters_are_the_fields_of_the_request(shoal: Shoal, scripted: Any) -> None:
+    options = ("--step", "7", "--last", "30", "--failed", "--dropped", "--sort", "reward")
+    assert shoal("run", "rollouts", "sums", *options)[0] == 0
+    assert scripted.listing == pb.ListRolloutsRequest(
+        run_id="sums", page_size=30, step=7, last=30, failed=True, dropped=True, order=pb.ROLLOUT_ORDER_REWARD
     )
-    assert code == 0, text
-    assert scripted.requests == ["start sums 4", "watch from 0"]
-    assert [line.partition(" s] ")[2] for line in text.splitlines()[:3]] == [
-        "step 1/3  reward 0.10", "step 2/3  reward 0.20", "step 3/3  reward 0.30",
-    ]  # fmt: skip
+
+
+def test_past_events_have_the_times_at_which_they_happened(shoal: Shoal) -> None:
+    lines = shoal("run", "watch")[1].splitlines()
+    assert [line.split("]")[0] for line in lines] == [f"[{second:6.1f} s" for second in (0, 1, 1, 2, 3, 3)], (
+        "the legend has the time of the first step"
+    )
+    assert lines[0].endswith("run sums began at 2023-11-14 22:13:20 UTC")
 
 
 def test_a_broken_watch_continues_after_the_last_event(shoal: Shoal, scripted: Any) -> None:

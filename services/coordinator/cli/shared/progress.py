@@ -95,8 +95,10 @@ class _Lines(logging.Handler):
 class ProgressView:
     """Writes events as lines: colored on a terminal, plain otherwise. Each begins with the elapsed seconds."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
+    def __init__(self, began_s: float | None = None) -> None:
+        """Counts time from `began_s`, in seconds since the epoch; from now, if it is left out."""
+        self._began_s = time.time() if began_s is None else began_s
+        self._last_event_s: float | None = None
         self._last_evaluation: dict[str, Any] = {}
         self._exported = ""
         self._has_legend = False
@@ -107,9 +109,12 @@ class ProgressView:
             self._console = Console(highlight=False)
         self._ends_with_progress = False
 
-    def write(self, text: str, kind: str = "") -> None:
-        """Writes one line in the style of an event kind; on a terminal the next line replaces one of "progress"."""
-        line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
+    def write(self, text: str, kind: str = "", time_s: float | None = None) -> None:
+        """Writes one line in the style of an event kind; on a terminal the next line replaces one of "progress".
+
+        `time_s` is its time in seconds since the epoch, the present if it is left out.
+        """
+        line = f"[{(time.time() if time_s is None else time_s) - self._began_s:6.1f} s] {text}"
         if self._console is None:
             print(line, flush=True)
             return
@@ -137,24 +142,25 @@ class ProgressView:
             logger.setLevel(level)
 
     def show(self, event: pb.RunEvent) -> None:
-        """Writes one event."""
+        """Writes one event, with the time at which it happened."""
+        self._last_event_s = event.event_time.ToNanoseconds() / 1e9
         if event.kind == "step":
-            self._show_step(json_format.MessageToDict(event.attributes))
+            self._show_step(json_format.MessageToDict(event.attributes), self._last_event_s)
             return
         self.remember(event)
         if event.kind not in _QUIET:
-            self.write(event.message, event.kind)
+            self.write(event.message, event.kind, self._last_event_s)
 
-    def _show_step(self, attributes: Mapping[str, Any]) -> None:
+    def _show_step(self, attributes: Mapping[str, Any], time_s: float) -> None:
         if not self._has_legend:
             self._has_legend = True
-            self.write(LEGEND)
+            self.write(LEGEND, time_s=time_s)
         line = step_line(int(attributes["step"]), int(attributes["num_steps"]), attributes.get("metrics", {}))
         if remaining_s := attributes.get("remaining_s"):
             line += f"  left {format_duration(remaining_s)}"
-        self.write(line, "step")
+        self.write(line, "step", time_s)
         if "unscored" in attributes:
-            self.write(f"  {Unscored.from_attributes(attributes['unscored'])}", "unscored")
+            self.write(f"  {Unscored.from_attributes(attributes['unscored'])}", "unscored", time_s)
 
     def remember(self, event: pb.RunEvent) -> None:
         """Records what the summary needs from an event, and writes nothing."""
@@ -164,12 +170,12 @@ class ProgressView:
             self._exported = str(event.attributes["path"])
 
     def summarize(self, run: pb.Run) -> None:
-        """Writes the outcome of a run: evaluations, trained model, folder."""
+        """Writes the outcome of a run, with the time of its last event: evaluations, trained model, folder."""
         if line := evaluation_summary(self._last_evaluation):
-            self.write(line, "evaluation")
+            self.write(line, "evaluation", self._last_event_s)
         if self._exported:
-            self.write(f"the trained model: {self._exported}", "notice")
-        self.write(f"the run's folder: {run.path}", "notice")
+            self.write(f"the trained model: {self._exported}", "notice", self._last_event_s)
+        self.write(f"the run's folder: {run.path}", "notice", self._last_event_s)
 
 
 def evaluation_summary(last: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.cli.progress import LEGEND, ProgressView, evaluation_summary, step_line
+from services.coordinator.cli.shared.progress import LEGEND, ProgressView, evaluation_summary, step_line
 from shoal.v1 import coordinator_pb2 as pb
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.coordinator.cli.output import Output
+from services.coordinator.cli.shared.output import Output
 from shoal.errors import InvalidArgument
 
 if TYPE_CHECKING:

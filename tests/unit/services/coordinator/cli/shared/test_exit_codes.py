@@ -185,7 +185,7 @@ def test_a_run_cannot_be_resumed_with_another_configuration(refuse: Refuse, conf
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["run", "status"], 2, "use --coordinator HOST:PORT or set SHOAL_COORDINATOR"),
+        (["workers"], 2, "use --coordinator HOST:PORT or set SHOAL_COORDINATOR"),
         (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here' is not host:port"),
         (["workers", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
         (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff' is not UTF-8"),

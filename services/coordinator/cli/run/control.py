@@ -1,0 +1,121 @@
+"""`shoal run start | pause | resume | stop | checkpoint | evaluate`: control the runs of a coordinator."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from services.coordinator.cli.run.printing import has_ended, print_run
+from services.coordinator.cli.run.sources import CoordinatorSource
+from services.coordinator.cli.run.watching import watch_run
+from services.coordinator.cli.shared.options import (
+    ConfigFileUnlessResumed,
+    Coordinator,
+    NewName,
+    OutputOption,
+    Overrides,
+    ResumedRun,
+    RunName,
+    checked_address,
+    resume_request,
+    start_request,
+)
+from services.coordinator.cli.shared.output import Output, print_message, print_pairs
+
+
+class Mode(StrEnum):
+    """How `run stop` ends a run."""
+
+    NOW = "now"
+    DRAIN = "drain"
+
+
+def start(
+    coordinator: Coordinator = "",
+    config: ConfigFileUnlessResumed = None,
+    overrides: Overrides = None,
+    resume: ResumedRun = "",
+    name: NewName = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Show progress until the run ends.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start or resume a run on the coordinator's workers."""
+    from services.coordinator import client
+
+    request = start_request(config, overrides or [], resume=resume, name=name)
+    address = checked_address(coordinator)
+    run = client.start_run(address, request)
+    if watch:
+        raise typer.Exit(watch_run(CoordinatorSource(address), run.run_id, 0, output))
+    print_run(run, output)
+
+
+def pause(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
+    """Pause a run: no prompt is issued, sampling stops where it is, no step begins."""
+    from services.coordinator import client
+
+    print_run(client.pause_run(checked_address(coordinator), run), output)
+
+
+def resume(
+    run: RunName = "",
+    coordinator: Coordinator = "",
+    overrides: Overrides = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Continue a paused run, or resume one that has ended from its last checkpoint, with --set where it may change."""
+    from services.coordinator import client
+    from shoal.errors import FailedPrecondition
+
+    address = checked_address(coordinator)
+    if run and has_ended(client.get_run(address, run)):
+        print_run(client.start_run(address, resume_request(run, overrides or [])), output)
+    elif overrides:
+        raise FailedPrecondition(
+            "--set changes a run that has ended: name it, and stop it first if it is active (shoal run stop)"
+        )
+    else:
+        print_run(client.resume_run(address, run), output)
+
+
+def stop(
+    run: RunName = "",
+    coordinator: Coordinator = "",
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="now: at the next step boundary; drain: train on what is in flight, evaluate, export the model."
+        ),
+    ] = Mode.NOW,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a run, with a checkpoint."""
+    from services.coordinator import client
+
+    print_run(client.stop_run(checked_address(coordinator), run, drain=mode is Mode.DRAIN), output)
+
+
+def checkpoint(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
+    """Write a checkpoint at the next step boundary, and wait for it."""
+    from services.coordinator import client
+
+    response = client.save_checkpoint(checked_address(coordinator), run)
+    if output is Output.JSON:
+        print_message(response)
+    else:
+        print(f"checkpoint {response.checkpoint_id} of step {response.policy_version} is written")
+
+
+def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
+    """Evaluate the policy on the held-out questions at the next step boundary, and wait for the result."""
+    from services.coordinator import client
+
+    response = client.evaluate(checked_address(coordinator), run)
+    if output is Output.JSON:
+        print_message(response)
+        return
+    print(
+        f"the policy of step {response.version.policy_version} answered {response.num_prompts} questions, "
+        f"{response.num_scored} answers were scored"
+    )
+    print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])

@@ -1,0 +1,82 @@
+"""Runs and groups as text for people."""
+
+from typing import TYPE_CHECKING
+
+from services.coordinator.cli.shared.output import Output, print_message, print_pairs
+
+if TYPE_CHECKING:
+    from shoal.v1 import coordinator_pb2 as pb
+    from shoal.v1 import rollout_pb2
+
+
+def print_run(run: "pb.Run", output: Output) -> None:
+    """Writes a run."""
+    if output is Output.JSON:
+        print_message(run)
+        return
+    pairs = [
+        ("run", run.run_id),
+        ("state", f"{state_name(run)} - {run.message}" if run.message else state_name(run)),
+        ("step", f"{run.policy_version} of {run.num_steps}"),
+        ("restored", f"{run.attempt} times"),
+        ("checkpoint", run.last_checkpoint_id or "none yet"),
+        ("groups", ", ".join(f"{count} {state}" for state, count in sorted(run.num_groups.items())) or "none yet"),
+        ("folder", run.path),
+    ]
+    print_pairs([*pairs, *((name, f"{value:g}") for name, value in sorted(run.metrics.items()))])
+
+
+def state_name(run: "pb.Run") -> str:
+    """Returns the state of a run, such as "RUNNING"."""
+    from shoal.v1 import coordinator_pb2 as pb
+
+    return pb.RunState.Name(run.state).removeprefix("RUN_STATE_")
+
+
+def has_ended(run: "pb.Run") -> bool:
+    """Whether a run is over, with success or without."""
+    from shoal.v1 import coordinator_pb2 as pb
+
+    return run.state in (pb.RUN_STATE_FINISHED, pb.RUN_STATE_STOPPED, pb.RUN_STATE_FAILED)
+
+
+def print_group(group: "pb.RolloutGroup") -> None:
+    """Writes a group: its fate, its prompt, its completions with their rewards, and why one has none."""
+    fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state
+    age = f", staleness {group.staleness}" if group.HasField("staleness") else ""
+    reason = f" ({group.drop_reason})" if group.drop_reason else ""
+    print(f"{group.group_id}  {fate}{reason}{age}  prompt {group.prompt_id}  trace {group.trace_id}")
+    print(f"  {group.prompt_text!r}")
+    for rollout in group.rollouts:
+        print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {rollout.text!r}")
+        for line in _failures(rollout):
+            print(f"  {'':>3}  {'':>10}  {line}")
+
+
+def _reward(rollout: "pb.Rollout") -> str:
+    """Returns the reward of a scored completion, else the outcome of scoring; "-" before it."""
+    from shoal.v1 import rollout_pb2
+
+    if not rollout.HasField("score"):
+        return "-"
+    if rollout.score.outcome == rollout_pb2.SCORE_OUTCOME_SCORED:
+        return f"{rollout.score.reward:.3f}"
+    return _outcome_name(rollout.score.outcome)
+
+
+def _failures(rollout: "pb.Rollout") -> list[str]:
+    """Returns what each verifier without a score says, whole."""
+    from shoal.v1 import rollout_pb2
+
+    return [
+        line
+        for part in rollout.score.verifier_scores
+        if part.outcome != rollout_pb2.SCORE_OUTCOME_SCORED
+        for line in f"{part.verifier} {_outcome_name(part.outcome)}: {part.detail or 'it gave no reason'}".splitlines()
+    ]
+
+
+def _outcome_name(outcome: "rollout_pb2.ScoreOutcome.ValueType") -> str:
+    from shoal.v1 import rollout_pb2
+
+    return rollout_pb2.ScoreOutcome.Name(outcome).removeprefix("SCORE_OUTCOME_")

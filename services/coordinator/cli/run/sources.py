@@ -1,0 +1,128 @@
+"""Where the commands that look at runs read them: from a coordinator, or from the folder of its runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+from services.coordinator.cli.shared.options import checked_address
+from shoal.errors import InvalidArgument, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from shoal.v1 import coordinator_pb2 as pb
+
+
+class Source(Protocol):
+    """Runs to look at. Both kinds answer with the same messages."""
+
+    def get_run(self, run_id: str) -> "pb.Run":
+        """Describes a run; the active or newest one if `run_id` is empty."""
+
+    def list_runs(self, limit: int) -> "pb.ListRunsResponse":
+        """Lists runs, newest first, `limit` at most."""
+
+    def list_rollouts(self, request: "pb.ListRolloutsRequest") -> "pb.ListRolloutsResponse":
+        """Lists a page of a run's groups."""
+
+    def follow(self, run_id: str, after_sequence: int) -> "AsyncIterator[pb.RunEvent]":
+        """Yields a run's events, past and future, until it ends."""
+
+
+class CoordinatorSource:
+    """The runs of a coordinator."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get_run(self, run_id: str) -> "pb.Run":
+        from services.coordinator import client
+
+        with _or_the_folder():
+            return client.get_run(self._address, run_id)
+
+    def list_runs(self, limit: int) -> "pb.ListRunsResponse":
+        from services.coordinator import client
+
+        with _or_the_folder():
+            return client.list_runs(self._address, limit)
+
+    def list_rollouts(self, request: "pb.ListRolloutsRequest") -> "pb.ListRolloutsResponse":
+        from services.coordinator import client
+
+        with _or_the_folder():
+            return client.list_rollouts(self._address, request)
+
+    async def follow(self, run_id: str, after_sequence: int) -> "AsyncIterator[pb.RunEvent]":
+        from services.coordinator import client
+
+        async with client.coordinator(self._address) as stub:
+            async for event in client.follow(stub, run_id, after_sequence):
+                yield event
+
+
+@contextmanager
+def _or_the_folder() -> Iterator[None]:
+    """Names the other source in the error of a coordinator that does not answer."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Unavailable(f"{error.message}; to look at its runs without it, use --data-dir FOLDER") from None
+
+
+class FolderSource:
+    """The runs in a data folder, read as they are on disk, whether a coordinator drives them or not."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Raises `NotFound` when there is no such folder."""
+        if not data_dir.is_dir():
+            raise NotFound(
+                f"there is no folder of runs {data_dir.absolute()}: name it with --data-dir FOLDER, or a coordinator "
+                "with --coordinator HOST:PORT"
+            )
+        self._data_dir = data_dir
+
+    def get_run(self, run_id: str) -> "pb.Run":
+        from services.coordinator.store.run_folders import RunFolders, describe
+
+        return describe(RunFolders(self._data_dir).find(run_id))
+
+    def list_runs(self, limit: int) -> "pb.ListRunsResponse":
+        from services.coordinator.store.run_folders import RunFolders, list_runs
+        from shoal.v1 import coordinator_pb2 as pb
+
+        return list_runs(RunFolders(self._data_dir), pb.ListRunsRequest(page_size=limit))
+
+    def list_rollouts(self, request: "pb.ListRolloutsRequest") -> "pb.ListRolloutsResponse":
+        from services.coordinator.store.rollouts import list_rollouts
+        from services.coordinator.store.run_folders import RunFolders
+
+        return list_rollouts(RunFolders(self._data_dir).find(request.run_id).folder, request)
+
+    async def follow(self, run_id: str, after_sequence: int) -> "AsyncIterator[pb.RunEvent]":
+        from services.coordinator.store.events import EVENTS, follow_events
+        from services.coordinator.store.run_folders import RunFolders
+        from services.coordinator.store.run_record import is_driven
+
+        folder = (await asyncio.to_thread(RunFolders(self._data_dir).find, run_id)).folder
+        async for event in follow_events(folder / EVENTS, lambda: is_driven(folder), after_sequence):
+            yield event
+
+
+def source_of(context: typer.Context, coordinator: str, data_dir: Path) -> Source:
+    """Chooses the source that the options name: what is on the command line goes before the environment.
+
+    Without a coordinator, it is the folder. Raises `InvalidArgument` when the command line names both.
+    """
+    from_command_line = [
+        name
+        for name in ("coordinator", "data_dir")
+        if (origin := context.get_parameter_source(name)) is not None and origin.name == "COMMANDLINE"
+    ]
+    if len(from_command_line) == 2:
+        raise InvalidArgument("--coordinator and --data-dir name two places to look at the runs: leave one out")
+    if coordinator and "data_dir" not in from_command_line:
+        return CoordinatorSource(checked_address(coordinator))
+    return FolderSource(data_dir)

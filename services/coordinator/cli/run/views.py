@@ -1,0 +1,129 @@
+"""`shoal run list | status | watch | rollouts`: look at runs, through their coordinator or in their folder."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.coordinator.cli.run.printing import print_group, print_run, state_name
+from services.coordinator.cli.run.sources import source_of
+from services.coordinator.cli.run.watching import watch_run
+from services.coordinator.cli.shared.options import Coordinator, OutputOption
+from services.coordinator.cli.shared.output import Output, print_message, print_table
+
+AnyRun = Annotated[
+    str,
+    typer.Argument(metavar="[RUN]", help="The run; the default is the active one, or the newest.", show_default=False),
+]
+RunsFolder = Annotated[
+    Path,
+    typer.Option(
+        "--data-dir", metavar="FOLDER", envvar="SHOAL_DATA_DIR", help="Look into this folder; no coordinator is needed."
+    ),
+]
+RUNS = Path("runs")
+_DEFAULT_LIMIT = 5
+_LARGEST_LIMIT = 100
+
+
+class Sort(StrEnum):
+    """The orders of `run rollouts`."""
+
+    ISSUE = "issue"
+    REWARD = "reward"
+
+
+def list_runs(
+    context: typer.Context,
+    coordinator: Coordinator = "",
+    data_dir: RunsFolder = RUNS,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of runs to list.")] = 20,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the runs of a coordinator or a folder, newest first."""
+    response = source_of(context, coordinator, data_dir).list_runs(limit)
+    if output is Output.JSON:
+        print_message(response)
+        return
+    rows = [
+        [
+            run.run_id,
+            state_name(run),
+            f"{run.policy_version}/{run.num_steps}",
+            run.create_time.ToDatetime().strftime("%Y-%m-%d %H:%M"),
+            run.last_checkpoint_id or "-",
+            run.message,
+        ]
+        for run in response.runs
+    ]
+    print_table(["run", "state", "step", "started (UTC)", "checkpoint", "message"], rows)
+
+
+def status(
+    context: typer.Context,
+    run: AnyRun = "",
+    coordinator: Coordinator = "",
+    data_dir: RunsFolder = RUNS,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Describe a run: state, step, groups, metrics of the last step."""
+    print_run(source_of(context, coordinator, data_dir).get_run(run), output)
+
+
+def watch(
+    context: typer.Context,
+    run: AnyRun = "",
+    coordinator: Coordinator = "",
+    data_dir: RunsFolder = RUNS,
+    after: Annotated[int, typer.Option(min=0, help="Show only the events after this one.")] = 0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a run's events, past ones first, then as they happen, until it ends."""
+    raise typer.Exit(watch_run(source_of(context, coordinator, data_dir), run, after, output))
+
+
+def rollouts(
+    context: typer.Context,
+    run: AnyRun = "",
+    coordinator: Coordinator = "",
+    data_dir: RunsFolder = RUNS,
+    step: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only groups that step N trained on or dropped.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of the groups that pass the filters, only the last N.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only groups with a completion without a score.")] = False,
+    dropped: Annotated[bool, typer.Option("--dropped", help="Only groups that were dropped.")] = False,
+    sort: Annotated[Sort, typer.Option(help="Order: of issue, or by mean reward, the highest first.")] = Sort.ISSUE,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=_LARGEST_LIMIT, metavar="N", help="List at most N; the default is 5, or --last."),
+    ] = None,
+    page: Annotated[
+        str, typer.Option(help="Continue an earlier listing, with the same options: the token that it printed.")
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List a run's groups: prompts, completions, rewards, versions, and why one was dropped or not scored."""
+    from shoal.v1 import coordinator_pb2 as pb
+
+    request = pb.ListRolloutsRequest(
+        run_id=run,
+        page_size=limit or min(last or _DEFAULT_LIMIT, _LARGEST_LIMIT),
+        page_token=page,
+        step=step or 0,
+        failed=failed,
+        dropped=dropped,
+        last=last or 0,
+        order=pb.ROLLOUT_ORDER_REWARD if sort is Sort.REWARD else pb.ROLLOUT_ORDER_ISSUE,
+    )
+    response = source_of(context, coordinator, data_dir).list_rollouts(request)
+    if output is Output.JSON:
+        print_message(response)
+        return
+    for group in response.groups:
+        print_group(group)
+    if response.next_page_token:
+        print(f"more: --page {response.next_page_token}")

@@ -1,0 +1,41 @@
+"""A run's events as they happen, for `run watch` and `run start --watch`."""
+
+import asyncio
+
+from services.coordinator.cli.run.printing import has_ended
+from services.coordinator.cli.run.sources import Source
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.cli.shared.output import Output
+
+
+def watch_run(source: Source, run_id: str, after_sequence: int, output: Output) -> ExitCode:
+    """Shows a run's events until it ends. Returns FAILED when the run failed."""
+    from services.coordinator.cli.shared.progress import ProgressView
+    from shoal.v1 import coordinator_pb2 as pb
+    from shoal.wire.json_form import json_line
+
+    # This call reports a wrong address or run at once, while `follow` retries. It also fixes the run to watch: after
+    # a broken stream another run may be the active one.
+    run = source.get_run(run_id)
+    began = run.create_time.ToNanoseconds() / 1e9
+    view = ProgressView(began)
+
+    async def show_events() -> pb.RunEvent:
+        event = pb.RunEvent()
+        async for event in source.follow(run.run_id, after_sequence):
+            if output is Output.JSON:
+                print(json_line(event), flush=True)
+            else:
+                view.show(event)
+        return event
+
+    if output is Output.TABLE:
+        view.write(f"run {run.run_id} began at {run.create_time.ToDatetime():%Y-%m-%d %H:%M:%S} UTC", time_s=began)
+    last_event = asyncio.run(show_events())
+    run = source.get_run(run.run_id)
+    if has_ended(run) and output is Output.TABLE:
+        if run.state == pb.RUN_STATE_FAILED and run.message != last_event.message:
+            # A coordinator that was killed leaves no event of its end.
+            view.write(run.message, "error", last_event.event_time.ToNanoseconds() / 1e9 or began)
+        view.summarize(run)
+    return ExitCode.FAILED if run.state == pb.RUN_STATE_FAILED else ExitCode.OK

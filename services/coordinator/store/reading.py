@@ -1,0 +1,43 @@
+"""Reading access to a ledger that another process may be writing, without a trace in its folder."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from services.coordinator.store.schema import check_version
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss, FailedPrecondition
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """Opens a ledger for the duration of a block, on the block's thread; it reads the state of one moment.
+
+    Gives None while there is no ledger, or none with tables yet. A writer never waits for it. Raises
+    `FailedPrecondition` for a ledger of another version of Shoal or one that cannot be opened, and `DataLoss` for a
+    damaged one.
+    """
+    if not path.exists():
+        yield None
+        return
+    # A ledger without a write-ahead log beside it has no writer. SQLite would leave a log behind in reading it, and
+    # cannot read it at all where it may not write, unless it is told that the file does not change.
+    unchanging = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{unchanging}", uri=True)) as connection:
+            connection.execute("BEGIN")
+            is_empty = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+            if not is_empty:
+                check_version(connection, path)
+            yield None if is_empty else connection
+    except sqlite3.OperationalError as error:
+        raise FailedPrecondition(
+            f"the ledger {path} cannot be read: {error}; if its folder is read-only, copy the folder and read the copy",
+            reason=ErrorReason.FOLDER,
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise DataLoss(
+            f"the ledger {path} is damaged ({error}); resume the run to restore the last checkpoint's",
+            reason=ErrorReason.LEDGER_DAMAGED,
+        ) from error

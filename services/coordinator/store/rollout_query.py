@@ -1,0 +1,121 @@
+"""Which groups of a ledger a listing shows, in which order, and where a page of it begins."""
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from math import inf
+
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.wire import invalid
+from shoal.wire.paging import bad_token
+
+_MEAN_REWARD = (
+    "COALESCE((SELECT AVG(reward) FROM completions WHERE completions.order_number = groups.order_number), -9e999)"
+)
+_TOKEN = re.compile("([0-9]{1,18})(?::([^:]*)(?::([0-9]{1,18}):([0-9]{1,18}))?)?")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A group's place in a listing."""
+
+    order_number: int
+    reward: float | None
+    """Mean reward of the group, -inf without one; None where the listing is in the order of issue."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The first and the last group of a listing of the groups that were issued last, by order number."""
+
+    first: int
+    last: int
+
+
+class RolloutQuery:
+    """A request of `ListRollouts`, to be asked of one connection.
+
+    The token of a page has what its place depends on beside the request: order number and mean reward of its first
+    group, and the limits that `last` stood for when the first page was listed.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, request: pb.ListRolloutsRequest) -> None:
+        """Raises `InvalidArgument` for a number below 0 and a token of another listing."""
+        for name in ("step", "last"):
+            if (value := getattr(request, name)) < 0:
+                raise invalid(name, f"must be at least 0 (given: {value})")
+        self._connection = connection
+        self._request = request
+        self._is_by_reward = request.order == pb.ROLLOUT_ORDER_REWARD
+        self._condition, self._values = _filters(request)
+        if request.page_token:
+            self._start, self._limits = self._parse(request.page_token)
+        else:
+            self._start = Place(0, inf if self._is_by_reward else None)
+            self._limits = self._last_issued(request.last) if request.last else None
+
+    def places(self, limit: int) -> list[Place]:
+        """Returns the places of the page's first groups, `limit` at most."""
+        condition, values = self._condition, list(self._values)
+        if self._limits is not None:
+            condition += " AND order_number BETWEEN ? AND ?"
+            values += [self._limits.first, self._limits.last]
+        start = self._start
+        if self._is_by_reward:
+            rows = self._connection.execute(
+                f"WITH listed AS MATERIALIZED (SELECT order_number, {_MEAN_REWARD} AS reward FROM groups"
+                f" WHERE {condition}) SELECT order_number, reward FROM listed"
+                " WHERE reward < ? OR (reward = ? AND order_number >= ?) ORDER BY reward DESC, order_number LIMIT ?",
+                [*values, start.reward, start.reward, start.order_number, limit],
+            )
+        else:
+            rows = self._connection.execute(
+                f"SELECT order_number, NULL FROM groups WHERE {condition} AND order_number >= ?"
+                " ORDER BY order_number LIMIT ?",
+                [*values, start.order_number, limit],
+            )
+        return [Place(*row) for row in rows.fetchall()]
+
+    def token(self, start: Place) -> str:
+        """Returns the token of the page that begins at a place: "7", "7:0.5", "7::3:9" or "7:0.5:3:9"."""
+        reward = "" if start.reward is None else repr(start.reward)
+        limits = f"{self._limits.first}:{self._limits.last}" if self._limits else ""
+        return f"{start.order_number}:{reward}:{limits}".rstrip(":")
+
+    def _parse(self, token: str) -> tuple[Place, Limits | None]:
+        match = _TOKEN.fullmatch(token)
+        if match is None or bool(match[2]) != self._is_by_reward or bool(match[3]) != bool(self._request.last):
+            raise bad_token(token)
+        try:
+            place = Place(int(match[1]), float(match[2]) if match[2] else None)
+        except ValueError:
+            raise bad_token(token) from None
+        return place, Limits(int(match[3]), int(match[4])) if match[3] else None
+
+    def _last_issued(self, count: int) -> Limits:
+        rows = self._connection.execute(
+            f"SELECT MIN(order_number), MAX(order_number) FROM (SELECT order_number FROM groups"
+            f" WHERE {self._condition} ORDER BY order_number DESC LIMIT ?)",
+            [*self._values, count],
+        )
+        first, last = rows.fetchone()
+        return Limits(first or 0, last or 0)
+
+
+def _filters(request: pb.ListRolloutsRequest) -> tuple[str, list[int]]:
+    """Returns the condition that groups have to meet, and the values of its parameters."""
+    conditions, values = ["TRUE"], []
+    if request.step:
+        conditions.append(
+            "order_number IN (SELECT order_number FROM transitions WHERE policy_version = ?"
+            " AND state IN ('TRAINED', 'DROPPED'))"
+        )
+        values.append(request.step)
+    if request.failed:
+        conditions.append(
+            "EXISTS (SELECT 1 FROM completions WHERE completions.order_number = groups.order_number"
+            " AND outcome IN ('failed', 'unscorable'))"
+        )
+    if request.dropped:
+        conditions.append("state = 'DROPPED'")
+    return " AND ".join(conditions), values

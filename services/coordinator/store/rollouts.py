@@ -1,0 +1,112 @@
+"""The groups of a ledger as messages, a page at a time."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+from services.coordinator.store.reading import reading
+from services.coordinator.store.rollout_query import RolloutQuery
+from shoal.rollout import FinishReason, RewardPart, Score, ScoreOutcome, StepScore, VerifierScore, WeightVersion
+from shoal.rpc.options import MAX_MESSAGE_BYTES
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import rollout_pb2
+from shoal.wire import finish_reason_to_wire, score_to_wire, version_to_wire
+from shoal.wire.paging import page_size
+
+LEDGER = "ledger.sqlite"
+
+# Groups of long completions can fill a message before a page has the requested number.
+_MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
+
+
+def count_groups(folder: Path) -> dict[str, int]:
+    """Counts the groups of a run's folder by state; nothing before there is a ledger."""
+    with reading(folder / LEDGER) as connection:
+        if connection is None:
+            return {}
+        return dict(connection.execute("SELECT state, COUNT(*) FROM groups GROUP BY state"))
+
+
+def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRolloutsResponse:
+    """Answers `ListRollouts` from a run's folder. Raises `InvalidArgument`, and what `reading` raises."""
+    size = page_size(request.page_size, default=20, largest=100)
+    response = pb.ListRolloutsResponse()
+    num_bytes = 0
+    with reading(folder / LEDGER) as connection:
+        if connection is None:
+            return response
+        query = RolloutQuery(connection, request)
+        for index, place in enumerate(query.places(size + 1)):
+            group = _group(connection, place.order_number)
+            num_bytes += group.ByteSize()
+            if index == size or (index > 0 and num_bytes > _MAX_PAGE_BYTES):
+                response.next_page_token = query.token(place)
+                break
+            response.groups.append(group)
+    return response
+
+
+def _group(connection: sqlite3.Connection, order_number: int) -> pb.RolloutGroup:
+    """Reads one group with its completions."""
+    group = connection.execute(
+        "SELECT group_id, prompt_id, prompt_text, trace_id, state, drop_reason, train_step, staleness FROM groups"
+        " WHERE order_number = ?",
+        (order_number,),
+    )
+    group_id, prompt_id, prompt_text, trace_id, state, drop_reason, train_step, staleness = group.fetchone()
+    completions = connection.execute(
+        "SELECT sample_index, text, num_tokens, finish_reason, version_spans, outcome, reward, verifier_scores,"
+        " reward_parts, advantage FROM completions WHERE order_number = ? ORDER BY sample_index",
+        (order_number,),
+    )
+    return pb.RolloutGroup(
+        group_id=group_id,
+        order_number=order_number,
+        prompt_id=prompt_id,
+        prompt_text=prompt_text,
+        state=state,
+        drop_reason=drop_reason,
+        train_step=train_step,
+        staleness=staleness,
+        trace_id=trace_id,
+        rollouts=[_rollout(*fields) for fields in completions],
+    )
+
+
+def _rollout(
+    sample_index: int,
+    text: str,
+    num_tokens: int,
+    finish_reason: str,
+    version_spans: str,
+    outcome: str | None,
+    reward: float | None,
+    verifier_scores: str | None,
+    reward_parts: str | None,
+    advantage: float | None,
+) -> pb.Rollout:
+    score = outcome and Score(
+        sample_index=sample_index,
+        outcome=ScoreOutcome(outcome),
+        reward=reward or 0.0,
+        verifier_scores=tuple(
+            VerifierScore(
+                name, ScoreOutcome(part), value, detail, duration_s, tuple(StepScore(*step) for step in steps), *digest
+            )
+            # Rows from before there was a digest lack it.
+            for name, part, value, detail, duration_s, steps, *digest in json.loads(verifier_scores or "[]")
+        ),
+        parts=tuple(RewardPart(name, value) for name, value in json.loads(reward_parts or "[]")),
+    )
+    return pb.Rollout(
+        sample_index=sample_index,
+        text=text,
+        num_tokens=num_tokens,
+        finish_reason=finish_reason_to_wire(FinishReason(finish_reason)),
+        score=score_to_wire(score) if score else None,
+        advantage=advantage,
+        version_spans=[
+            rollout_pb2.VersionSpan(version=version_to_wire(WeightVersion.parse(version)), start=start, end=end)
+            for version, start, end in json.loads(version_spans)
+        ],
+    )

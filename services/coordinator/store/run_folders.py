@@ -1,0 +1,70 @@
+"""The runs of a data folder, as anybody can read them: no coordinator is needed, and none is disturbed."""
+
+import contextlib
+import re
+from pathlib import Path
+
+from services.coordinator.store.rollouts import count_groups
+from services.coordinator.store.run_record import RunRecord
+from shoal.config.run import RUN_NAME
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, NotFound
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.wire.paging import bad_token, page_size
+
+
+class RunFolders:
+    """Finds the runs of a data folder."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.absolute()
+
+    def all(self) -> list[RunRecord]:
+        """Returns all runs, newest first, without those whose record cannot be read."""
+        records = []
+        for path in self.data_dir.glob("*/run.json"):
+            with contextlib.suppress(OSError, ValueError):
+                records.append(RunRecord.load(path.parent))
+        return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
+
+    def find(self, run_id: str) -> RunRecord:
+        """Returns a run by name; an empty name means one that is active, or else the newest.
+
+        Raises `NotFound`.
+        """
+        if run_id:
+            if RUN_NAME.fullmatch(run_id):
+                with contextlib.suppress(OSError, ValueError):
+                    return RunRecord.load(self.data_dir / run_id)
+            raise NotFound(f"there is no run {run_id!r} in {self.data_dir}", reason=ErrorReason.NO_RUN)
+        runs = self.all()
+        if not runs:
+            raise NotFound(f"there is no run in {self.data_dir}", reason=ErrorReason.NO_RUN)
+        return next((record for record in runs if not record.state.has_ended), runs[0])
+
+
+def describe(record: RunRecord) -> pb.Run:
+    """Returns a run as a message, with its configuration and the number of its groups.
+
+    Leaves the number out for a ledger of another version of Shoal. Raises `DataLoss` for a lost configuration.
+    """
+    try:
+        num_groups = count_groups(record.folder)
+    except FailedPrecondition as error:
+        if error.reason != ErrorReason.LEDGER_VERSION:
+            raise
+        num_groups = {}
+    return record.to_wire(num_groups, record.load_config())
+
+
+def list_runs(folders: RunFolders, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+    """Answers `ListRuns` from a data folder. Raises `InvalidArgument`."""
+    size = page_size(request.page_size, default=50, largest=500)
+    if not re.fullmatch("[0-9]{0,18}", request.page_token):
+        raise bad_token(request.page_token)
+    start = int(request.page_token or 0)
+    runs = folders.all()
+    return pb.ListRunsResponse(
+        runs=[record.to_wire({}, None) for record in runs[start : start + size]],
+        next_page_token=str(start + size) if len(runs) > start + size else "",
+    )

@@ -1,0 +1,48 @@
+"""`shoal run ...` against a coordinator that follows a script, over real gRPC."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shoal.v1 import coordinator_pb2 as pb
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+pytestmark = pytest.mark.usefixtures("scripted")
+
+
+def test_each_control_command_calls_its_rpc(shoal: Shoal, scripted: Any) -> None:
+    commands = (["pause"], ["resume"], ["stop"], ["stop", "--mode", "drain"])
+    assert [shoal("run", *command)[0] for command in commands] == [0, 0, 0, 0]
+    assert scripted.requests == ["pause", "resume", "stop STOP_MODE_NOW", "stop STOP_MODE_DRAIN"]
+
+
+def test_a_checkpoint_is_named(shoal: Shoal) -> None:
+    assert shoal("run", "checkpoint")[:2] == (0, "checkpoint step-00000003 of step 3 is written\n")
+
+
+def test_a_run_is_started_with_overrides_and_watched(shoal: Shoal, scripted: Any) -> None:
+    code, text, _ = shoal(
+        "run", "start", "configs/quickstart.toml", "--set", "grpo.group_size=4", "--name", "sums", "--watch"
+    )
+    assert code == 0, text
+    assert scripted.requests == ["start sums 4", "watch from 0"]
+    assert [line.partition(" s] ")[2] for line in text.splitlines()[2:5]] == [
+        "step 1/3  reward 0.10", "step 2/3  reward 0.20", "step 3/3  reward 0.30",
+    ]  # fmt: skip
+
+
+def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scripted: Any) -> None:
+    assert shoal("run", "resume", "sums", "--set", "run.num_steps=9")[0] == 0
+    assert shoal("run", "start", "--resume", "sums", "--set", "learner.learning_rate=1e-4")[0] == 0
+    assert scripted.requests == [
+        "resume sums with {'run': {'num_steps': 9.0}}",
+        "resume sums with {'learner': {'learning_rate': 0.0001}}",
+    ]
+
+
+def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) -> None:
+    scripted.final_state = pb.RUN_STATE_PAUSED
+    code, _, error = shoal("run", "resume", "sums", "--set", "run.num_steps=9")
+    assert code == 5 and "shoal run stop" in error and not scripted.requests, (code, error)

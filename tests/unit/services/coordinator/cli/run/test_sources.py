@@ -1,0 +1,107 @@
+"""Runs are looked at in their folder, without a coordinator."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.coordinator.store.events import EVENTS, EventLog
+from services.coordinator.store.run_record import RunLock, RunRecord, RunState
+from shoal.config import parse_config
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A folder with one run, "sums", that began 100 s ago, took one step and has ended."""
+    folder = tmp_path / "runs" / "sums"
+    folder.mkdir(parents=True)
+    record = RunRecord("sums", folder, create_time_s=time.time() - 100, policy_version=1, num_steps=5)
+    record.save_config(CONFIG)
+    events = EventLog(folder / EVENTS)
+    events.add("step", "step 1/5", step=1, num_steps=5, metrics={"objective/scores": 0.5})
+    record.state, record.message = RunState.STOPPED, "stopped after step 1"
+    record.save()
+    events.add("state", record.message, state="STOPPED", policy_version=1)
+    events.close()
+    return tmp_path / "runs"
+
+
+def test_a_folder_of_runs_needs_no_coordinator(shoal: Shoal, data_dir: Path) -> None:
+    code, text, _ = shoal("run", "list", "--data-dir", str(data_dir))
+    assert code == 0 and "sums  STOPPED  1/5" in text, text
+    code, text, _ = shoal("run", "status", "-o", "json", "--data-dir", str(data_dir))
+    run = json.loads(text)
+    assert (run["run_id"], run["policy_version"], run["path"]) == ("sums", 1, str(data_dir / "sums"))
+    code, text, _ = shoal("run", "rollouts", "sums", "-o", "json", "--data-dir", str(data_dir))
+    assert (code, json.loads(text)) == (0, {"groups": [], "next_page_token": ""})
+    assert shoal("run", "status", "words", "--data-dir", str(data_dir))[::2] == (
+        4, f"error: there is no run 'words' in {data_dir}\n",
+    )  # fmt: skip
+
+
+def test_watching_a_run_that_has_ended_prints_its_events_and_ends(shoal: Shoal, data_dir: Path) -> None:
+    code, text, _ = shoal("run", "watch", "--data-dir", str(data_dir))
+    assert code == 0
+    assert [line.partition("] ")[2] for line in text.splitlines()[2:]] == [
+        "step 1/5  reward 0.50", "stopped after step 1", f"the run's folder: {data_dir / 'sums'}",
+    ]  # fmt: skip
+    assert all(line.startswith("[ 100.") for line in text.splitlines()[1:]), text
+    code, text, _ = shoal("run", "watch", "-o", "json", "--data-dir", str(data_dir))
+    assert text == (data_dir / "sums" / EVENTS).read_text()
+
+
+def test_watching_a_live_folder_ends_with_its_coordinator(shoal: Shoal, data_dir: Path) -> None:
+    folder = data_dir / "sums"
+    record = RunRecord.load(folder)
+    lock = RunLock(folder)
+    record.state = RunState.RUNNING
+    record.save()
+
+    def drive() -> None:
+        """Takes a step and is killed."""
+        events = EventLog(folder / EVENTS)
+        events.add("step", "step 2/5", step=2, num_steps=5, metrics={})
+        lock.release()
+
+    driving = threading.Timer(0.5, drive)
+    driving.start()
+    code, text, _ = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
+    driving.join()
+    lines = [line.partition("] ")[2] for line in text.splitlines()[2:]]
+    assert code == 1 and lines[:2] == [
+        "step 2/5", "the coordinator ended at step 1; resume with: shoal train --resume sums",
+    ], text  # fmt: skip
+
+
+def test_the_command_line_goes_before_the_environment_and_a_coordinator_before_a_folder(
+    shoal: Shoal, data_dir: Path, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_DATA_DIR", str(data_dir))
+    assert "FINISHED" in shoal("run", "list")[1], "the environment names both: the coordinator is asked"
+    assert "STOPPED" in shoal("run", "list", "--data-dir", str(data_dir))[1]
+    code, _, error = shoal("run", "list", "--data-dir", str(data_dir), "--coordinator", "h:1")
+    assert code == 2 and "leave one out" in error, error
+    monkeypatch.delenv("SHOAL_COORDINATOR")
+    assert "STOPPED" in shoal("run", "list")[1]
+
+
+def test_without_a_coordinator_and_a_folder_the_error_names_both_options(
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SHOAL_COORDINATOR", raising=False)
+    code, _, error = shoal("run", "status")
+    assert code == 4 and "--data-dir FOLDER" in error and "--coordinator HOST:PORT" in error, error
+
+
+def test_the_error_of_a_coordinator_that_is_gone_names_the_folder(shoal: Shoal) -> None:
+    code, _, error = shoal("run", "status", "--coordinator", "127.0.0.1:1")
+    assert code == 6 and "no coordinator answers" in error and "use --data-dir FOLDER" in error, error

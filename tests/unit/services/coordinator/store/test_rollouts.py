@@ -1,0 +1,215 @@
+"""Pages of a ledger's groups."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
+from services.coordinator.store.reading import reading
+from services.coordinator.store.rollout_query import RolloutQuery
+from services.coordinator.store.rollouts import LEDGER, count_groups, list_rollouts
+from services.coordinator.store.rows import TrainedGroup
+from shoal.errors import InvalidArgument
+from shoal.rollout import (
+    Completion,
+    FinishReason,
+    Prompt,
+    Score,
+    ScoreOutcome,
+    VerifierScore,
+    VersionSpan,
+    WeightVersion,
+)
+from shoal.rpc.options import MAX_MESSAGE_BYTES
+from shoal.v1 import coordinator_pb2 as pb
+
+PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
+
+
+def completion(index: int, text: str = "2") -> Completion:
+    return Completion(
+        sample_index=index,
+        token_ids=np.array([5], np.int32),
+        behavior_logprobs=np.array([-1], np.float32),
+        finish_reason=FinishReason.STOP,
+        version_spans=(VersionSpan(WeightVersion(0, 0), 0, 1),),
+        seed=1,
+        text=text,
+    )
+
+
+async def issue(ledger: Ledger, order_number: int, *completions: Completion) -> None:
+    await ledger.issued(order_number, order_number, f"g{order_number}", PROMPT, "", 0, "")
+    if completions:
+        await ledger.sampled(order_number, completions, 0, "")
+
+
+async def test_pages_of_long_groups_fit_a_message_and_omit_no_group(tmp_path: Path) -> None:
+    num_groups = 40
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    for number in range(num_groups):
+        await issue(ledger, number, completion(0, "a" * (256 << 10)))
+    await ledger.close()
+    listed: list[int] = []
+    token = ""
+    while True:
+        page = list_rollouts(tmp_path, pb.ListRolloutsRequest(page_size=100, page_token=token))
+        assert page.ByteSize() < MAX_MESSAGE_BYTES, f"{page.ByteSize()} bytes for {len(page.groups)} groups"
+        listed += [group.order_number for group in page.groups]
+        token = page.next_page_token
+        if not token:
+            break
+    assert listed == list(range(num_groups))
+
+
+FAILED = Score(0, ScoreOutcome.FAILED, 0.0, (VerifierScore("gsm8k", ScoreOutcome.FAILED, 0.0, "timed out", 9.0),))
+
+
+async def bring_to(ledger: Ledger, order_number: int, *rewards: float | None) -> None:
+    """Brings a group to SCORED, with a completion for each reward; None is one that a verifier failed on."""
+    await issue(ledger, order_number, *(completion(index) for index in range(len(rewards))))
+    scores = [
+        replace(FAILED, sample_index=index) if reward is None else Score(index, ScoreOutcome.SCORED, reward)
+        for index, reward in enumerate(rewards)
+    ]
+    await ledger.scored(order_number, scores, 0)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    """A ledger with ten groups: 2 steps of 4, the first after an attempt at it that was skipped, and 2 more groups."""
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    for number, rewards in enumerate(
+        [(0.0, 0.0), (1.0, None), (0.0, 1.0), (1.0, 1.0), (0.25, 0.5), (None, None), (0.5, 0.5), (0.5, 0.0)]
+    ):
+        await bring_to(ledger, number, *rewards)
+    await issue(ledger, 8, completion(0))
+    await issue(ledger, 9)
+
+    async def step(version: int, trained: list[int], dropped: list[int]) -> None:
+        groups = [TrainedGroup(number, 0, ()) for number in trained]
+        reasons = [(number, "no_signal") for number in dropped]
+        await ledger.step_done(Progress(version, 0, 0), trained=groups, dropped=reasons)
+
+    await step(0, [], [0])
+    await step(1, [1, 2], [3])
+    await ledger.dropped(5, "timeout", 1)
+    await step(2, [4, 7], [6])
+    await ledger.close()
+    return tmp_path
+
+
+def numbers(folder: Path, **fields: Any) -> list[int]:
+    """Lists order numbers, in pages of `page_size`."""
+    listed: list[int] = []
+    token = ""
+    while True:
+        page = list_rollouts(folder, pb.ListRolloutsRequest(page_token=token, **fields))
+        listed += [group.order_number for group in page.groups]
+        if not (token := page.next_page_token):
+            return listed
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ({"step": 1}, [0, 1, 2, 3]),
+        ({"step": 2}, [4, 5, 6, 7]),
+        ({"step": 3}, []),
+        ({"dropped": True}, [0, 3, 5, 6]),
+        ({"failed": True}, [1, 5]),
+        ({"last": 3}, [7, 8, 9]),
+        ({"last": 99}, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ({"order": pb.ROLLOUT_ORDER_REWARD}, [1, 3, 2, 6, 4, 7, 0, 5, 8, 9]),
+        ({"step": 1, "dropped": True}, [0, 3]),
+        ({"failed": True, "dropped": True}, [5]),
+        ({"dropped": True, "last": 2}, [5, 6]),
+        ({"last": 6, "order": pb.ROLLOUT_ORDER_REWARD}, [6, 4, 7, 5, 8, 9]),
+        ({"step": 2, "dropped": True, "failed": True, "last": 1, "order": pb.ROLLOUT_ORDER_REWARD}, [5]),
+    ],
+)
+@pytest.mark.parametrize("page_size", [1, 3, 100])
+def test_every_filter_and_order_gives_its_groups_whatever_the_pages(
+    folder: Path, fields: dict[str, Any], expected: list[int], page_size: int
+) -> None:
+    assert numbers(folder, page_size=page_size, **fields) == expected
+
+
+async def test_the_next_page_stays_the_same_while_groups_are_issued(folder: Path) -> None:
+    by_reward = pb.ListRolloutsRequest(page_size=2, last=4, order=pb.ROLLOUT_ORDER_REWARD)
+    plain = pb.ListRolloutsRequest(page_size=8)
+    tokens = [list_rollouts(folder, request).next_page_token for request in (by_reward, plain)]
+    ledger = Ledger(folder / LEDGER, attempt=0)
+    await ledger.open()
+    await bring_to(ledger, 10, 1.0, 1.0)
+    by_reward.page_token, plain.page_token = tokens
+    pages = [list_rollouts(folder, request) for request in (by_reward, plain)]
+    await ledger.close()
+    assert [[group.order_number for group in page.groups] for page in pages] == [[8, 9], [8, 9, 10]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "token"),
+    [
+        ({}, "x"), ({}, "²"), ({}, "9" * 30), ({}, "7:0.5"), ({}, "7::3:9"),
+        ({"last": 2}, "7"), ({"last": 2}, "7:0.5:3"),
+        ({"order": pb.ROLLOUT_ORDER_REWARD}, "7"), ({"order": pb.ROLLOUT_ORDER_REWARD}, "7:high"),
+        ({"order": pb.ROLLOUT_ORDER_REWARD}, "7:0.5:3:9"),
+    ],
+)  # fmt: skip
+def test_the_token_of_another_listing_is_refused(folder: Path, fields: dict[str, Any], token: str) -> None:
+    with pytest.raises(InvalidArgument, match="no token of an earlier page"):
+        list_rollouts(folder, pb.ListRolloutsRequest(page_token=token, **fields))
+
+
+@pytest.mark.parametrize("field", ["step", "last", "page_size"])
+def test_a_negative_number_is_refused_by_name(folder: Path, field: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"{field}: must be at least 0 \(given: -1\)"):
+        list_rollouts(folder, pb.ListRolloutsRequest(**{field: -1}))
+
+
+def test_outcomes_and_rewards_are_found_without_reading_texts(folder: Path) -> None:
+    request = pb.ListRolloutsRequest(step=1, failed=True, dropped=True, order=pb.ROLLOUT_ORDER_REWARD)
+    statements: list[str] = []
+    with reading(folder / LEDGER) as connection:
+        assert connection is not None
+        connection.set_trace_callback(statements.append)
+        RolloutQuery(connection, request).places(10)
+        connection.set_trace_callback(None)
+        [statement] = [text.replace("Inf", "9e999") for text in statements if "WITH" in text]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    for line in plan:
+        assert "completions" not in line or "COVERING INDEX completions_by_outcome" in line, plan
+
+
+def test_a_run_without_a_ledger_has_no_groups(tmp_path: Path) -> None:
+    assert count_groups(tmp_path) == {} and not list_rollouts(tmp_path, pb.ListRolloutsRequest()).groups
+    assert not list(tmp_path.iterdir()), "reading left a file behind"
+    (tmp_path / LEDGER).touch()  # SQLite makes the file before the tables.
+    assert count_groups(tmp_path) == {}
+
+
+async def test_a_live_ledger_is_read_while_it_is_written_and_reading_leaves_no_file_behind(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await issue(ledger, 0)
+    with closing(sqlite3.connect(tmp_path / LEDGER, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE groups SET state = 'DROPPED'")
+        assert count_groups(tmp_path) == {"ISSUED": 1}, "a reader saw what was not committed"
+        writer.execute("COMMIT")
+    assert count_groups(tmp_path) == {"DROPPED": 1}
+    await issue(ledger, 1)
+    assert count_groups(tmp_path) == {"DROPPED": 1, "ISSUED": 1}
+    await ledger.close()
+    assert count_groups(tmp_path) == {"DROPPED": 1, "ISSUED": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [LEDGER]

@@ -1,0 +1,60 @@
+"""Runs are read without a coordinator."""
+
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.store.run_folders import RunFolders, describe, list_runs
+from services.coordinator.store.run_record import RunLock, RunRecord, RunState
+from shoal.config import parse_config
+from shoal.errors import NotFound
+from shoal.v1 import coordinator_pb2 as pb
+
+CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+
+
+def _run(data_dir: Path, run_id: str, state: RunState, create_time_s: float) -> RunRecord:
+    folder = data_dir / run_id
+    folder.mkdir(parents=True)
+    record = RunRecord(run_id, folder, state=state, create_time_s=create_time_s, policy_version=7)
+    record.save()
+    record.save_config(CONFIG)
+    return record
+
+
+def test_a_run_whose_coordinator_is_gone_has_failed_and_one_that_is_driven_has_not(tmp_path: Path) -> None:
+    lock = RunLock(_run(tmp_path, "driven", RunState.RUNNING, 1.0).folder)
+    _run(tmp_path, "left", RunState.PAUSED, 2.0)
+    before = (tmp_path / "left" / "run.json").read_bytes()
+    driven, left = (RunFolders(tmp_path).find(name) for name in ("driven", "left"))
+    assert driven.state is RunState.RUNNING
+    assert left.state is RunState.FAILED and left.message.endswith("shoal train --resume left"), left.message
+    assert (tmp_path / "left" / "run.json").read_bytes() == before, "reading changed the run"
+    lock.release()
+    assert RunFolders(tmp_path).find("driven").state is RunState.FAILED
+
+
+def test_no_name_means_the_run_that_is_driven_or_else_the_newest(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no run in"):
+        RunFolders(tmp_path).find("")
+    older = _run(tmp_path, "older", RunState.RUNNING, 1.0)
+    _run(tmp_path, "newer", RunState.FINISHED, 2.0)
+    lock = RunLock(older.folder)
+    assert RunFolders(tmp_path).find("").run_id == "older"
+    lock.release()
+    assert RunFolders(tmp_path).find("").run_id == "newer"
+
+
+def test_runs_are_listed_newest_first_a_page_at_a_time(tmp_path: Path) -> None:
+    for number in range(3):
+        _run(tmp_path, f"run-{number}", RunState.FINISHED, float(number))
+    folders = RunFolders(tmp_path)
+    first = list_runs(folders, pb.ListRunsRequest(page_size=2))
+    second = list_runs(folders, pb.ListRunsRequest(page_size=2, page_token=first.next_page_token))
+    assert [run.run_id for page in (first, second) for run in page.runs] == ["run-2", "run-1", "run-0"]
+    assert not second.next_page_token
+
+
+def test_a_run_is_described_with_its_configuration(tmp_path: Path) -> None:
+    run = describe(_run(tmp_path, "one", RunState.FINISHED, 1.0))
+    assert (run.run_id, run.policy_version, run.config["model"]["path"]) == ("one", 7, "m")
