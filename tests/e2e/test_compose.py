@@ -81,4 +81,4 @@ def test_stopping_writes_a_checkpoint_and_kills_nothing_and_the_run_goes_on_from
     stopped = stack.shoal("run", "status", STOPPED_RUN)
     assert stopped["state"] == "RUN_STATE_STOPPED" and stopped["last_checkpoint_id"], stopped
     stack.run("run", "--rm", "train", "--resume", STOPPED_RUN)
-    assert stack.shoal("run", "status", STOPPED_RUN)["policy_version"] == "5"
+    assert stack.shoal("run", "status", STOPPED_RUN)["policy_version"] == 5
