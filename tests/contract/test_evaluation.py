@@ -96,11 +96,13 @@ async def test_all_answers_are_of_the_version_that_the_result_names(cluster: Clu
         assert event.attributes["change"]["num_questions"] == NUM_PROMPTS and "since step 0:" in event.message
 
 
-async def test_waiting_and_evaluating_say_how_far_they_are(
+async def test_waiting_evaluating_and_slow_steps_say_how_far_they_are(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_work, "FIRST_AFTER_S", 0.01)
+    monkeypatch.setattr(long_work, "SLOW_STEP_S", 0.01)
     monkeypatch.setattr(long_work, "EVERY_S", 0.05)
+    cluster.learner.step_s = 0.1
     generator = ScriptedGenerator(cluster.plane, delay_s=0.02)
     await cluster.start(config(model, {"on_start": True}, run={"num_steps": 1}))
     events = await cluster.until(lambda event: event.kind == "progress")
@@ -110,6 +112,9 @@ async def test_waiting_and_evaluating_say_how_far_they_are(
     shown = [event for event in events if event.kind == "progress" and "evaluating" in event.message]
     assert shown and all(f"of {NUM_PROMPTS} questions sampled" in event.message for event in shown), kinds(events)
     assert shown[0].attributes["work"] == "evaluating the policy of step 0"
+    works = {event.attributes["work"]: event.attributes["state"] for event in events if event.kind == "progress"}
+    assert works["waiting for the groups of step 1"].endswith("are sampled and scored"), works
+    assert any(work.startswith("training on ") for work in works), works
 
 
 async def test_an_evaluation_samples_with_its_own_settings_and_seeds(cluster: Cluster, model: Path) -> None:

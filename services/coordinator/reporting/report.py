@@ -140,9 +140,11 @@ class Report:
             num_bytes=num_bytes,
         )
 
-    def shown_alive(self, work: str, state: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+    def shown_alive(
+        self, work: str, state: Callable[[], str], *, first_after_s: float | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """Shows now and then that long work goes on; see `services.coordinator.store.long_work`."""
-        return shown_alive(self._events, work, state)
+        return shown_alive(self._events, work, state, first_after_s=first_after_s)
 
     def has_evaluated(self, policy_version: int) -> bool:
         """Returns whether the policy of a step was evaluated in the present lineage of the run."""

@@ -29,6 +29,7 @@ from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
+from services.coordinator.store import long_work
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.publisher import Publisher
 from shoal.concurrency import first_error
@@ -94,7 +95,12 @@ class RunLoop:
         await self.evaluations.run_if_due()
         while self.version.policy_version < self.config.run.num_steps:
             timer, evaluated_s = StepTimer(self.controls.running_s), self.evaluations.blocked_s
-            groups = await self._next_groups()
+            async with self.steps.report.shown_alive(
+                f"waiting for the groups of step {self.version.policy_version + 1}",
+                self._describe_groups,
+                first_after_s=long_work.SLOW_STEP_S,
+            ):
+                groups = await self._next_groups()
             if groups is None:
                 break
             timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
@@ -112,6 +118,12 @@ class RunLoop:
         """Whether the step just taken is saved; the last one always is, before its policy is evaluated."""
         step = self.version.policy_version
         return step % self.config.checkpoint.every_steps == 0 or step == self.config.run.num_steps
+
+    def _describe_groups(self) -> str:
+        """Describes how many groups of the next step have settled; nothing in a pause."""
+        num_groups = self.buffer.window_end - self.buffer.next_to_take
+        num_settled = num_groups - len(self.buffer.waiting_for())
+        return "" if self.controls.is_paused else f"{num_settled} of {num_groups} are sampled and scored"
 
     async def _next_groups(self) -> Sequence[JudgedGroup] | None:
         """Waits at the boundary between two steps for the next groups; None when the run must stop."""

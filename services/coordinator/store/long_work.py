@@ -10,24 +10,29 @@ from services.coordinator.store.quantities import format_duration
 
 FIRST_AFTER_S = 5.0
 EVERY_S = 15.0
+SLOW_STEP_S = 30.0
+"""A part of a train step that takes longer is shown: steps have a line of their own."""
 
 
 @asynccontextmanager
-async def shown_alive(events: EventLog, work: str, state: Callable[[], str]) -> AsyncIterator[None]:
-    """Adds an event `progress` now and then while the body runs: the first after 5 s, then one every 15 s.
+async def shown_alive(
+    events: EventLog, work: str, state: Callable[[], str], *, first_after_s: float | None = None
+) -> AsyncIterator[None]:
+    """Adds an event `progress` now and then while the body runs: after 5 s (or `first_after_s`), then every 15 s.
 
     `work` names the work: "writing checkpoint step-00000010". `state` describes how far it is. While that is nothing,
     for example in a pause, there is no event.
     """
-    showing = asyncio.create_task(_show(events, work, state))
+    first_s = FIRST_AFTER_S if first_after_s is None else first_after_s
+    showing = asyncio.create_task(_show(events, work, state, first_s))
     try:
         yield
     finally:
         showing.cancel()
 
 
-async def _show(events: EventLog, work: str, state: Callable[[], str]) -> None:
-    began, wait_s = time.monotonic(), FIRST_AFTER_S
+async def _show(events: EventLog, work: str, state: Callable[[], str], first_after_s: float) -> None:
+    began, wait_s = time.monotonic(), first_after_s
     while True:
         await asyncio.sleep(wait_s)
         wait_s = EVERY_S

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
-from services.coordinator.store.long_work import shown_alive
 from services.coordinator.workers.fleet import Fleet
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -61,9 +61,10 @@ class LearnerClient:
                 yield message
 
         try:
-            response = await retries.TRAIN_STEP.call(
-                lambda: self._stub.TrainStep(messages(), timeout=self._step_timeout_s)
-            )
+            async with self._shown_alive(f"training on {len(batch.groups)} groups", long_work.SLOW_STEP_S):
+                response = await retries.TRAIN_STEP.call(
+                    lambda: self._stub.TrainStep(messages(), timeout=self._step_timeout_s)
+                )
         except Unavailable as error:
             raise Unavailable(f"the learner is lost: {error.message}", reason=ErrorReason.LEARNER_LOST) from error
         return StepResult(
@@ -125,10 +126,12 @@ class LearnerClient:
             response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
         return str(response.path)
 
-    def _shown_alive(self, work: str) -> AbstractAsyncContextManager[None]:
+    def _shown_alive(self, work: str, first_after_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Shows long work of the learner by the status that it sends with its heartbeats."""
         record = self._fleet.learner.record
-        return shown_alive(self._events, work, lambda: record.status.message or "the learner is at work")
+        return long_work.shown_alive(
+            self._events, work, lambda: record.status.message or "the learner is at work", first_after_s=first_after_s
+        )
 
 
 def _parts(sequences: Sequence[Int32Array]) -> Iterator[Sequence[Int32Array]]:
