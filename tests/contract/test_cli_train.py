@@ -168,6 +168,22 @@ def test_a_process_that_the_run_needs_is_named_when_it_dies(
     assert not run.survivors()
 
 
+def test_a_run_that_loses_its_last_generator_ends_with_a_checkpoint_of_its_last_step(
+    train: Callable[..., Train], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPTED_GENERATOR_UNTIL", str(tmp_path / "end"))
+    run = train("--set", "checkpoint.every_steps=100", "--set", "run.num_steps=100", step_s=0.5)
+    run.until("step   1/100")
+    (tmp_path / "end").touch()
+    code, output, errors = run.end()
+    assert code == 1 and "error: the generator process ended: exit code 2" in errors, output + errors
+    record = json.loads((tmp_path / "runs" / "sums" / "run.json").read_text())
+    step = record["policy_version"]
+    assert record["state"] == "STOPPED" and 1 <= step < 100, record
+    assert f"resume from checkpoint step-{step:08d}" in errors, errors
+    assert not run.survivors()
+
+
 def test_kill_dash_nine_of_the_command_ends_every_process(train: Callable[..., Train]) -> None:
     run = train(step_s=1.0)
     run.until("step 1/5")

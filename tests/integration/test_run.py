@@ -254,7 +254,9 @@ def test_no_process_is_left(outcome: Outcome) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_run_goes_on_from_the_checkpoint_before_its_learner_was_killed_until_ctrl_c(tmp_path: Path) -> None:
+def test_a_run_goes_on_from_the_checkpoint_before_its_learner_was_killed_until_ctrl_c_and_ends_as_changed(
+    tmp_path: Path,
+) -> None:
     """At a staleness of 3, so groups in flight are lost too. tests/acceptance/test_next_runs.py resumes once more."""
     config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint={"every_steps": 2}, run={"num_steps": 500})
     path = str(write_config(tmp_path / "run.toml", config))
@@ -272,13 +274,21 @@ def test_a_run_goes_on_from_the_checkpoint_before_its_learner_was_killed_until_c
         stack.process.send_signal(signal.SIGINT)
         assert stack.wait(300) == 130, stack.tail()
         assert not stack.left_over()
+        last = {event["kind"]: event["sequence"] for event in stack.events()}
+        assert last["checkpoint"] > last["step"], "Ctrl-C wrote no checkpoint of the last step"
+        assert not (stack.folder / "model").exists(), "Ctrl-C ends a run without its model"
+
+        num_steps = len(stack.metrics()) + 2
+        changes = ("--set", f"run.num_steps={num_steps}", "--set", "learner.learning_rate=0.0005")
+        stack = LocalStack(tmp_path / "runs", "orphan", "--resume", "orphan", *changes)
+        assert stack.wait(400) == 0, stack.tail()
     finally:
         stack.end()
-    steps = [int(row["step"]) for row in stack.metrics()]
-    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 8, steps
-    last = {event["kind"]: event["sequence"] for event in stack.events()}
-    assert last["checkpoint"] > last["step"], "Ctrl-C wrote no checkpoint of the last step"
-    rows = ledger(stack, "SELECT order_number, state, staleness FROM groups ORDER BY order_number")
-    assert [row[0] for row in rows] == list(range(len(rows)))
-    ages = [row[2] for row in rows if row[1] == "TRAINED"]
+    rows = stack.metrics()
+    assert [int(row["step"]) for row in rows] == list(range(1, num_steps + 1)) and num_steps >= 10
+    assert [row["lr"] for row in rows] == [1e-3] * (num_steps - 2) + [5e-4] * 2
+    assert (stack.folder / "model" / "model.safetensors").is_file()
+    groups = ledger(stack, "SELECT order_number, state, staleness FROM groups ORDER BY order_number")
+    assert [group[0] for group in groups] == list(range(len(groups)))
+    ages = [group[2] for group in groups if group[1] == "TRAINED"]
     assert max(ages) <= 3, f"staleness {max(ages)} for a bound of 3"

@@ -1,7 +1,8 @@
 """`shoal train` with workers that follow a script: `python -m tests.support.scripted_train train ...`.
 
 Only the worker processes differ from the real command: one process, instead of the learner, serves a scripted learner,
-generator and reward service. `SCRIPTED_STEP_S` sets the seconds of its train steps.
+generator and reward service. `SCRIPTED_STEP_S` sets the seconds of its train steps. With
+`SCRIPTED_GENERATOR_UNTIL` another process, which counts as the generator, ends for good once that file appears.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from services.coordinator.launcher import local_run
 from services.coordinator.launcher.plan import ProcessPlan
 from shoal.v1 import learner_pb2, worker_pb2
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
+from tests.support.waiting import block_until
 
 STEP_BEGINS = "a train step begins"
 
@@ -45,12 +47,24 @@ async def _serve(coordinator: str) -> None:
 
 def _plan_workers(config: object, *, coordinator: str, data_dir: Path, gpus: object) -> list[ProcessPlan]:
     command = (sys.executable, "-m", "tests.support.scripted_train", "--serve", coordinator)
-    return [ProcessPlan("learner", "learner", command, {})]
+    plans = [ProcessPlan("learner", "learner", command, {})]
+    if until := os.environ.get("SCRIPTED_GENERATOR_UNTIL"):
+        generator = (sys.executable, "-m", "tests.support.scripted_train", "--wait", until)
+        plans.append(ProcessPlan("generator", "generator", generator, {}))
+    return plans
+
+
+def _wait(path: Path) -> None:
+    """Waits for a file, then ends in a way that no restart would change."""
+    block_until(path.exists, f"{path} appears", timeout_s=600)
+    sys.exit(2)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         asyncio.run(_serve(sys.argv[2]))
+    elif sys.argv[1] == "--wait":
+        _wait(Path(sys.argv[2]))
     else:
         train_session.plan_workers = _plan_workers  # type: ignore[assignment]
         local_run.check_extras = lambda extras: None

@@ -28,6 +28,8 @@ COORDINATOR_START_TIMEOUT_S = 120.0
 START_POLL_S = 0.05
 LOSS_GRACE_S = 30.0
 """Time for the coordinator to notice the learner's death and record it: two leases."""
+STOP_GRACE_S = 600.0
+"""Time for the step under way and a checkpoint, where the learner is left."""
 SAME_SIGNAL_S = 0.5
 """Signals closer together count as one: tools that end a process often signal both the process and its group."""
 _DEATH_NOTICE_S = 1.0
@@ -185,7 +187,10 @@ class TrainSession:
             died = guarding.exception()
             if isinstance(died, ProcessDied) and died.kind != "coordinator" and self._is_accepted:
                 self._view.write(f"{died.message.partition(chr(10))[0]}; the coordinator closes the run", "error")
-                await asyncio.wait({working}, timeout=LOSS_GRACE_S)
+                has_learner = died.kind != "learner"
+                if has_learner and self._stub is not None:
+                    await self._request_stop(self._stub)
+                await asyncio.wait({working}, timeout=STOP_GRACE_S if has_learner else LOSS_GRACE_S)
             if isinstance(died, ProcessDied) and self._is_accepted:
                 raise Internal(f"{died.message}\n{self._run.how_to_resume()}", reason=died.reason) from died
             assert died is not None
