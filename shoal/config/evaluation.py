@@ -20,7 +20,8 @@ class EvaluationConfig(Section):
     """Leave out questions that are trained on. `false` includes them, as open-instruct does: then a rate also measures
     memorization."""
     every_steps: int = Field(default=0, ge=0)
-    """Train steps between evaluations; 0 evaluates only at the end. The last policy is always evaluated."""
+    """Train steps between evaluations; 0 evaluates only at the end. The policy of the last step, and that of a drained
+    run, is always evaluated; that of a run that stops at once is not."""
     on_start: bool = True
     """Also evaluate the policy before training, as step 0."""
     samples_per_prompt: int = Field(default=1, ge=1)

@@ -56,7 +56,7 @@ class CheckpointConfig(Section):
     """The `[checkpoint]` table."""
 
     every_steps: int = Field(default=50, ge=1)
-    """Train steps between checkpoints. Stopping a run, and its last step, also write one."""
+    """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
     keep_last: int = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
 
