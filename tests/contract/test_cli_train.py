@@ -109,6 +109,8 @@ def test_it_trains_to_the_end_prints_a_summary_and_leaves_no_process(
     assert [line for number in range(1, 6) if (line := f"step {number}/5") not in output] == [], output
     assert "held-out questions answered correctly:" in output and "over the same 10 questions" in output
     assert f"the run's folder: {tmp_path / 'runs' / 'sums'}" in output
+    report = tmp_path / "runs" / "sums" / "report.html"
+    assert output.splitlines()[-1].endswith(f"the report, for a browser: {report}") and report.exists(), output
     assert not run.survivors()
     logs = {path.name for path in (tmp_path / "runs" / "sums" / "logs").iterdir()}
     assert logs == {"coordinator.log", "learner.log"}

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from services.coordinator.cli import config, doctor, reward, run, train, workers
+from services.coordinator.cli import config, doctor, report, reward, run, train, workers
 from services.coordinator.cli.shared.exit_codes import ExitCode, exit_code_of
 from services.coordinator.cli.shared.options import command_group
 from shoal.errors import InvalidArgument, ShoalError
@@ -12,6 +12,7 @@ app = command_group("GRPO training of language models as four gRPC services.")
 app.command("train")(train.train)
 app.add_typer(run.app, name="run")
 app.command("workers")(workers.workers)
+app.command("report")(report.report)
 app.add_typer(config.app, name="config")
 app.add_typer(reward.app, name="reward")
 app.command("doctor")(doctor.doctor)

@@ -1,6 +1,7 @@
 """`shoal train`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +13,9 @@ from services.coordinator.cli.shared.options import (
     ResumedRun,
     start_request,
 )
+
+if TYPE_CHECKING:
+    from services.coordinator.cli.shared.progress import ProgressView
 
 
 def train(
@@ -48,3 +52,17 @@ def train(
     finally:
         if is_new:
             run.remove_unless_accepted()
+        _write_report(run.folder, view)
+
+
+def _write_report(folder: Path, view: "ProgressView") -> None:
+    """Ends the output with the path of the run's report, however the run ended."""
+    from services.coordinator.cli.report import write_report
+    from services.coordinator.store.run_record import RunRecord
+
+    if not (folder / "run.json").exists():
+        return
+    try:
+        view.write(f"the report, for a browser: {write_report(RunRecord.load(folder))}", "notice")
+    except Exception as error:  # A run must not seem to have failed because its report did.
+        view.write(f"the report could not be written: {error}", "error")

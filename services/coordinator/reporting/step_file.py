@@ -15,6 +15,10 @@ class StepFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def read(self) -> list[dict[str, Any]]:
+        """Returns all objects; none if there is no file."""
+        return [row for _, row in self._rows()] if self._path.exists() else []
+
     def keep_until(self, step: int) -> list[dict[str, Any]]:
         """Removes the lines of steps after one, which a restore discards. Returns the objects that stay."""
         if not self._path.exists():

@@ -27,6 +27,15 @@ def count_groups(folder: Path) -> dict[str, int]:
         return dict(connection.execute("SELECT state, COUNT(*) FROM groups GROUP BY state"))
 
 
+def count_drop_reasons(folder: Path) -> dict[str, int]:
+    """Counts the dropped groups of a run's folder by reason; nothing before there is a ledger."""
+    with reading(folder / LEDGER) as connection:
+        if connection is None:
+            return {}
+        query = "SELECT drop_reason, COUNT(*) FROM groups WHERE state = 'DROPPED' GROUP BY drop_reason"
+        return dict(connection.execute(query))
+
+
 def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRolloutsResponse:
     """Answers `ListRollouts` from a run's folder. Raises `InvalidArgument`, and what `reading` raises."""
     size = page_size(request.page_size, default=20, largest=100)

@@ -1,0 +1,58 @@
+"""`shoal report`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from services.coordinator.cli.shared.options import DataDir
+from shoal.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from services.coordinator.store.run_record import RunRecord
+
+REPORT = "report.html"
+
+
+def report(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="[RUN]", help="The run or its folder; the default is the newest.", show_default=False),
+    ] = "",
+    data_dir: DataDir = Path("runs"),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help=f"The file to write; the default is {REPORT} in its folder."
+        ),
+    ] = None,
+) -> None:
+    """Write a run's curves, evaluations, and last completions as one HTML page.
+
+    The page is made from the run's folder, needs no coordinator, and loads nothing from a network.
+    """
+    from services.coordinator.store.run_folders import RunFolders
+    from services.coordinator.store.run_record import RunRecord
+
+    is_folder = bool(run) and (Path(run) / "run.json").exists()
+    record = RunRecord.load(Path(run).absolute()) if is_folder else RunFolders(data_dir).find(run)
+    print(f"the report: {write_report(record, output)}")
+
+
+def write_report(record: "RunRecord", output: Path | None = None) -> Path:
+    """Writes the report of a run, and returns its path. Raises `ShoalError` where that is not possible."""
+    from services.coordinator.reporting.page.page import render
+    from services.coordinator.reporting.page.run_view import view_run
+    from services.coordinator.store.atomic_write import write_atomically
+    from shoal.error_reasons import ErrorReason
+
+    path = (output or record.folder / REPORT).absolute()
+    html = render(view_run(record))
+    try:
+        write_atomically(path, html)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"the report cannot be written to {path}: {error.strerror}; name another file with --output",
+            reason=ErrorReason.FOLDER,
+        ) from None
+    return path

@@ -1,0 +1,169 @@
+"""The curves of a run: which metrics its report draws, and how."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from services.coordinator.reporting.page import axes
+from services.coordinator.reporting.page.chart import Chart, Curve, Steps, Style, draw
+from services.coordinator.reporting.page.paths import Values
+
+MAX_POINTS = 300
+"""Of a longer run each point stands for several steps: a chart is no wider, and the page stays small."""
+MIN_TREND_POINTS = 30
+TREND_SHARE = 0.1
+"""The share of the points that a point of the trend is the mean of."""
+
+Row = Mapping[str, float]
+"""The metrics of one step, by name, with its number as `step`."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric in a chart."""
+
+    label: str
+    name: str
+    style: Style = Style.LINE
+    of_several: Callable[[Sequence[float]], float] = fmean
+    """The value of a point that stands for several steps."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart of metrics that are read together."""
+
+    title: str
+    unit: axes.Unit
+    note: str
+    metrics: tuple[Metric, ...]
+    top: float = 0.0
+    has_trend: bool = False
+
+
+PANELS = (
+    Panel(
+        "Reward",
+        axes.REWARD,
+        "Mean over the completions of a step, trained on or not.",
+        (Metric("mean", "objective/scores"),),
+        has_trend=True,
+    ),
+    Panel(
+        "Correct rate",
+        axes.SHARE,
+        "Completions that every verifier calls correct, among the scored ones.",
+        (Metric("correct", "objective/verifiable_correct_rate"),),
+        top=1.0,
+        has_trend=True,
+    ),
+    Panel(
+        "Completion length",
+        axes.TOKENS,
+        "A mean near the longest means that completions are cut off.",
+        (
+            Metric("mean", "val/sequence_lengths"),
+            Metric("shortest", "val/sequence_lengths_min", Style.EDGE, min),
+            Metric("longest", "val/sequence_lengths_max", Style.EDGE, max),
+        ),
+    ),
+    Panel(
+        "Step time",
+        axes.SECONDS,
+        "The learner is idle while it waits for groups.",
+        (
+            Metric("waiting for groups", "time/waiting_for_groups", Style.LAYER),
+            Metric("training", "time/training", Style.LAYER),
+            Metric("publishing", "time/publishing", Style.LAYER),
+            Metric("whole step", "time/step"),
+        ),
+    ),
+    Panel(
+        "Log-probability gap",
+        axes.NATS,
+        "How far engine and learner disagree about a token; a growing gap means that they compute different policies.",
+        (Metric("mean", "val/logprob_gap_mean"),),
+    ),
+    Panel(
+        "Staleness",
+        axes.STEPS,
+        "Train steps between the weights that sampled a group and those that were trained.",
+        (Metric("oldest group", "staleness/max", Style.LINE, max), Metric("mean", "staleness/mean")),
+    ),
+)
+
+
+def draw_panels(
+    rows: Sequence[Row], last_step: int, attempts: Mapping[int, str]
+) -> Iterator[tuple[Panel, Chart | None]]:
+    """Draws each panel over the train steps; None where no step has a metric of the panel."""
+    size = _steps_per_point(len(rows))
+    points = [rows[first : first + size] for first in range(0, len(rows), size)]
+    steps = Steps(
+        numbers=[int(point[-1]["step"]) for point in points],
+        names=[_name(int(point[0]["step"]), int(point[-1]["step"])) for point in points],
+        last=last_step,
+        resumed=list(attempts),
+    )
+    for panel in PANELS:
+        curves = []
+        for metric in panel.metrics:
+            values = [_value(metric, point) for point in points]
+            trend = _trend(values) if panel.has_trend else ()
+            curves.append(Curve(metric.label, values, metric.style, trend))
+        yield panel, draw(panel.title, panel.unit, panel.note, steps, curves, panel.top)
+
+
+def how_to_read(num_steps: int, attempts: Mapping[int, str]) -> str:
+    """Explains what the charts of a run have beside their curves; empty if there is nothing."""
+    size = _steps_per_point(num_steps)
+    sentences = []
+    if size > 1:
+        sentences.append(f"Each point stands for {size} steps.")
+    if num_steps >= MIN_TREND_POINTS:
+        sentences.append(f"The bold lines of reward and correct rate are means over {TREND_SHARE:.0%} of the run.")
+    if attempts:
+        places = ", ".join(f"step {step:,} ({words})" for step, words in attempts.items())
+        sentences.append(f"Dotted lines are where the run was resumed from: {places}.")
+    return " ".join(sentences)
+
+
+def _steps_per_point(num_steps: int) -> int:
+    return max(1, -(-num_steps // MAX_POINTS))
+
+
+def _name(first: int, last: int) -> str:
+    return f"step {last:,}" if first == last else f"steps {first:,}–{last:,}"
+
+
+def _value(metric: Metric, point: Sequence[Row]) -> float | None:
+    measured = [row[metric.name] for row in point if metric.name in row]
+    return metric.of_several(measured) if measured else None
+
+
+def _trend(values: Values) -> Values:
+    """The mean of each value and its neighbors on both sides; nothing for too few values."""
+    if len(values) < MIN_TREND_POINTS:
+        return ()
+    reach = round(len(values) * TREND_SHARE / 2)
+    around = [values[max(0, index - reach) : index + reach + 1] for index in range(len(values))]
+    means = [[value for value in near if value is not None] for near in around]
+    return [None if value is None else fmean(near) for value, near in zip(values, means, strict=True)]
+
+
+def draw_evaluations(rows: Sequence[Row], last_step: int, attempts: Mapping[int, str]) -> Chart | None:
+    """Draws the correct rate on the held-out questions, with its intervals; None without a scored evaluation."""
+    numbers = [int(row["step"]) for row in rows]
+    steps = Steps(numbers, [_name(number, number) for number in numbers], last_step, list(attempts))
+    curve = Curve(
+        "correct",
+        [row.get("eval/verifiable_correct_rate") for row in rows],
+        intervals=[_interval(row, "eval/verifiable_correct_rate") for row in rows],
+    )
+    note = "Bars are 95% confidence intervals."
+    return draw("Held-out questions", axes.SHARE, note if any(curve.intervals) else "", steps, [curve], top=1.0)
+
+
+def _interval(row: Row, name: str) -> tuple[float, float] | None:
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return None if low is None or high is None else (low, high)

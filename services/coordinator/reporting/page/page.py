@@ -1,0 +1,73 @@
+"""The report of a run: one HTML page, made from the run's folder alone.
+
+The page loads nothing: its style and script are in it, and its Content-Security-Policy allows these two and nothing
+else. Completions are hostile text. Jinja2 escapes them, and if a way around that were found, the policy would still
+keep a browser from running them.
+"""
+
+import base64
+import hashlib
+import time
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from services.coordinator.reporting.page import rollouts
+from services.coordinator.reporting.page.axes import SHARE, plain, points, signed
+from services.coordinator.reporting.page.curves import PANELS, draw_evaluations, draw_panels, how_to_read
+from services.coordinator.reporting.page.run_view import RunView
+from services.coordinator.reporting.page.summary import fate_of_groups, key_numbers, settings, utc, verdict
+from services.coordinator.reporting.page.visible_text import excerpt, visible
+
+MAX_TABLE_ROWS = 200
+_HERE = Path(__file__).parent
+
+
+def render(run: RunView) -> str:
+    """Returns the page as HTML."""
+    evaluations = [row for row in run.rows if "eval/num_prompts" in row]
+    steps = [row for row in run.rows if "eval/num_prompts" not in row]
+    last_step = max((int(row["step"]) for row in run.rows), default=0)
+    styles, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            run=run.record,
+            written=utc(time.time()),
+            key_numbers=list(key_numbers(run.record, steps, evaluations)),
+            settings=list(settings(run.record, run.config)),
+            reading=how_to_read(len(steps), run.attempts),
+            evaluations=evaluations,
+            verdict=verdict(evaluations),
+            evaluation_chart=draw_evaluations(evaluations, last_step, run.attempts),
+            panels=list(draw_panels(steps, last_step, run.attempts)),
+            fate_of_groups=fate_of_groups(run.num_groups, run.num_dropped),
+            groups=run.groups,
+            steps=steps[-MAX_TABLE_ROWS:],
+            num_steps=len(steps),
+            columns=[(panel, metric) for panel in PANELS for metric in panel.metrics],
+            styles=styles,
+            script=script,
+            policy=f"default-src 'none'; style-src '{_digest(styles)}'; script-src '{_digest(script)}'; "
+            "base-uri 'none'; form-action 'none'",
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "visible": visible, "excerpt": excerpt,
+        "plain": plain, "signed": signed, "points": points, "share": SHARE.value,
+        "fate": rollouts.fate_of, "reward": rollouts.reward_of, "outcome": rollouts.outcome_of,
+        "how_sampled": rollouts.how_sampled, "bars": rollouts.reward_bars,
+    }  # fmt: skip
+    return environment
+
+
+def _digest(text: str) -> str:
+    """Names a text as the policy does."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,59 @@
+"""Curves as the path data of SVG."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from services.coordinator.reporting.page.axes import Scale
+
+Values = Sequence[float | None]
+"""One value for each point of the horizontal axis; None where nothing was measured."""
+_CAP = 4.0
+"""Half the width of the ends of an interval, and of a point without neighbors."""
+
+
+def line(x: Sequence[float], values: Values, y: Scale) -> str:
+    """Draws a line through the values, with gaps where there are none."""
+    pieces = [[(x[index], y(value)) for index, value in piece] for piece in _pieces(values)]
+    return "".join("M" + _corners(_widened(piece)) for piece in pieces)
+
+
+def marks(x: Sequence[float], values: Values, y: Scale) -> str:
+    """Draws each value as a point: a line of no length, which round ends make a disk."""
+    return "".join(f"M{x[index]:g} {y(value):g}h0" for index, value in enumerate(values) if value is not None)
+
+
+def area(x: Sequence[float], lower: Values, upper: Values, y: Scale) -> str:
+    """Fills what is between two curves, wherever both have a value."""
+    pairs = zip(lower, upper, strict=True)
+    path = ""
+    for piece in _pieces([None if high is None else low for low, high in pairs]):
+        below = [(x[index], y(low)) for index, low in piece]
+        above = [(x[index], y(high)) for index, _ in piece if (high := upper[index]) is not None]
+        path += f"M{_corners(_widened(above))}L{_corners(_widened(below)[::-1])}Z"
+    return path
+
+
+def bars(x: Sequence[float], intervals: Sequence[tuple[float, float] | None], y: Scale) -> str:
+    """Draws each interval as a bar with ends."""
+    return "".join(
+        f"M{middle - _CAP:g} {y(high):g}h{2 * _CAP:g}m{-_CAP:g} 0V{y(low):g}m{-_CAP:g} 0h{2 * _CAP:g}"
+        for middle, interval in zip(x, intervals, strict=True)
+        if interval is not None
+        for low, high in [interval]
+    )
+
+
+def _pieces(values: Values) -> Iterator[list[tuple[int, float]]]:
+    """Yields the stretches of neighbors that have a value, with their indices."""
+    for is_gap, stretch in groupby(enumerate(values), key=lambda pair: pair[1] is None):
+        if not is_gap:
+            yield [(index, value) for index, value in stretch if value is not None]
+
+
+def _widened(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Makes a short dash of a single point, which would not be seen."""
+    return points if len(points) > 1 else [(x + shift, y) for x, y in points for shift in (-_CAP, _CAP)]
+
+
+def _corners(points: list[tuple[float, float]]) -> str:
+    return "L".join(f"{x:g} {y:g}" for x, y in points)

@@ -1,0 +1,87 @@
+"""The groups of a run as a report shows them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from services.coordinator.rollout.groups import DropReason
+from services.coordinator.store.rows import GroupState
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import rollout_pb2
+
+STRIP_HEIGHT = 28
+BAR_WIDTH, BAR_GAP = 7, 3
+_MIN_BAR = 2.0
+_REASONS: dict[str, str] = {
+    DropReason.TIMEOUT: "it ran into coordinator.sampling_timeout_s twice",
+    DropReason.REFUSED: "a worker refused the prompt",
+    DropReason.NOT_SCORED: "too few completions have a reward",
+    DropReason.NO_SIGNAL: "all rewards are equal, so training on it would change nothing",
+    DropReason.TOO_HARD: "its share of correct completions is at most grpo.difficulty_low",
+    DropReason.TOO_EASY: "its share of correct completions is at least grpo.difficulty_high",
+    DropReason.MASKED: "every completion with a reward is masked",
+    DropReason.SKIPPED_STEP: "its train step was skipped",
+}
+_FATES: dict[str, str] = {
+    GroupState.ISSUED: "being sampled",
+    GroupState.SAMPLED: "sampled, not scored yet",
+    GroupState.SCORED: "scored, not trained on yet",
+}
+_ENDINGS = {
+    rollout_pb2.FINISH_REASON_STOP: "stopped",
+    rollout_pb2.FINISH_REASON_LENGTH: "cut off",
+    rollout_pb2.FINISH_REASON_ABORT: "aborted",
+}
+
+
+class Bar(NamedTuple):
+    """The reward of one completion as a bar."""
+
+    x: float
+    y: float
+    height: float
+    kind: str
+    """A class name."""
+
+
+def fate_of(group: pb.RolloutGroup) -> str:
+    """Describes what became of a group, in words."""
+    if group.state == GroupState.TRAINED:
+        return f"trained on in step {group.train_step:,}"
+    if group.state == GroupState.DROPPED:
+        meaning = _REASONS.get(group.drop_reason)
+        return f"dropped, {group.drop_reason}" + (f": {meaning}" if meaning else "")
+    return _FATES[group.state]
+
+
+def reward_of(rollout: pb.Rollout) -> float | None:
+    """Returns the reward of a completion; None where it has none."""
+    is_scored = rollout.HasField("score") and rollout.score.outcome == rollout_pb2.SCORE_OUTCOME_SCORED
+    return rollout.score.reward if is_scored else None
+
+
+def outcome_of(score: rollout_pb2.Score | rollout_pb2.VerifierScore) -> str:
+    """Names the outcome of scoring: scored, unscorable, failed."""
+    return rollout_pb2.ScoreOutcome.Name(score.outcome).removeprefix("SCORE_OUTCOME_").lower()
+
+
+def how_sampled(rollout: pb.Rollout) -> str:
+    """Describes how a completion was sampled: "14 tokens, stopped, policy version 3"."""
+    versions = {span.version.policy_version for span in rollout.version_spans} or {0}
+    ends = sorted({min(versions), max(versions)})
+    version = " to ".join(f"{end:,}" for end in ends)
+    ending = _ENDINGS.get(rollout.finish_reason, "not finished")
+    return f"{rollout.num_tokens:,} tokens, {ending}, policy version {version}"
+
+
+def reward_bars(group: pb.RolloutGroup) -> Iterator[Bar]:
+    """Draws the rewards of a group as bars between 0 and 1, or what lies beyond; no reward is an empty box."""
+    rewards = [reward_of(rollout) for rollout in group.rollouts]
+    known = [reward for reward in rewards if reward is not None]
+    low, high = min([0.0, *known]), max([1.0, *known])
+    for index, reward in enumerate(rewards):
+        x = index * (BAR_WIDTH + BAR_GAP)
+        if reward is None:
+            yield Bar(x, 0, STRIP_HEIGHT, "none")
+            continue
+        height = max(_MIN_BAR, round((reward - low) / (high - low) * STRIP_HEIGHT, 1))
+        yield Bar(x, STRIP_HEIGHT - height, height, "reward")

@@ -1,0 +1,95 @@
+"""A run in a few lines: its key numbers, what it trains, and what became of its groups."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from services.coordinator.reporting.page.axes import SHARE, plain
+from services.coordinator.reporting.page.curves import Row
+from services.coordinator.store.rows import GroupState
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import RunConfig
+from shoal.config.data import SourceConfig
+
+
+class Fact(NamedTuple):
+    """A named value, and a remark on it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def key_numbers(record: RunRecord, steps: Sequence[Row], evaluations: Sequence[Row]) -> Iterator[Fact]:
+    """Yields what a reader asks first: how far the run is, and whether the policy became better."""
+    yield Fact("Train steps", f"{record.policy_version:,}", f"of {record.num_steps:,}")
+    yield from _latest("Reward", steps, "objective/scores", plain)
+    yield from _latest("Correct in training", steps, "objective/verifiable_correct_rate", SHARE.value)
+    yield from _latest("Correct on held-out questions", evaluations, "eval/verifiable_correct_rate", SHARE.value)
+
+
+def _latest(name: str, rows: Sequence[Row], metric: str, text: Callable[[float], str]) -> Iterator[Fact]:
+    measured = [row for row in rows if metric in row]
+    if measured:
+        first, last = measured[0], measured[-1]
+        note = f"{text(first[metric])} at step {first['step']:,.0f}" if len(measured) > 1 else ""
+        yield Fact(name, text(last[metric]), note)
+
+
+def settings(record: RunRecord, config: RunConfig | None) -> Iterator[Fact]:
+    """Yields what the run trains on, and when it began; less if its configuration cannot be read."""
+    if config is not None:
+        grpo = config.grpo
+        yield Fact("Model", config.model.path)
+        yield Fact("Prompts", ", ".join(map(_source, config.data.sources)))
+        yield Fact("Step", f"{grpo.groups_per_step} groups of {grpo.group_size} completions")
+        yield Fact("Completion", f"at most {config.sampling.max_completion_tokens:,} tokens")
+        yield Fact("Staleness", f"at most {grpo.max_staleness}")
+        yield Fact("Learning rate", plain(config.learner.learning_rate))
+    yield Fact("Began", utc(record.create_time_s))
+    if record.attempt:
+        yield Fact("Resumed", "once" if record.attempt == 1 else f"{record.attempt} times")
+    yield Fact("Folder", str(record.folder))
+
+
+def _source(source: SourceConfig) -> str:
+    return source.task or source.dataset or source.path or ""
+
+
+def utc(time_s: float) -> str:
+    """Writes a time."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_s))
+
+
+def verdict(evaluations: Sequence[Row]) -> str:
+    """Says how the last scored evaluation went, and whether it differs from the first by more than noise."""
+    rate, change = "eval/verifiable_correct_rate", "eval/correct_rate_change"
+    scored = [row for row in evaluations if rate in row]
+    if not scored:
+        return "No answer is scored."
+    last = scored[-1]
+    text = (
+        f"The policy of step {last['step']:,.0f} answers {SHARE.value(last[rate])} of "
+        f"{last['eval/num_prompts']:,.0f} held-out questions correctly"
+    )
+    if change not in last:
+        return f"{text}."
+    points, low, high = (100 * last[name] for name in (change, f"{change}_low", f"{change}_high"))
+    noise = "within noise" if low <= 0 <= high else "more than noise"
+    direction = "more" if points >= 0 else "fewer"
+    return f"{text}: {abs(points):.1f} points {direction} than at first, which is {noise}."
+
+
+def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int]) -> str:
+    """Tells what became of the groups of a run, by their number by state and by drop reason; empty without any."""
+    num_under_way = sum(
+        num_groups.get(state, 0) for state in (GroupState.ISSUED, GroupState.SAMPLED, GroupState.SCORED)
+    )
+    parts = [f"{num_groups.get(GroupState.TRAINED, 0):,} groups trained on"]
+    if num_dropped:
+        reasons = sorted(num_dropped.items(), key=lambda item: -item[1])
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons)
+        parts.append(f"{sum(num_dropped.values()):,} dropped ({listed})")
+    if num_under_way:
+        parts.append(f"{num_under_way:,} under way")
+    return f"{', '.join(parts)}." if num_groups else ""

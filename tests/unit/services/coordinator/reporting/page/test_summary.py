@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.reporting.page.summary import fate_of_groups, key_numbers, settings, verdict
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import parse_config
+
+RATE, CHANGE = "eval/verifiable_correct_rate", "eval/correct_rate_change"
+CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}, {"path": "mine.jsonl"}]}})
+
+
+def evaluation(step: int, rate: float) -> dict[str, float]:
+    return {"step": step, "eval/num_prompts": 200, RATE: rate}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict_on_it"), [(0.05, 0.25, "more than noise"), (-0.05, 0.35, "within noise")]
+)
+def test_a_change_within_its_interval_is_called_noise(low: float, high: float, verdict_on_it: str) -> None:
+    change = {CHANGE: 0.15, f"{CHANGE}_low": low, f"{CHANGE}_high": high}
+    text = verdict([evaluation(0, 0.32), {**evaluation(20, 0.47), **change}])
+    assert text == (
+        "The policy of step 20 answers 47.0% of 200 held-out questions correctly: 15.0 points more than at first, "
+        f"which is {verdict_on_it}."
+    )
+
+
+def test_one_evaluation_has_no_change_and_an_unscored_one_no_rate() -> None:
+    assert verdict([evaluation(0, 0.32)]).endswith("answers 32.0% of 200 held-out questions correctly.")
+    assert verdict([{"step": 0, "eval/num_prompts": 200}]) == "No answer is scored."
+
+
+def test_key_numbers_are_those_of_the_last_step_that_has_them() -> None:
+    record = RunRecord("run", Path("/runs/run"), policy_version=3, num_steps=20)
+    steps = [{"step": 1, "objective/scores": 0.1}, {"step": 2, "objective/scores": 0.4}, {"step": 3}]
+    facts = {fact.name: (fact.value, fact.note) for fact in key_numbers(record, steps, [])}
+    assert facts == {"Train steps": ("3", "of 20"), "Reward": ("0.4", "0.1 at step 1")}
+
+
+def test_a_run_whose_configuration_is_lost_still_has_a_beginning_and_a_folder() -> None:
+    record = RunRecord("run", Path("/runs/run"), create_time_s=0.0, attempt=2)
+    facts = {fact.name: fact.value for fact in settings(record, None)}
+    assert facts == {"Began": "1970-01-01 00:00 UTC", "Resumed": "2 times", "Folder": "/runs/run"}
+    assert {"Model": "m", "Prompts": "arithmetic, mine.jsonl"}.items() <= {
+        fact.name: fact.value for fact in settings(record, CONFIG)
+    }.items()
+
+
+def test_groups_are_counted_by_what_became_of_them() -> None:
+    text = fate_of_groups({"TRAINED": 1200, "DROPPED": 5, "ISSUED": 2, "SCORED": 1}, {"timeout": 1, "no_signal": 4})
+    assert text == "1,200 groups trained on, 5 dropped (4 no_signal, 1 timeout), 3 under way."
+    assert fate_of_groups({}, {}) == ""

@@ -1,0 +1,42 @@
+import pytest
+
+from services.coordinator.reporting.page.visible_text import MAX_CHARS, excerpt, visible
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x00b\x1b[31m", "a<U+0000>b<U+001B>[31m"),
+        ("pay \u202e001 only", "pay <U+202E>001 only"),
+        ("a\u200bb\ufeff\U000e0041", "a<U+200B>b<U+FEFF><U+E0041>"),
+        ("half \ud83d", "half <U+D83D>"),
+        ("a\rb\r\nc\td", "a<U+000D>b\nc\td"),
+        ("ünï 漢字 \N{GRINNING FACE} <|im_end|>", "ünï 漢字 \N{GRINNING FACE} <|im_end|>"),
+    ],
+)
+def test_characters_that_cannot_be_seen_are_named_and_all_others_stay(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_a_short_text_is_not_folded() -> None:
+    assert excerpt("The answer is 5.").preview == ""
+
+
+def test_a_folded_text_is_whole_and_its_preview_has_both_ends() -> None:
+    text = "Let me think.\n" + "I carry the one.\n" * 100 + "The answer is 5."
+    shown = excerpt(text)
+    assert shown.text == text and shown.num_chars == len(text)
+    assert shown.preview.startswith("Let me think. I carry") and shown.preview.endswith("The answer is 5.")
+    assert "\n" not in shown.preview
+
+
+def test_many_short_lines_are_folded() -> None:
+    assert excerpt("1\n2\n3\n4\n5\n6\n7\n8\n9").preview == "1 2 3 4 5 6 7 8 9"
+
+
+def test_a_huge_text_keeps_its_beginning_and_its_end_and_says_what_is_missing() -> None:
+    shown = excerpt("b" * MAX_CHARS + "e" * MAX_CHARS)
+    assert len(shown.text) < MAX_CHARS + 100, f"{len(shown.text)} characters"
+    assert shown.text.startswith("bbb") and shown.text.endswith("eee")
+    assert f"{MAX_CHARS:,} characters left out" in shown.text
+    assert shown.num_chars == 2 * MAX_CHARS
