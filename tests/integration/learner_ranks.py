@@ -113,8 +113,9 @@ def resume_with_changes(
     learner_changes = {
         "compute_dtype": "bfloat16", "adam_beta1": 0.8, "adam_eps": 1e-6, "weight_decay": 0.25, "max_grad_norm": 0.125,
     }  # fmt: skip
+    run_dir = commands._run_dir
     commands.configure("changed", changed_config(config, {"learner": learner_changes, "kl": {"coef": 0.3}}))
-    commands._run_dir = commands._run_dir.parent / f"run-{config.learner.zero_stage}-{commands.process_group.size}"
+    commands._run_dir = run_dir  # The checkpoint is in the folder of the run that wrote it.
     commands.load_checkpoint(request)
     learner = commands.learner
     step = learner.step(make_batch("changed", learner.version, groups=make_groups(seed=4)))
