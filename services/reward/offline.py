@@ -8,7 +8,8 @@ whole RunConfig, ...}, and writes one to stdout:
   counts.
 * `check` also reads "labels": [[verifier, label], ...] and writes what is wrong with each label, "" for nothing.
 * `list` writes the verifiers.
-* `try` writes which custom verifiers work.
+* `try` also reads "examples": {verifier: a row with "where"}, and has each custom verifier judge its own. It writes
+  {verifier: {"digest": of its code, "tried_on": "where", "value": or null}}.
 """
 
 import asyncio
@@ -24,7 +25,6 @@ import numpy as np
 
 from services.reward.common.scorer import ListedVerifier
 from services.reward.compose import Composer, Output
-from services.reward.custom.custom_verifiers import check
 from services.reward.judge.judge import JudgeCounts
 from services.reward.pool import output as verifier_output
 from services.reward.router import Router
@@ -33,7 +33,7 @@ from shoal.config.reward_model import RewardModelConfig
 from shoal.config.services import RewardConfig
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.errors import InvalidArgument, ShoalError
-from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
@@ -57,7 +57,7 @@ def main() -> int:
         if command == "list":
             answer = [asdict(one) for one in asyncio.run(_described(config))]
         elif command == "try":
-            answer = asdict(asyncio.run(check(config.reward.custom)))
+            answer = asyncio.run(try_custom(config, request["examples"]))
         elif command == "check":
             answer = asyncio.run(check_labels(config.reward, request["labels"]))
         else:
@@ -68,6 +68,41 @@ def main() -> int:
         return _INVALID if isinstance(error, InvalidArgument) else _FAILED
     json.dump(answer, sys.stdout)
     return 0
+
+
+async def try_custom(config: RunConfig, examples: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Loads the custom verifiers, and has each judge its example; returns code digest, row, and value of each.
+
+    Raises `InvalidArgument` for those that cannot be used or give no verdict.
+    """
+    # Nothing but the functions: no judge, no server, no other verifier's part in the reward.
+    alone = RewardConfig(num_processes=1, timeout_s=config.reward.timeout_s, custom=config.reward.custom)
+    router = Router(alone)
+    try:
+        await router.find()
+        digests = {one.name: one.code_digest for one in await router.describe() if one.name in alone.custom}
+    finally:
+        await router.close()
+    names = list(examples)
+    scores, _ = await score_rows(config.model_copy(update={"reward": alone}), list(examples.values()))
+    verdicts = {name: score.verifier_scores[0] for name, score in zip(names, scores, strict=True)}
+    problems = [
+        f"reward.custom.{name}: {verdict.detail} (tried on {examples[name]['where']}, with its label as the completion)"
+        for name, verdict in verdicts.items()
+        if verdict.outcome is ScoreOutcome.FAILED
+    ]
+    if problems:
+        raise InvalidArgument("; ".join(problems))
+    return {name: _tried(digest, examples.get(name), verdicts.get(name)) for name, digest in digests.items()}
+
+
+def _tried(digest: str, example: Mapping[str, Any] | None, verdict: VerifierScore | None) -> dict[str, Any]:
+    is_scored = verdict is not None and verdict.outcome is ScoreOutcome.SCORED
+    return {
+        "digest": digest,
+        "tried_on": example["where"] if example else "",
+        "value": verdict.value if verdict and is_scored else None,
+    }
 
 
 async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Score], JudgeCounts | None]:

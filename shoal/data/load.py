@@ -80,6 +80,25 @@ def load_prompts(
     )
 
 
+def first_conversations(
+    sources: Sequence[SourceConfig], verifiers: Collection[str], reward: RewardConfig
+) -> dict[str, Conversation]:
+    """Returns the first conversation that names each of some verifiers; nothing for a verifier that no row names.
+
+    Needs no tokenizer. Raises `InvalidArgument` like `load_prompts`, for the rows that it reads.
+    """
+    found: dict[str, Conversation] = {}
+    for source in sources:
+        for row in _read(source).rows:
+            conversation = conversation_of(row, source, reward.known_verifiers, reward)
+            for truth in conversation.ground_truths:
+                if truth.verifier in verifiers:
+                    found.setdefault(truth.verifier, conversation)
+            if len(found) == len(verifiers):
+                return found
+    return found
+
+
 def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: list[int]) -> Prompt:
     return Prompt(
         prompt_id=prompt_id,

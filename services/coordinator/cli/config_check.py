@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.cli.reward_process import call_reward_process
+from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.label_check import Labels, left_out
 from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
@@ -96,15 +96,20 @@ def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str,
 
 
 def _custom_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
-    """Tries the custom verifiers whose files are on this machine, and names those that only a run can check."""
+    """Tries the custom verifiers, and names those of servers, which only a run can check."""
     facts: dict[str, Any] = {}
-    if config.reward.custom:
-        tried = call_reward_process("try", {"config": dump_config(config)})
-        facts["custom_verifiers"] = {name: digest[:12] for name, digest in tried["digests"].items()}
-        if tried["elsewhere"]:
-            facts["custom_verifiers_not_on_this_machine"] = tried["elsewhere"]
+    if tried := check_custom_verifiers(config):
+        facts["custom_verifiers"] = {name: one["digest"][:12] for name, one in tried.items()}
+        facts["custom_verifiers_tried"] = {name: _trial(**one) for name, one in tried.items()}
     if config.reward.servers:
         facts["reward_servers_not_asked"] = [server.address for server in config.reward.servers.values()]
     if to_ask_for:
         facts["verifiers_not_known_before_the_run_starts"] = list(to_ask_for)
     return facts
+
+
+def _trial(digest: str, tried_on: str, value: float | None) -> str:
+    if not tried_on:
+        return "not called: no row names it"
+    verdict = "unscorable" if value is None else f"{value:g}"
+    return f"{verdict} for the label of {tried_on} as the completion"

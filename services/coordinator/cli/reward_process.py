@@ -17,9 +17,9 @@ from shoal.config.custom_verifiers import find_files
 from shoal.config.data import SourceConfig
 from shoal.config.load import apply_override
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
-from shoal.data.conversation import ground_truths_of, messages_of
+from shoal.data.conversation import Conversation, ground_truths_of, messages_of
 from shoal.data.files import read_file
-from shoal.data.load import check_verifier_names
+from shoal.data.load import check_verifier_names, first_conversations
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer
@@ -56,6 +56,26 @@ def describe_verifiers(config_file: Path | None, overrides: Sequence[str]) -> li
     return verifiers
 
 
+def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Loads every custom verifier on this machine, and has each judge the first row that names it.
+
+    The completion is that row's label. Returns by name: `digest` of the code, `tried_on` (the row; empty if no row
+    names the verifier) and its `value` (None if it calls the completion unscorable).
+
+    Raises `InvalidArgument` for malformed data. Exits, after the reward service's code has printed why, if a file is
+    missing, does not import, lacks the function or takes unknown arguments, or if the function raises, hangs or returns
+    no number.
+    """
+    custom = config.reward.custom
+    if not custom:
+        return {}
+    sources = (*config.data.sources, *config.evaluation.sources)
+    first = first_conversations(sources, custom.keys(), config.reward)
+    examples = {name: _example(name, conversation) for name, conversation in first.items()}
+    tried: dict[str, dict[str, Any]] = call_reward_process("try", {"config": dump_config(config), "examples": examples})
+    return tried
+
+
 def call_reward_process(command: str, request: Mapping[str, Any]) -> Any:
     """Runs one command of `services.reward.offline`. Exits with its code when it fails: it has printed the error."""
     done = subprocess.run(
@@ -76,6 +96,19 @@ def _reward_config(file: Path, config_file: Path | None, overrides: Sequence[str
         apply_override(values, override)
     find_files(values, Path.cwd())
     return parse_config(values)
+
+
+def _example(verifier: str, conversation: Conversation) -> dict[str, Any]:
+    label = next(truth.label for truth in conversation.ground_truths if truth.verifier == verifier)
+    completion = label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
+    return {
+        "where": conversation.where,
+        "truths": [[verifier, label, 1.0]],
+        "messages": [[message.role, message.content] for message in conversation.messages],
+        "completion": completion,
+        "finish_reason": FinishReason.STOP,
+        "token_ids": list(completion.encode()),  # Any tokens will do, and no tokenizer is loaded yet.
+    }
 
 
 def _item(row: Row, config: RunConfig) -> dict[str, Any]:

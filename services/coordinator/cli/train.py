@@ -29,6 +29,7 @@ def train(
 
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
+    from services.coordinator.cli.reward_process import check_custom_verifiers
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.train_session import TrainSession
     from services.coordinator.launcher.disk import free_bytes
@@ -40,7 +41,7 @@ def train(
     request = start_request(config, overrides or [], resume=resume, name=name)
     view.write("checking configuration, machine and model")
     with view.showing_logs("shoal.models"):
-        run = prepare_local_run(request, data_dir.absolute())
+        run = prepare_local_run(request, data_dir.absolute(), check_custom_verifiers)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
     view.write(f"{run.disk_use}; {format_bytes(free_bytes(run.data_dir))} are free in {run.data_dir}")
     is_new = not run.folder.exists()

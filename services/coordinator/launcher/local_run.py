@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,12 @@ class LocalRun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
+def prepare_local_run(
+    request: pb.StartRunRequest, data_dir: Path, check_verifiers: Callable[[RunConfig], object]
+) -> LocalRun:
     """Checks everything that can be checked before a process starts; gives a new run its name.
+
+    `check_verifiers` checks the custom verifiers, for which it needs the reward service's code.
 
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
@@ -68,6 +72,7 @@ def prepare_local_run(request: pb.StartRunRequest, data_dir: Path) -> LocalRun:
     check_ports(config)
     gpus = visible_gpus()
     share_out(config, gpus)
+    check_verifiers(config)
     model_folder = check_weights(config)
     check_folder(data_dir)
     disk_use = expected_disk_use(model_folder, config)

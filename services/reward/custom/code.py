@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def read_code(name: str, file: str, function: str) -> Code:
         content = path.read_bytes()
         source = importlib.util.decode_source(content)
     except FileNotFoundError:
-        raise Unusable("file", f"there is no file {file} on the reward service's machine") from None
+        raise Unusable("file", f"there is no file {file} on {platform.node()}: correct the path") from None
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise Unusable("file", f"{file} cannot be read: {why}") from None

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.metadata
-import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -135,32 +134,6 @@ class CustomVerifiers:
         verifier = CustomVerifier(code, probed.parameters, probed.description, probed.digest)
         self._verifiers[code.name] = verifier
         self._on_code(verifier)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The custom verifiers that this machine could try."""
-
-    digests: Mapping[str, str]
-    """SHA-256, in hex, of the code of those that work, by name."""
-    elsewhere: tuple[str, ...]
-    """Those whose file or package is not on this machine, which need not be the reward service's."""
-
-
-async def check(config: Mapping[str, CustomVerifierConfig]) -> Checked:
-    """Tries the custom verifiers that are on this machine. Raises `InvalidArgument` for those that cannot be used."""
-    here = {name: table for name, table in config.items() if _is_here(table)}
-    custom = CustomVerifiers(here)
-    await custom.find()
-    digests = {name: custom.verifiers[name].digest for name in here}
-    return Checked(digests, tuple(name for name in config if name not in here))
-
-
-def _is_here(table: CustomVerifierConfig) -> bool:
-    if table.file:
-        return Path(table.file).expanduser().exists()
-    package = table.entry_point.partition(":")[0].partition(".")[0]
-    return importlib.util.find_spec(package) is not None
 
 
 def _configured(config: Mapping[str, CustomVerifierConfig]) -> tuple[list[Code], list[FieldViolation]]:

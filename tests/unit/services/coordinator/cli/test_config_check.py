@@ -11,33 +11,86 @@ import pytest
 from services.coordinator.launcher import disk
 from tests.support.tiny_model import make_tiny_model
 
+Check = Callable[..., tuple[int, dict[str, Any], str]]
 
-def test_a_deep_check_tries_custom_verifiers_and_names_those_that_it_cannot_reach(
-    shoal: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
-    (tmp_path / "score.py").write_text("import no_such_module\n")
+
+@pytest.fixture
+def check(shoal: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Check:
+    """Checks a configuration whose only row names the verifier "mine"; returns exit code, facts, standard error."""
     data = tmp_path / "data.jsonl"
-    data.write_text('{"messages": "Why?", "ground_truth": "x", "dataset": "mine"}\n')
+    data.write_text('{"messages": "Why?", "ground_truth": "because", "dataset": "mine"}\n')
     config = tmp_path / "run.toml"
     config.write_text(
         f'[model]\npath = "{make_tiny_model(tmp_path / "model")}"\n[[data.sources]]\npath = "{data}"\n'
         "[data]\nmax_prompt_tokens = 200\n[sampling]\nmax_completion_tokens = 8\n"
     )
 
-    def check(*overrides: str) -> tuple[int, dict[str, Any], str]:
+    def run(*overrides: str) -> tuple[int, dict[str, Any], str]:
         options = [option for override in overrides for option in ("--set", override)]
         code, out, error = shoal("config", "check", str(config), "--deep", "-o", "json", *options)
         return code, json.loads(out or "{}"), error
 
-    mine = f"reward.custom.mine.file={tmp_path / 'score.py'}"
-    code, _, error = check(mine)
-    assert code == 2 and "score.py does not import: ModuleNotFoundError" in error, error
-    (tmp_path / "score.py").write_text("def score(completion): return 1\n")
-    assert set(check(mine)[1]["custom_verifiers"]) == {"mine"}
-    code, _, error = check("reward.custom.other.file=/no/file.py")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "reward.custom.mine.file: there is no file {file} on "),
+        ("import no_such_module\n", "reward.custom.mine.file: {file} does not import: ModuleNotFoundError at {file}:1"),
+        ("def score(completion:\n", "reward.custom.mine.file: {file} does not import: SyntaxError at {file}:1"),
+        ("def score(text): return 1\n", "reward.custom.mine.function: score takes 'text', which does not exist"),
+        ("def score(completion): return 'good'\n", "reward.custom.mine: score returned 'good' (str); it must return a"),
+        (
+            "def score(completion): return completion[9]\n",
+            "mine: the verifier raised IndexError at {file}:1",
+        ),
+        (
+            "import time\ndef score(completion): time.sleep(99)\n",
+            "mine: no verdict within reward.timeout_s",
+        ),
+    ],
+)
+def test_a_deep_check_loads_each_custom_verifier_and_has_it_judge_a_row(
+    check: Check, tmp_path: Path, source: str, message: str
+) -> None:
+    file = tmp_path / "score.py"
+    if source:
+        file.write_text(source)
+    code, _, error = check(f"reward.custom.mine.file={file}", "reward.timeout_s=2", "data.malformed_labels=keep")
+    assert code == 2 and message.format(file=file) in error, error
+    if "mine: " in message:
+        assert "data.jsonl:1, with its label as the completion" in error, error
+
+
+def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_path: Path) -> None:
+    file = tmp_path / "score.py"
+    file.write_text(
+        "def score(completion, label, prompt, messages, token_ids):\n"
+        "    print('prompt:', prompt)\n"
+        "    return 0.25 if completion == label and messages and token_ids else -1\n"
+        "def other(completion): return None\n"
+    )
+    overrides = (
+        f"reward.custom.mine.file={file}",
+        f"reward.custom.far.file={file}",
+        "reward.custom.far.function=other",
+    )
+    code, facts, error = check(*overrides, "reward.servers.s.address=h:1")
+    assert code == 0, error
+    assert set(facts["custom_verifiers"]) == {"far", "mine"}
+    tried = facts["custom_verifiers_tried"]
+    assert tried["mine"].startswith("0.25 for the label of ") and tried["far"] == "not called: no row names it", tried
+    assert "mine: prompt: Why?" in error, error
+    assert facts["reward_servers_not_asked"] == ["h:1"]
+    _, facts, _ = check(f"reward.custom.mine.file={file}", "reward.custom.mine.function=other")
+    assert facts["custom_verifiers_tried"]["mine"].startswith("unscorable for the label of "), facts
+
+
+def test_a_deep_check_names_the_verifiers_that_only_a_server_can_know(check: Check) -> None:
+    code, _, error = check()
     assert code == 2 and "no verifier is called 'mine'" in error, error
-    _, facts, _ = check("reward.custom.far.file=/no/file.py", "reward.servers.s.address=h:1")
-    assert facts["custom_verifiers_not_on_this_machine"] == ["far"]
+    _, facts, _ = check("reward.servers.s.address=h:1")
     assert facts["reward_servers_not_asked"] == ["h:1"]
     assert facts["verifiers_not_known_before_the_run_starts"] == ["mine"]
 

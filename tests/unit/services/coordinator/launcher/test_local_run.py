@@ -28,7 +28,7 @@ def test_files_of_custom_verifiers_are_reloaded_unless_the_configuration_says_ot
             "reward": {"custom": {"mine": mine, "installed": {"entry_point": "json:dumps"}}},
         }
     )
-    run = prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs")
+    run = prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs", lambda _: None)
     assert run.config.reward.custom["mine"].reload is used
     assert parse_config(run.request.config) == run.config, "the coordinator gets another configuration"
     assert json.loads(run.config.model_dump_json())["reward"]["custom"]["installed"]["reload"] is None

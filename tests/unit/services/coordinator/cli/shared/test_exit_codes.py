@@ -77,6 +77,16 @@ def test_a_file_that_is_not_there_is_named(refuse: Refuse) -> None:
     assert refuse("train", "nowhere.toml") == (2, "error: there is no configuration file nowhere.toml\n")
 
 
+def test_a_custom_verifier_that_cannot_work_is_refused_before_a_process_starts(refuse: Refuse, config: Path) -> None:
+    file = config.parent / "score.py"
+    mine = ("--set", f"reward.custom.mine.file={file}", "--set", "reward.remap.gsm8k=mine")
+    code, error = refuse("train", str(config), *mine)
+    assert code == 2 and f"reward.custom.mine.file: there is no file {file}" in error, error
+    file.write_text("def score(completion): return 'good'\n")
+    code, error = refuse("train", str(config), *mine, "--set", "model.path=/nowhere/model")
+    assert code == 2 and "reward.custom.mine: score returned 'good' (str)" in error, error
+
+
 def test_a_missing_model_is_named(refuse: Refuse, config: Path) -> None:
     code, error = refuse("train", str(config), "--set", "model.path=/nowhere/model")
     assert code == 2 and "model.path: there is no folder /nowhere/model" in error, error
