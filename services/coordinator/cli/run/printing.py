@@ -42,10 +42,12 @@ def has_ended(run: "pb.Run") -> bool:
 
 def print_group(group: "pb.RolloutGroup") -> None:
     """Writes a group: its fate, its prompt, its completions with their rewards, and why one has none."""
+    from shoal.data.rows import row_name
+
     fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state
     age = f", staleness {group.staleness}" if group.HasField("staleness") else ""
     reason = f" ({group.drop_reason})" if group.drop_reason else ""
-    print(f"{group.group_id}  {fate}{reason}{age}  prompt {group.prompt_id}  trace {group.trace_id}")
+    print(f"{group.group_id}  {fate}{reason}{age}  prompt {row_name(group.prompt_id)}  trace {group.trace_id}")
     print(f"  {group.prompt_text!r}")
     for rollout in group.rollouts:
         print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {rollout.text!r}")
