@@ -14,10 +14,10 @@ _MAX_CHARACTERS = 20_000
 _MAX_LEVELS = 100
 _BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 _THOUSANDS_SPACE = re.compile(r"(?<=[0-9])\\[,;:!](?=[0-9]{3}(?![0-9]))")
-_POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w.{])")
+_POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w{]|\.[0-9])")
 _NUMBER_IN_TEXT = re.compile(
     r"\\(?:text\w{0,9}|mathrm|mathbf)\{\s{0,9}(-?[0-9][0-9.,]{0,30})(?:\s|\\ ){1,9}"
-    r"(?!or\b|and\b)([A-Za-z]{1,30})\s{0,9}\}"
+    r"(?!(?:or|and|percent|hundred|thousand|(?:m|b|tr)illion)\b)([A-Za-z]{1,30})\s{0,9}\}"
 )
 _BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 

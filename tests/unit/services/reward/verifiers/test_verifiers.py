@@ -96,6 +96,7 @@ def test_a_gsm8k_label_without_a_number_is_unscorable(label: Any) -> None:
         (r"$\boxed{\text{odd}}$", r"\text{even}", 0.0),
         (r"Final answer: \boxed{5", "5", 0.0),
         ("", "4", 0.0),
+        ("The answer is -3e2.", "-300", 1.0),
         (r"$\boxed{\begin{pmatrix}1&2\end{pmatrix}}$", r"\begin{pmatrix} 1 & 2 \end{pmatrix}", 1.0),
     ],
 )
@@ -131,6 +132,7 @@ def test_math_compares_answers_by_meaning(completion: str, label: Any, expected:
         (r"\text{5 apples}", "5", 1.0),
         ("5", r"\text{5 apples}", 1.0),
         (r"\text{5 or 6}", "5", 0.0),
+        (r"\text{5 million}", "5", 0.0),
         (r"9^{9^{9^{9}}}", "5", 0.0),
         (r"9^{9^{9}}", "9^{9^9}", 1.0),
         (r"\begin{pmatrix} 9^{9^{9^{9}}} \end{pmatrix}", r"\begin{pmatrix} 5 \end{pmatrix}", 0.0),
