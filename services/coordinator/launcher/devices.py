@@ -1,5 +1,6 @@
 """The GPUs of this machine and their shares. Asks the driver's own tool, since torch may not be imported here."""
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -37,6 +38,18 @@ def visible_gpus() -> list[str]:
     return query.stdout.split() if query.returncode == 0 else []
 
 
+def usable_gpus() -> list[str]:
+    """Returns the visible GPUs that the installed torch can use: with its CPU build everything runs on the CPU.
+
+    Raises as `visible_gpus`.
+    """
+    try:
+        build = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [] if build.endswith("+cpu") else visible_gpus()
+
+
 def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Returns the GPUs of each process, by its name ("learner", "generator-0").
 
@@ -44,7 +57,8 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
     `launch.single_gpu`, learner and generator share the first one.
 
     Raises `InvalidArgument` when one process needs more GPUs than there are, when processes share a GPU and
-    `weights.backend` is NCCL, which refuses two members on one GPU, and when `launch.single_gpu` finds no GPU.
+    `weights.backend` is NCCL, which refuses two members on one GPU, or the engine's cache has no size, and when
+    `launch.single_gpu` finds no GPU.
     """
     if config.launch.single_gpu:
         if not gpus:
@@ -73,12 +87,13 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
                 f"{field}: {wanted} is more than the {len(gpus)} GPUs of this machine, and each needs a separate one; "
                 f"set it to at most {len(gpus)}"
             )
-    if config.weights.backend != "gloo":
+    if config.weights.backend != "gloo" or config.generator.gpu_kv_cache_gib is None:
         raise InvalidArgument(
             f"weights.backend: this machine has {len(gpus)} GPUs and the run needs {needed} (launch.num_learner_ranks "
             f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}). Processes would share a GPU, "
-            "which NCCL refuses: set launch.single_gpu=true or weights.backend=gloo, and "
-            "generator.gpu_memory_utilization low enough that all fit"
+            "which NCCL refuses, and where vLLM cannot measure its memory: set launch.single_gpu=true, or "
+            "weights.backend=gloo and generator.gpu_kv_cache_gib, and generator.gpu_memory_utilization low enough that "
+            "all fit"
         )
     return {
         "learner": tuple(gpus[:num_learner]),

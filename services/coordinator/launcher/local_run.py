@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.coordinator.launcher.checks import check_folder, check_ports
-from services.coordinator.launcher.devices import share_out, visible_gpus
+from services.coordinator.launcher.devices import share_out, usable_gpus
 from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
 from services.coordinator.run.extras import check_extras, extras_for
 from services.coordinator.run.preflight import check_weights
@@ -70,7 +70,7 @@ def prepare_local_run(
         request.run_id = _new_name(request.run_id, config, data_dir)
     check_extras(extras_for(config))
     check_ports(config)
-    gpus = visible_gpus()
+    gpus = usable_gpus()
     share_out(config, gpus)
     check_verifiers(config)
     model_folder = check_weights(config)

@@ -58,6 +58,9 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
         environment = _environment(max(1, cores // num_sharing))
         if name in shares:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(shares[name])
+            if "CUDA_VISIBLE_DEVICES" not in os.environ:
+                # The numbers are the driver's. By default CUDA counts from the fastest GPU, and vLLM from the first.
+                environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return ProcessPlan(name, kind, _python(kind, *common, *options), environment)
 
     launch = config.launch

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.launcher import devices
-from services.coordinator.launcher.devices import share_out, visible_gpus
+from services.coordinator.launcher.devices import share_out, usable_gpus, visible_gpus
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument
 
@@ -21,10 +21,14 @@ def test_processes_get_separate_gpus_where_there_are_enough() -> None:
     assert shares == {"learner": ("0", "1"), "generator-0": ("2", "3"), "generator-1": ("4", "5")}
 
 
-def test_sharing_a_gpu_is_refused_for_nccl_and_allowed_for_gloo() -> None:
+def test_sharing_a_gpu_is_refused_for_nccl_and_allowed_for_gloo_with_a_cache_of_known_size() -> None:
     with pytest.raises(InvalidArgument, match=r"weights.backend: this machine has 1 GPUs and the run needs 2"):
         share_out(_config(), ["0"])
-    assert share_out(_config(weights={"backend": "gloo"}), ["0"]) == {"learner": ("0",), "generator-0": ("0",)}
+    gloo = {"backend": "gloo"}
+    with pytest.raises(InvalidArgument, match=r"vLLM cannot measure its memory.*generator\.gpu_kv_cache_gib"):
+        share_out(_config(weights=gloo), ["0"])
+    sized = _config(weights=gloo, generator={"gpu_kv_cache_gib": 2})
+    assert share_out(sized, ["0"]) == {"learner": ("0",), "generator-0": ("0",)}
 
 
 def test_single_gpu_shares_the_first_gpu_and_needs_one() -> None:
@@ -84,3 +88,14 @@ def test_a_driver_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(devices, "_DRIVER_TIMEOUT_S", 0.2)
     with pytest.raises(FailedPrecondition, match=r"nvidia-smi does not answer.*CUDA_VISIBLE_DEVICES"):
         visible_gpus()
+
+
+@pytest.mark.parametrize(
+    ("build", "usable"), [("2.13.0", ["0", "1"]), ("2.13.0+cu130", ["0", "1"]), ("2.13.0+cpu", [])]
+)
+def test_gpus_that_the_installed_torch_cannot_use_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, build: str, usable: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: build)
+    assert usable_gpus() == usable

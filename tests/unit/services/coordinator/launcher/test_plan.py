@@ -31,3 +31,25 @@ def test_the_number_of_threads_in_the_environment_stays(tmp_path: Path, monkeypa
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     plan = plan_coordinator(_config(), data_dir=tmp_path, port_file=tmp_path / "port")
     assert plan.environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_gpus_are_named_as_the_driver_counts_them_or_as_the_user_named_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def environments(gpus: list[str]) -> dict[str, dict[str, str]]:
+        plans = plan_workers(_config(), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=gpus)
+        return {
+            plan.name: {name: value for name, value in plan.environment.items() if name.startswith("CUDA")}
+            for plan in plans
+        }
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    counted = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert environments(["0", "1"]) == {
+        "learner": {"CUDA_VISIBLE_DEVICES": "0", **counted},
+        "generator-0": {"CUDA_VISIBLE_DEVICES": "1", **counted},
+        "reward-0": {},
+    }
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5,GPU-7")
+    named = environments(["GPU-5", "GPU-7"])
+    assert named["generator-0"] == {"CUDA_VISIBLE_DEVICES": "GPU-7"}

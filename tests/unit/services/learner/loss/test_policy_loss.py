@@ -103,3 +103,28 @@ def test_loss_and_gradient_are_the_same_however_the_tokens_are_spread(
         distance = float((other_gradient - gradient).norm() / gradient.norm())
         assert distance <= 1e-5, f"{spread}: the gradient is off by {distance:.2e}"
         assert other_loss == pytest.approx(loss, rel=1e-5, abs=1e-6), f"{spread}"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_row_on_a_gpu_brings_its_tokens_there_and_leaves_nothing_behind(variant: str) -> None:
+    """Tensors without data stand for those on a GPU: torch refuses to mix either with the CPU's."""
+    gpu = torch.device("meta")
+    config, groups = variant_config(Path("unused"), variant), varied_groups()
+    num_tokens = len(LossTokens.of(groups))
+    survey = Survey(-torch.rand(num_tokens), torch.rand(num_tokens)) if needs_survey(config) else None
+    (mini_batch, *_) = plan_mini_batches(groups, survey, config)
+    (row, *_), _ = pack_for_rank(mini_batch.groups, max_tokens=4096, rank=0, num_ranks=1)
+    logprobs, entropies, reference = (torch.empty(len(row.targets_C), device=gpu) for _ in range(3))
+    result = row_loss(
+        pick_tokens(mini_batch, row.at_C).to(gpu),
+        logprobs.requires_grad_(),
+        entropies.requires_grad_(),
+        reference,
+        config,
+        kl_coef=0.1,
+        num_counted=mini_batch.num_counted,
+    )
+    result.loss.backward()
+    assert logprobs.grad is not None and logprobs.grad.device == gpu
+    tensors = [value for value in vars(result).values() if isinstance(value, Tensor)]
+    assert {tensor.device for tensor in tensors} == {gpu}

@@ -1,6 +1,7 @@
 """The choice of attention, and what the two kernels of a GPU are called with."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +21,9 @@ from transformers import (
 )
 
 from services.learner.model import attention
-from services.learner.model.attention import choose_attention
+from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.packing import pack_for_rank
-from services.learner.model.policy import load_policy, load_reference
+from services.learner.model.policy import Policy, load_policy, load_reference
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from tests.support.train_batches import make_groups
@@ -208,3 +209,26 @@ def test_on_a_gpu_sdpa_shares_key_heads_only_where_a_fused_kernel_can(
     attention._sdpa(q, k, k, scaling=None, sliding_window=window, softcap=None)
     is_masked = window == 3
     assert calls == [(key_heads, key_heads, (8, 8) if is_masked else None, not is_masked)]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("chunk_tokens", [8, 4096])
+def test_a_policy_on_a_gpu_makes_every_tensor_there(
+    monkeypatch: pytest.MonkeyPatch, implementation: str, chunk_tokens: int
+) -> None:
+    """Tensors without data stand for those on a GPU: torch refuses to mix either with the CPU's."""
+    gpu = torch.device("meta")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: True)
+    with gpu:
+        lm = AutoModelForCausalLM.from_config(MistralConfig(**TINY, sliding_window=3))
+    lm.set_attn_implementation(register_attention(implementation))
+    policy = Policy(lm, compute_dtype=torch.float32, logits_chunk_tokens=chunk_tokens)
+    policy.scorer.entropy_gradient = True
+    rows, _ = pack_for_rank(make_groups(), max_tokens=4096, rank=0, num_ranks=1)
+    row = rows[0].to(gpu)
+    logprobs, entropies = policy(row, 0.8)
+    (logprobs.sum() + entropies.sum()).backward()
+    assert (logprobs.shape, logprobs.device) == (row.targets_C.shape, gpu)
+    gradients = [parameter.grad for parameter in policy.parameters()]
+    assert {None if gradient is None else gradient.device for gradient in gradients} == {gpu}
