@@ -177,6 +177,9 @@ class DeepSpeedEngine:
         The settings of the optimizer stay those of the configuration: DeepSpeed would restore them as well.
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
+        if self._stage == 3:
+            # The optimizer takes the tensors that are read as its own: without this, both would be in memory.
+            self._engine.basic_optimizer.state.clear()
         self._engine.load_checkpoint(str(folder), tag=_TAG)
         for group, own in zip(self._engine.optimizer.param_groups, settings, strict=True):
             group.update(own)

@@ -4,7 +4,6 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,24 +56,10 @@ def start_folder(folder: Path) -> Path:
 
 
 def finish_folder(folder: Path) -> None:
-    """Renames the partial folder to `folder`, in place of an earlier one. Its files get the mode of new files."""
-    _follow_umask(partial_of(folder))
+    """Renames the partial folder to `folder`, in place of an earlier one."""
     shutil.rmtree(folder, ignore_errors=True)
     partial_of(folder).rename(folder)
     _sync(folder.parent)
-
-
-def _follow_umask(folder: Path) -> None:
-    """Gives all files of a folder the mode that the umask leaves: safetensors writes files that only their owner reads.
-
-    A new file shows that mode. Reading the umask itself would change it for a moment, for all threads.
-    """
-    probe = folder / ".mode"
-    probe.touch()
-    mode = stat.S_IMODE(probe.stat().st_mode)
-    probe.unlink()
-    for name in list_files(folder):
-        (folder / name).chmod(mode)
 
 
 def discard_folder(folder: Path) -> None:

@@ -81,7 +81,8 @@ def save_checkpoint(
         process_group.raise_on_all(None if error is None else storage_error(error, folder))
         if (reference := moving_reference(learner)) is not None:
             progress("writing the reference")
-            error = write_weights(partial_of(folder) / _REFERENCE, reference.full_parameters(), process_group)
+            tensors = reference.full_parameters()
+            error = write_weights(partial_of(folder) / _REFERENCE, learner.engine.shapes, tensors, process_group)
             process_group.raise_on_all(None if error is None else storage_error(error, folder))
         progress("computing the digests of its files")
         digests = _digest(partial_of(folder), process_group)

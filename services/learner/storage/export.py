@@ -1,19 +1,17 @@
 """Export of the policy as a Hugging Face model folder."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.atomic_folder import discard_folder, finish_folder, start_folder, storage_error
+from services.learner.storage.weights_folder import Shapes, write_weights_folder
 from shoal.config.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -21,8 +19,6 @@ from shoal.models.model_folder import load_tokenizer, resolve_model
 from shoal.worker.progress import Progress, silent
 
 _GENERATION_CONFIG = "generation_config.json"
-_SHARD_BYTES = 4 << 30
-"""Most bytes of one safetensors file, and so the most that rank 0 has in memory at once."""
 
 
 def export_model(
@@ -45,7 +41,7 @@ def export_model(
     if process_group.rank == 0:
         try:
             partial = start_folder(folder)
-            _write_weights(partial, tensors, dtype)
+            write_weights_folder(partial, engine.shapes, tensors, dtype)
             progress("writing configuration and tokenizer")
             _write_companions(partial, lm, model, dtype)
             finish_folder(folder)
@@ -53,9 +49,6 @@ def export_model(
             error = raised
         except OSError as raised:
             error = storage_error(raised, folder)
-        except SafetensorError as raised:
-            # safetensors raises its own error for a failed write.
-            error = storage_error(OSError(str(raised)), folder)
         except ValueError as raised:
             error = FailedPrecondition(f"the model cannot be exported: {raised}", reason=ErrorReason.NOT_EXPORTED)
     for _ in tensors:
@@ -74,54 +67,23 @@ def _counted(tensors: Iterator[tuple[str, Tensor]], progress: Progress) -> Itera
         progress(f"{num_bytes / 2**30:.1f} GiB of weights gathered")
 
 
-def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], process_group: ProcessGroup) -> OSError | None:
+def write_weights(
+    folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], process_group: ProcessGroup
+) -> OSError | None:
     """Writes float32 safetensors into a new folder. Call it on all ranks: all gather, and rank 0 writes.
 
-    Returns a failed write instead of raising it.
+    `tensors` yields the tensors of `shapes` in that order. Returns a failed write instead of raising it.
     """
     error: OSError | None = None
     if process_group.rank == 0:
         try:
             folder.mkdir()
-            _write_weights(folder, tensors, torch.float32)
+            write_weights_folder(folder, shapes, tensors, torch.float32)
         except OSError as raised:
             error = raised
-        except SafetensorError as raised:
-            # safetensors raises its own error for a failed write.
-            error = OSError(str(raised))
     for _ in tensors:
         pass
     return error
-
-
-def _write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-    shards: list[list[str]] = []
-    shard: dict[str, Tensor] = {}
-    size = num_bytes = 0
-    for name, tensor in tensors:
-        whole = tensor.detach().to("cpu", dtype, copy=True).contiguous()
-        if shard and size + whole.nbytes > _SHARD_BYTES:
-            shards.append(_write_shard(folder, len(shards), shard))
-            shard, size = {}, 0
-        shard[name] = whole
-        size += whole.nbytes
-        num_bytes += whole.nbytes
-    shards.append(_write_shard(folder, len(shards), shard))
-    if len(shards) == 1:
-        (folder / _shard_name(0)).rename(folder / "model.safetensors")
-        return
-    weight_map = {name: _shard_name(number) for number, names in enumerate(shards) for name in names}
-    index = {"metadata": {"total_size": num_bytes}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-
-
-def _write_shard(folder: Path, number: int, shard: dict[str, Tensor]) -> list[str]:
-    save_file(shard, folder / _shard_name(number), metadata={"format": "pt"})
-    return list(shard)
-
-
-def _shard_name(number: int) -> str:
-    return f"model-{number + 1:05d}.safetensors"
 
 
 def _write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dtype) -> None:

@@ -24,6 +24,7 @@ class Parameters:
     def __init__(self, lm: Any) -> None:
         self.lm = lm
         self.num_given = 0
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in lm.named_parameters()}
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.lm.named_parameters():
