@@ -25,12 +25,11 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
+from tests.support.hostile_completions import ENDLESS
 from tests.support.reward_client import TIMEOUT_S, RewardClient, completion_request, config, prompt_request
 from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
 
-# Evaluating this expression would take longer than any timeout.
-ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
 # math's own deadline is so late that only reward.timeout_s can end such a completion.
 PATIENT_MATH = {"math": {"timeout_s": 600.0}}
 

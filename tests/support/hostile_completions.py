@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 MILLION = 1_000_000
+ENDLESS = r"\boxed{\prod_{k=1}^{10^8} k}"
+"""An answer that computer algebra would evaluate for longer than any timeout."""
 TEXTS = {
     "empty": "",
     "a million letters": "x" * MILLION,
@@ -25,6 +27,7 @@ TEXTS = {
     "nul bytes": "\0" * 1000,
     "dots and commas": "1,.-" * (MILLION // 4),
     "a tower of powers": r"\boxed{9^{9^{9^{9}}}}",
+    "an endless product": ENDLESS,
 }
 """By name of the attack."""
 
