@@ -22,16 +22,19 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
     `changes` holds the fields to change, nested as in the configuration; null stands for a field's default. Where one
     of `run.num_steps` and `run.total_episodes` changes, it replaces the other.
 
-    Raises `InvalidArgument` for values that are not valid, and for fields that a resumed run keeps.
+    Raises `InvalidArgument` for values that are not valid, for fields that a resumed run keeps, and for a new step size
+    of a run that counts episodes.
     """
     plain = plain_values(changes)
     merged = _merged(dump_config(config), plain, "")
-    given = plain.get("run")
-    if isinstance(given, Mapping) and given.get("num_steps") is not None and "total_episodes" not in given:
-        merged["run"].pop("total_episodes", None)
-    elif merged["run"].get("total_episodes") is not None:
-        merged["run"].pop("num_steps", None)
+    given = plain.get("run", {})
+    if isinstance(given, Mapping):
+        if given.get("num_steps") is None and merged["run"].get("total_episodes") is not None:
+            merged["run"].pop("num_steps", None)
+        elif given.get("num_steps") is not None and "total_episodes" not in given:
+            merged["run"].pop("total_episodes", None)
     changed = parse_config(merged)
+    _check_step_size(config, changed)
     refused = {name: reason for name in changed_fields(config, changed) if (reason := _why_fixed(name, changed))}
     if refused:
         raise InvalidArgument(
@@ -56,6 +59,18 @@ def fixed_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterat
             yield path + name, fixed.reason
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from fixed_fields(field.annotation, f"{path}{name}.")
+
+
+def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
+    """Raises `InvalidArgument` where `run.total_episodes` would count the steps taken as if they had the new size."""
+    before, after = (each.grpo.groups_per_step * each.grpo.group_size for each in (config, changed))
+    if before != after and changed.run.total_episodes is not None:
+        reason = (
+            f"a resume that changes the completions of a step ({before} -> {after}) needs run.num_steps: "
+            f"run.total_episodes ({changed.run.total_episodes}) is divided by one size. Give the run's whole number of "
+            "steps, those taken included"
+        )
+        raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
 
 
 def _why_fixed(name: str, changed: RunConfig) -> str:

@@ -42,7 +42,7 @@ class RunSection(Section):
     learning rate then follows the schedule of the new number."""
     total_episodes: int | None = Field(default=None, ge=1, lt=2**53)
     """Total number of completions to train on, instead of `num_steps`, which becomes
-    total_episodes // (grpo.groups_per_step x grpo.group_size)."""
+    total_episodes // (grpo.groups_per_step x grpo.group_size). A resume that changes this size needs `num_steps`."""
 
     @field_validator("name")
     @classmethod

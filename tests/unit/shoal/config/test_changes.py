@@ -76,7 +76,29 @@ def test_steps_and_episodes_replace_each_other() -> None:
     assert extended["num_steps"] == 15 and "total_episodes" not in extended
     assert resumed("run.total_episodes=1280", begun=begun)["run"]["num_steps"] == 20
     assert resumed("run.total_episodes=1280")["run"]["num_steps"] == 20
-    assert resumed("grpo.groups_per_step=4", begun=begun)["run"]["num_steps"] == 20
+    with pytest.raises(InvalidArgument, match=r"run\.num_steps \(15\) and run\.total_episodes \(1280"):
+        resumed("run.num_steps=15", "run.total_episodes=1280")
+
+
+@pytest.mark.parametrize("step_size", ["grpo.groups_per_step=4", "grpo.group_size=16"])
+@pytest.mark.parametrize("episodes", [(), ("run.total_episodes=1280",)])
+def test_episodes_are_not_divided_by_a_step_size_that_past_steps_did_not_have(
+    step_size: str, episodes: tuple[str, ...]
+) -> None:
+    begun = BEGUN | {"run": {"total_episodes": 640}}
+    with pytest.raises(InvalidArgument, match=r"of a step \(64 -> (32|128)\) needs run\.num_steps") as caught:
+        resumed(step_size, *episodes, begun=begun)
+    assert [violation.field for violation in caught.value.violations] == ["run.num_steps"]
+    run = resumed(step_size, "run.num_steps=15", begun=begun)["run"]
+    assert run["num_steps"] == 15 and "total_episodes" not in run, run
+    same_size = resumed("grpo.groups_per_step=4", "grpo.group_size=16", begun=begun)["run"]
+    assert same_size["num_steps"] == 10, same_size
+
+
+@pytest.mark.parametrize("section", ["run=5", "run=null"])
+def test_a_section_that_is_no_table_is_refused_with_its_name(section: str) -> None:
+    with pytest.raises(InvalidArgument, match="run"):
+        resumed(section)
 
 
 def test_the_items_of_a_list_are_changed_by_their_index() -> None:
