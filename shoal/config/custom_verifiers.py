@@ -32,8 +32,8 @@ class CustomVerifierConfig(Section):
     "package.module:function". A function that the package registers in the group `shoal.verifiers` needs no table."""
     reload: bool | None = None
     """Use the new code when the file changes, without a restart. A version that does not work is not used: the last
-    good one stays in use. If unset, `shoal train` turns it on for files, and it is off elsewhere. `shoal run resume`
-    reads the code again in both cases."""
+    good one stays in use. If unset, `shoal train` turns it on for the files of a new run, and it is off elsewhere; a
+    resumed run keeps its value. `shoal run resume` reads the code again in both cases."""
 
     @field_validator("file")
     @classmethod
