@@ -67,7 +67,7 @@ class TrainSteps:
     num_skipped: int = 0
     """Steps in a row that were not applied."""
     num_refused: int = 0
-    """Those among them that the learner refused; the others had no group to train on."""
+    """Steps in a row that the learner refused; one without a group to train on ends the row."""
     _taking: "asyncio.Task[_TakenStep | None] | None" = None
     """The step that is not reported yet."""
 
@@ -163,7 +163,7 @@ class TrainSteps:
     async def _skip(self, groups: Sequence[JudgedGroup], reason: str, plan: StepPlan) -> None:
         """Drops the groups of a step that was not applied. The version stays."""
         self.num_skipped += 1
-        self.num_refused += bool(plan.trained)
+        self.num_refused = self.num_refused + 1 if plan.trained else 0
         wasted = [(group.order_number, DropReason.SKIPPED_STEP) for group in plan.trained]
         await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)
         await self.buffer.release()
