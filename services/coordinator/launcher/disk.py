@@ -1,7 +1,7 @@
 """The disk space of a run: its checkpoints, the trained model, ledger and logs."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.coordinator.store.quantities import format_bytes
@@ -28,6 +28,8 @@ class DiskUse:
     num_checkpoints: int
     """Those that are kept, and one being written."""
     export_bytes: int
+    held_bytes: int = 0
+    """Checkpoints of a resumed run that are on the disk already, as far as the run keeps them."""
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -39,26 +41,37 @@ class DiskUse:
         """Most bytes that the run takes at once."""
         return self.num_checkpoints * self.checkpoint_bytes + self.export_bytes + _LEDGER_AND_LOGS_BYTES
 
+    @property
+    def missing_bytes(self) -> int:
+        """Free space that the run needs."""
+        return self.total_bytes - self.held_bytes
+
     def __str__(self) -> str:
         """Describes the sizes and where they come from."""
+        held = f", of which {format_bytes(self.held_bytes)} are on the disk already" if self.held_bytes else ""
         return (
             f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes a weight: "
             f"float32 masters and Adam's moments); the run takes about {format_bytes(self.total_bytes)}: up to "
-            f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and the trained model"
+            f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and the trained model{held}"
         )
 
 
-def expected_disk_use(model_folder: Path, config: RunConfig) -> DiskUse:
-    """Computes the disk use of a run from the weight files of its model."""
+def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | None = None) -> DiskUse:
+    """Computes the disk use of a run from the weight files of its model, and what a resumed run has written of it."""
     element_bytes = 4 if model_config(model_folder).dtype == "float32" else 2
     weight_bytes = sum(path.stat().st_size for path in model_folder.glob("*.safetensors"))
     reference_bytes = _REFERENCE_BYTES if config.kl.needs_reference and config.kl.reference_update_steps else 0
-    return DiskUse(
+    use = DiskUse(
         num_weights=weight_bytes // element_bytes,
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
         num_checkpoints=config.checkpoint.keep_last + 1,
         export_bytes=weight_bytes,
     )
+    if run_folder is None:
+        return use
+    # Old checkpoints are deleted, and an old export replaced, only once the new one is written.
+    written = sum(path.stat().st_size for path in (run_folder / "checkpoints").rglob("*") if path.is_file())
+    return replace(use, held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes))
 
 
 def free_bytes(folder: Path) -> int:
@@ -70,7 +83,7 @@ def free_bytes(folder: Path) -> int:
 def check_disk(data_dir: Path, use: DiskUse) -> None:
     """Raises `ResourceExhausted` when the checkpoints and the trained model cannot fit."""
     free = free_bytes(data_dir)
-    if free < use.total_bytes:
+    if free < use.missing_bytes:
         raise ResourceExhausted(
             f"--data-dir: the disk of {data_dir} has {format_bytes(free)} free, and that is too little: {use}; make "
             "room, lower checkpoint.keep_last, or choose another --data-dir",

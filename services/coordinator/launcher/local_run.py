@@ -75,7 +75,7 @@ def prepare_local_run(
     check_verifiers(config)
     model_folder = check_weights(config)
     check_folder(data_dir)
-    disk_use = expected_disk_use(model_folder, config)
+    disk_use = expected_disk_use(model_folder, config, data_dir / request.run_id)
     check_disk(data_dir, disk_use)
     past_events = read_events(data_dir / request.run_id / EVENTS)
     last_past_event = past_events[-1].sequence if past_events else 0

@@ -58,5 +58,33 @@ def test_a_disk_that_cannot_hold_the_checkpoints_is_refused_with_the_numbers(
     check_disk(model, use)
 
 
+def _write_checkpoints(run_folder: Path, num_bytes: int) -> None:
+    folder = run_folder / "checkpoints" / "step-00000002" / "learner"
+    folder.mkdir(parents=True)
+    with (folder / "states.pt").open("wb") as file:
+        file.truncate(num_bytes)
+
+
+def test_a_resume_needs_no_second_room_for_the_checkpoints_that_it_keeps(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_checkpoints(model / "run", 12 * GIB)
+    config = _config(checkpoint={"keep_last": 1}, learner={"zero_stage": 0})
+    use = expected_disk_use(model, config, model / "run")
+    assert expected_disk_use(model, config, model / "new") == expected_disk_use(model, config)
+    # One more checkpoint of 12 bytes a weight, and an export of 2.
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=15 * GIB))
+    check_disk(model, use)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=14 * GIB))
+    with pytest.raises(ResourceExhausted, match=r"14.0 GiB free.*about 26.1 GiB.*of which 12.0 GiB are on the disk"):
+        check_disk(model, use)
+
+
+def test_checkpoints_beyond_those_that_are_kept_make_no_room_for_the_next_one(model: Path) -> None:
+    _write_checkpoints(model / "run", 60 * GIB)
+    use = expected_disk_use(model, _config(checkpoint={"keep_last": 1}, learner={"zero_stage": 0}), model / "run")
+    assert use.held_bytes == 12 * GIB and use.missing_bytes >= 14 * GIB, use
+
+
 def test_the_free_space_of_a_folder_that_does_not_exist_is_that_of_its_parent(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") > 0

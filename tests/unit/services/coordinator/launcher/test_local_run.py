@@ -13,6 +13,20 @@ from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
 
 
+def test_a_resumed_run_is_not_asked_for_the_disk_space_of_its_own_checkpoints(tmp_path: Path) -> None:
+    config = parse_config(
+        {"model": {"path": str(make_tiny_model(tmp_path / "model"))}, "data": {"sources": [{"task": "arithmetic"}]}}
+    )
+    checkpoint = tmp_path / "runs" / "mine" / "checkpoints" / "step-00000002" / "learner"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "states.pt").write_bytes(b"x" * 1000)
+    (tmp_path / "runs" / "mine" / "config.json").write_text(config.model_dump_json())
+    resumed = prepare_local_run(pb.StartRunRequest(run_id="mine", resume=True), tmp_path / "runs", lambda _: None)
+    assert resumed.disk_use.held_bytes == 1000, resumed.disk_use
+    new = prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs", lambda _: None)
+    assert new.disk_use.held_bytes == 0, new.disk_use
+
+
 @pytest.mark.parametrize(("reload", "used"), [(None, True), (False, False), (True, True)])
 def test_files_of_custom_verifiers_are_reloaded_unless_the_configuration_says_otherwise(
     tmp_path: Path, reload: bool | None, used: bool
