@@ -9,9 +9,15 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
+
 
 def set_aside(ledger: Path, attempt: int) -> None:
-    """Copies the ledger of the attempt before `attempt` beside it, to be inspected later."""
+    """Copies the ledger of the attempt before `attempt` beside it, to be inspected later.
+
+    Raises as `replace_ledger`.
+    """
     if not ledger.exists():
         return
     abandoned = ledger.with_name(f"{ledger.stem}.attempt-{attempt - 1}{ledger.suffix}")
@@ -26,10 +32,33 @@ def set_aside(ledger: Path, attempt: int) -> None:
 
 
 def replace_ledger(ledger: Path, snapshot: Path | None) -> None:
-    """Replaces the contents of a ledger by those of a snapshot; without one, by nothing."""
+    """Replaces the contents of a ledger by those of a snapshot; without one, by nothing.
+
+    Raises `ResourceExhausted` when the disk is full or fails, and `FailedPrecondition` when a file cannot be opened;
+    the ledger then has its former contents.
+    """
     _copy(":memory:" if snapshot is None else str(snapshot), ledger)
 
 
 def _copy(source: str, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as copied, closing(sqlite3.connect(target)) as replaced:
-        copied.backup(replaced)
+    try:
+        with closing(sqlite3.connect(source)) as copied, closing(sqlite3.connect(target)) as replaced:
+            copied.backup(replaced)
+    except sqlite3.OperationalError as error:  # It says nothing of the contents: they may be whole.
+        if target.exists() and not target.stat().st_size:
+            target.unlink()  # SQLite has undone what it wrote to a new file.
+        raise _failed(error, target) from error
+
+
+def _failed(error: sqlite3.OperationalError, target: Path) -> ShoalError:
+    if "full" in str(error) or "I/O" in str(error):
+        return ResourceExhausted(
+            f"the disk of {target.parent} is full or fails ({error}): {target.name} was not written; free some space "
+            "and resume the run",
+            reason=ErrorReason.DISK_FULL,
+        )
+    return FailedPrecondition(
+        f"{target} cannot be written: {error}; make {target.parent} writable, end other programs that use the ledger, "
+        "and resume the run",
+        reason=ErrorReason.FOLDER,
+    )

@@ -1,12 +1,16 @@
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.coordinator.store import replacement
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.rollouts import count_groups
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ResourceExhausted
 
 
 async def write_ledger(path: Path, policy_version: int) -> None:
@@ -64,3 +68,51 @@ async def test_a_damaged_ledger_is_set_aside_as_it_is(ledger: Path, tmp_path: Pa
     replace_ledger(ledger, tmp_path / "snapshot.sqlite")
     assert version_in(ledger) == 5
     assert (tmp_path / "ledger.attempt-0.sqlite").read_text().startswith("this is no database")
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no database grow: SQLite then reports what it reports of a full disk."""
+    connect = sqlite3.connect
+
+    def connect_on_a_full_disk(*arguments: Any) -> sqlite3.Connection:
+        connection = connect(*arguments)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    monkeypatch.setattr(replacement.sqlite3, "connect", connect_on_a_full_disk)
+
+
+async def test_a_full_disk_leaves_the_ledger_where_it_is(
+    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fill_disk(patch)
+        with pytest.raises(
+            ResourceExhausted, match=r"is full or fails .*ledger\.attempt-0\.sqlite.*free some"
+        ) as caught:
+            set_aside(ledger, attempt=1)
+    assert caught.value.reason == ErrorReason.DISK_FULL
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"ledger.sqlite", "snapshot.sqlite"}, left
+    assert version_in(ledger) == 9
+
+
+async def test_a_full_disk_leaves_no_empty_ledger_in_place_of_a_damaged_one(
+    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.unlink()
+    with monkeypatch.context() as patch:
+        fill_disk(patch)
+        with pytest.raises(ResourceExhausted, match=r"ledger\.sqlite was not written"):
+            replace_ledger(ledger, tmp_path / "snapshot.sqlite")
+    assert not ledger.exists()
+    replace_ledger(ledger, tmp_path / "snapshot.sqlite")
+    assert version_in(ledger) == 5
+
+
+async def test_a_ledger_that_cannot_be_opened_is_not_taken_for_a_damaged_one(ledger: Path, tmp_path: Path) -> None:
+    (tmp_path / "ledger.attempt-0.sqlite").mkdir()
+    with pytest.raises(FailedPrecondition, match="unable to open") as caught:
+        set_aside(ledger, attempt=1)
+    assert caught.value.reason == ErrorReason.FOLDER
+    assert version_in(ledger) == 9
