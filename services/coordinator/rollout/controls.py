@@ -122,7 +122,10 @@ class RunControls:
     async def unless_stopped(
         self, work: Coroutine[Any, Any, ResultT], *, by: Collection[StopMode] = (StopMode.NOW,)
     ) -> ResultT | None:
-        """Returns the result of the work; cancels it and returns None if the run is to stop in a mode of `by`."""
+        """Returns the result of the work; cancels it and returns None if the run is to stop in a mode of `by`.
+
+        The work has ended in both cases.
+        """
         task = asyncio.create_task(work)
         try:
             while not task.done():
@@ -132,3 +135,4 @@ class RunControls:
             return task.result()
         finally:
             task.cancel()
+            await asyncio.wait([task])

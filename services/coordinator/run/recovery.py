@@ -1,6 +1,8 @@
 """Recovery: takes ledger and learner to where an attempt begins."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.run.checkpoints import Checkpoints
@@ -27,11 +29,11 @@ async def recover(
     elif committed := checkpoints.committed():
         checkpoint_id = committed[-1]
         manifest = checkpoints.load_manifest(checkpoint_id)
-        await asyncio.to_thread(checkpoints.restore_ledger, manifest, ledger.path, attempt)
+        await _to_the_end(checkpoints.restore_ledger, manifest, ledger.path, attempt)
         version.weights = await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
     else:
-        await asyncio.to_thread(set_aside, ledger.path, attempt)
-        await asyncio.to_thread(replace_ledger, ledger.path, None)
+        await _to_the_end(set_aside, ledger.path, attempt)
+        await _to_the_end(replace_ledger, ledger.path, None)
         version.weights = await learner.load_checkpoint("", (), attempt)
     progress = await ledger.open()
     if version.weights != WeightVersion(attempt, progress.policy_version):
@@ -40,3 +42,12 @@ async def recover(
             " the learner and resume the run"
         )
     return progress, checkpoint_id
+
+
+async def _to_the_end(work: Callable[..., None], *arguments: Any) -> None:
+    """Runs work on a thread. If canceled, first waits for its end: the next attempt may begin right after this one."""
+    running = asyncio.create_task(asyncio.to_thread(work, *arguments))
+    try:
+        await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
