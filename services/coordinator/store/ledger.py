@@ -91,13 +91,17 @@ class Ledger:
         policy_version: int,
         detail: str,
     ) -> None:
-        """Records that a prompt was issued; when it is issued again, deletes what was sampled for it before."""
+        """Records that a prompt was issued; when it is issued again, deletes what became of it before.
+
+        A restored ledger has groups to be issued again that had been dropped before their step.
+        """
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
                 "INSERT INTO groups (order_number, group_id, prompt_id, position, prompt_text, trace_id, state,"
                 " num_issues) VALUES (?, ?, ?, ?, ?, ?, 'ISSUED', 1) ON CONFLICT (order_number) DO UPDATE SET"
-                " state = 'ISSUED', num_issues = num_issues + 1, trace_id = excluded.trace_id",
+                " state = 'ISSUED', num_issues = num_issues + 1, trace_id = excluded.trace_id, drop_reason = '',"
+                " greedy_reward = NULL",
                 (order_number, group_id, prompt.prompt_id, position, prompt.text, trace_id),
             )
             connection.execute("DELETE FROM completions WHERE order_number = ?", (order_number,))

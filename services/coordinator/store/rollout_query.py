@@ -108,7 +108,9 @@ def _filters(request: pb.ListRolloutsRequest) -> tuple[str, list[int]]:
     if request.step:
         conditions.append(
             "order_number IN (SELECT order_number FROM transitions WHERE policy_version = ?"
-            " AND state IN ('TRAINED', 'DROPPED'))"
+            " AND state IN ('TRAINED', 'DROPPED')"
+            # A group that was dropped, and issued again after a restore, has a later transition.
+            " AND sequence IN (SELECT MAX(sequence) FROM transitions GROUP BY order_number))"
         )
         values.append(request.step)
     if request.failed:

@@ -94,6 +94,20 @@ async def test_a_group_that_is_issued_again_loses_its_first_samples(tmp_path: Pa
     await ledger.close()
 
 
+async def test_a_group_that_is_issued_again_loses_its_drop_reason_and_its_greedy_reward(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await ledger.issued(0, 3, "g0", PROMPT, "", 2, "")
+    await ledger.scored(0, [], 2, greedy=Score(0, ScoreOutcome.SCORED, 0.5))
+    await ledger.dropped(0, "refused", 2)
+    await ledger.issued(0, 3, "g0", PROMPT, "", 1, "")
+    await ledger.close()
+    with reading(tmp_path / LEDGER) as connection:
+        assert connection is not None
+        row = connection.execute("SELECT state, drop_reason, greedy_reward FROM groups").fetchone()
+    assert row == ("ISSUED", "", None)
+
+
 async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()

@@ -144,6 +144,25 @@ def test_every_filter_and_order_gives_its_groups_whatever_the_pages(
     assert numbers(folder, page_size=page_size, **fields) == expected
 
 
+async def test_a_group_dropped_ahead_of_its_step_and_issued_again_after_a_restore_is_one_of_its_last_step_alone(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await bring_to(ledger, 0, 0.0, 1.0)
+    await bring_to(ledger, 1, 0.0, 0.0)
+    await ledger.dropped(0, "timeout", 1)
+    await ledger.dropped(1, "timeout", 1)
+    assert numbers(tmp_path, step=2) == [0, 1]
+    await bring_to(ledger, 0, 0.0, 1.0)
+    assert numbers(tmp_path, step=2) == [1], "a group that is sampled again was dropped by no step"
+    await ledger.step_done(Progress(5, 0, 0), trained=[TrainedGroup(0, 0, ())], dropped=[])
+    await ledger.close()
+    assert [numbers(tmp_path, step=step) for step in (2, 5)] == [[1], [0]]
+    again = list_rollouts(tmp_path, pb.ListRolloutsRequest(step=5)).groups[0]
+    assert (again.state, again.train_step, again.drop_reason) == ("TRAINED", 5, "")
+
+
 async def test_the_next_page_stays_the_same_while_groups_are_issued(folder: Path) -> None:
     by_reward = pb.ListRolloutsRequest(page_size=2, last=4, order=pb.ROLLOUT_ORDER_REWARD)
     plain = pb.ListRolloutsRequest(page_size=8)
