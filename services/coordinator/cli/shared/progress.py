@@ -99,7 +99,7 @@ class ProgressView:
         """Counts time from `began_s`, in seconds since the epoch; from now, if it is left out."""
         self._began_s = time.time() if began_s is None else began_s
         self._last_event_s: float | None = None
-        self._last_evaluation: dict[str, Any] = {}
+        self._evaluations: list[dict[str, Any]] = []
         self._exported = ""
         self._has_legend = False
         self._console: Any = None
@@ -165,13 +165,17 @@ class ProgressView:
     def remember(self, event: pb.RunEvent) -> None:
         """Records what the summary needs from an event, and writes nothing."""
         if event.kind == "evaluation":
-            self._last_evaluation = json_format.MessageToDict(event.attributes)
+            self._evaluations.append(json_format.MessageToDict(event.attributes))
+        if event.kind == "restored":  # What came after the checkpoint is discarded.
+            step = event.attributes["policy_version"]
+            self._evaluations = [values for values in self._evaluations if values["policy_version"] <= step]
+            self._exported = ""
         if event.kind == "exported":
             self._exported = str(event.attributes["path"])
 
     def summarize(self, run: pb.Run) -> None:
         """Writes the outcome of a run, with the time of its last event: evaluations, trained model, folder."""
-        if line := evaluation_summary(self._last_evaluation):
+        if line := evaluation_summary(self._evaluations[-1] if self._evaluations else {}):
             self.write(line, "evaluation", self._last_event_s)
         if self._exported:
             self.write(f"the trained model: {self._exported}", "notice", self._last_event_s)

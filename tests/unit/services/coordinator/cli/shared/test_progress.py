@@ -80,6 +80,20 @@ def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsy
     assert texts[6:] == ["the trained model: /m", "the run's folder: /runs/a"]
 
 
+def test_the_summary_leaves_out_what_a_restore_discarded(capsys) -> None:  # type: ignore[no-untyped-def]
+    view = ProgressView()
+    for step in (10, 20):
+        view.remember(_event("evaluation", **{**_evaluation(0.1, 0.45, 0.1, 0.6, 40), "policy_version": step}))
+    view.remember(_event("exported", path="/m"))
+    view.remember(_event("restored", attempt=1, policy_version=10))
+    view.summarize(pb.Run(path="/runs/a"))
+    view.remember(_event("restored", attempt=2, policy_version=5))
+    view.summarize(pb.Run(path="/runs/a"))
+    first, *folders = [line.partition(" s] ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert "45.0% at step 10" in first, first
+    assert folders == ["the run's folder: /runs/a"] * 2
+
+
 def test_the_legend_precedes_the_first_step_alone_and_completions_without_a_reward_follow_theirs(capsys) -> None:  # type: ignore[no-untyped-def]
     view = ProgressView()
     failures = {"num_failed": 3, "num_unscorable": 0, "num_completions": 8, "first_error": "mine: KeyError: 'x'"}
