@@ -12,6 +12,7 @@ import typer
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.options import OutputOption, Overrides, command_group
 from services.coordinator.cli.shared.output import Output, print_json, print_table
+from services.coordinator.rollout.visible_text import visible
 
 app = command_group("Score completions before a GPU is spent on them, and list the verifiers.")
 
@@ -100,7 +101,7 @@ def _causes(positions: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> li
     for where, score in zip(positions, scores, strict=True):
         for part in score["verifiers"]:
             if part["value"] is None:
-                cause = f"{part['verifier']} {part['outcome']}: {part['detail'] or 'it gave no reason'}"
+                cause = f"{part['verifier']} {part['outcome']}: {visible(part['detail']) or 'it gave no reason'}"
                 lines.setdefault(cause, []).append(where.rpartition(":")[2])
     return [f"{_line_numbers(numbers)}: {cause}" for cause, numbers in lines.items()]
 

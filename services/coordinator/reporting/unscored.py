@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.rollout.visible_text import visible
 from shoal.rollout import Score, ScoreOutcome
 
 _MAX_ERROR_CHARS = 300
@@ -61,5 +62,5 @@ def _reason(score: Score) -> str:
     part = next((part for part in score.verifier_scores if part.outcome is score.outcome), None)
     if part is None:
         return "no verifier answered in time"
-    detail = " ".join(part.detail.split())[:_MAX_ERROR_CHARS]
+    detail = visible(" ".join(part.detail.split())[:_MAX_ERROR_CHARS])
     return f"{part.verifier}: {detail or 'it gave no reason'}"

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from services.coordinator.rollout.visible_text import visible
 from services.coordinator.store.events import EventLog
 from shoal.concurrency import Signal
 from shoal.config.services import RewardConfig
@@ -151,7 +152,7 @@ class CircuitBreaker:
         self._untrusted.add(verifier)
         message = (
             f"the verifier {verifier} failed{again} on {sum(latest)} of its last {len(latest)} completions"
-            f" ({detail or 'it gave no reason'}): the run is paused; fix the verifier, or the server that it "
+            f" ({visible(detail) or 'it gave no reason'}): the run is paused; fix the verifier, or the server that it "
             "asks, then run: shoal run resume (it reads custom code again, and what failed is scored again)"
         )
         self._events.add("reward_outage", message, verifier=verifier, failed_share=sum(latest) / len(latest))

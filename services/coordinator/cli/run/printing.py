@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
+from services.coordinator.rollout.visible_text import visible
 
 if TYPE_CHECKING:
     from shoal.v1 import coordinator_pb2 as pb
@@ -67,14 +68,16 @@ def _reward(rollout: "pb.Rollout") -> str:
 
 
 def _failures(rollout: "pb.Rollout") -> list[str]:
-    """Returns what each verifier without a score says, whole."""
+    """Returns what each verifier without a score says, whole; it may quote the completion."""
     from shoal.v1 import rollout_pb2
 
     return [
         line
         for part in rollout.score.verifier_scores
         if part.outcome != rollout_pb2.SCORE_OUTCOME_SCORED
-        for line in f"{part.verifier} {_outcome_name(part.outcome)}: {part.detail or 'it gave no reason'}".splitlines()
+        for line in (
+            f"{part.verifier} {_outcome_name(part.outcome)}: {visible(part.detail) or 'it gave no reason'}".splitlines()
+        )
     ]
 
 

@@ -15,9 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from services.coordinator.reporting.page import rollouts
 from services.coordinator.reporting.page.axes import SHARE, plain, points, signed
 from services.coordinator.reporting.page.curves import PANELS, draw_evaluations, draw_panels, how_to_read
+from services.coordinator.reporting.page.excerpt import excerpt
 from services.coordinator.reporting.page.run_view import RunView
 from services.coordinator.reporting.page.summary import fate_of_groups, key_numbers, settings, utc, verdict
-from services.coordinator.reporting.page.visible_text import excerpt, visible
+from services.coordinator.rollout.visible_text import visible
 
 MAX_TABLE_ROWS = 200
 _HERE = Path(__file__).parent

@@ -66,7 +66,7 @@ def test_a_failing_verifier_is_shown_with_its_whole_cause_and_ends_with_code_1(s
         "def score(completion):\n"
         "    if completion == 'none': return None\n"
         "    if completion == 'text': return 'good'\n"
-        "    if completion == 'raise': raise KeyError('a long way to what is essential: ' + 'x' * 60)\n"
+        "    if completion == 'raise': raise ValueError('a long way to what is essential: \\x1b[2J' + 'x' * 60)\n"
         "    print('seen:', completion)\n"
         "    return 1\n"
     )
@@ -80,7 +80,8 @@ def test_a_failing_verifier_is_shown_with_its_whole_cause_and_ends_with_code_1(s
 
     code, out = score("good", "raise", "text", "raise", "none")
     assert code == 1, out
-    assert f"lines 2, 4: mine failed: the verifier raised KeyError at {tmp_path}/score.py:4: " in out, out
+    assert f"lines 2, 4: mine failed: the verifier raised ValueError at {tmp_path}/score.py:4: " in out, out
+    assert "<U+001B>[2J" in out and "\x1b" not in out, "a control character reached the terminal"
     assert "x" * 60 in out and "line 3: mine failed: score returned 'good' (str); it must return a finite number" in out
     assert "line 5: mine unscorable: score returned None" in out, out
     assert score("good", "none")[0] == 0, "an unscorable row is no failure"

@@ -38,6 +38,12 @@ def test_a_completion_that_cannot_be_judged_is_named_where_nothing_failed() -> N
     assert str(found) == "1 of 1 completions have no reward: 1 cannot be judged; first: math: it gave no reason"
 
 
+def test_a_reason_that_quotes_a_completion_keeps_no_control_characters() -> None:
+    part = VerifierScore("mine", ScoreOutcome.FAILED, detail="ValueError: '\x1b[2J\u202e5'")
+    found = unscored(replace(settled_group(0, [0.0]), scores=(judge(ScoreOutcome.FAILED, part),)))
+    assert found is not None and found.first_error == "mine: ValueError: '<U+001B>[2J<U+202E>5'"
+
+
 def test_a_failure_without_any_verifiers_answer_says_so() -> None:
     found = unscored(replace(settled_group(0, [0.0]), scores=(judge(ScoreOutcome.FAILED),)))
     assert found is not None and found.first_error == "no verifier answered in time"

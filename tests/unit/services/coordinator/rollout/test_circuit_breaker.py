@@ -67,6 +67,14 @@ async def test_failures_beyond_the_share_pause_the_run_and_the_event_names_verif
     assert "code failed on 5 of its last 8" in message and "bubblewrap is gone" in message, message
 
 
+async def test_the_reason_of_an_outage_keeps_no_control_characters_of_a_completion() -> None:
+    run = Run(outage_window=2)
+    part = VerifierScore("mine", FAILED, detail="ValueError: '\x1b[2J'")
+    assert await run.settle([Score(index, FAILED, 0.0, (part,)) for index in range(2)])
+    [(_, message, _)] = run.events.added
+    assert "(ValueError: '<U+001B>[2J')" in message, message
+
+
 async def test_failures_from_before_a_resume_are_scored_again_and_pause_nothing() -> None:
     """Groups that were half scored when the service was fixed: 6 of their 8 completions had failed by then."""
     run = Run(outage_window=8)

@@ -1,21 +1,4 @@
-import pytest
-
-from services.coordinator.reporting.page.visible_text import MAX_CHARS, excerpt, visible
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\x00b\x1b[31m", "a<U+0000>b<U+001B>[31m"),
-        ("pay \u202e001 only", "pay <U+202E>001 only"),
-        ("a\u200bb\ufeff\U000e0041", "a<U+200B>b<U+FEFF><U+E0041>"),
-        ("half \ud83d", "half <U+D83D>"),
-        ("a\rb\r\nc\td", "a<U+000D>b\nc\td"),
-        ("ünï 漢字 \N{GRINNING FACE} <|im_end|>", "ünï 漢字 \N{GRINNING FACE} <|im_end|>"),
-    ],
-)
-def test_characters_that_cannot_be_seen_are_named_and_all_others_stay(text: str, shown: str) -> None:
-    assert visible(text) == shown
+from services.coordinator.reporting.page.excerpt import MAX_CHARS, excerpt
 
 
 def test_a_short_text_is_not_folded() -> None:

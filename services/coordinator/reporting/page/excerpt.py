@@ -1,22 +1,14 @@
-"""Texts that a model wrote, as a page may show them: every character seen, and no more of them than a reader wants.
+"""Texts that a model wrote, as a page may show them: no more of them than a reader wants. The template escapes HTML."""
 
-The template escapes HTML. This module makes visible what HTML would still let act or vanish: control characters, and
-those that change the direction of writing.
-"""
-
-import re
 from dataclasses import dataclass
+
+from services.coordinator.rollout.visible_text import visible
 
 MAX_CHARS = 20_000
 """Of a longer text its beginning and end are shown."""
 SHORT_CHARS, SHORT_LINES = 400, 8
 """A text within both limits is not folded."""
 _PREVIEW_CHARS = 90
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # Control characters, but for tabs and line breaks.
-    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"  # Zero width, separators, directions of writing.
-    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # Halves of characters, marks, tags.
-)
 
 
 @dataclass(frozen=True)
@@ -39,11 +31,6 @@ def excerpt(text: str) -> Excerpt:
         shown = f"{visible(text[:half])}\n\n[… {left_out} …]\n\n{visible(text[-half:])}"
     is_short = len(shown) <= SHORT_CHARS and shown.count("\n") < SHORT_LINES
     return Excerpt(shown, "" if is_short else _preview(shown), len(text))
-
-
-def visible(text: str) -> str:
-    """Replaces characters that cannot be seen by their code points, such as <U+202E>; keeps tabs and line breaks."""
-    return _UNSEEN.sub(lambda match: f"<U+{ord(match[0]):04X}>", text.replace("\r\n", "\n"))
 
 
 def _preview(text: str) -> str:
