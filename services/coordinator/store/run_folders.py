@@ -8,7 +8,7 @@ from services.coordinator.store.rollouts import count_groups
 from services.coordinator.store.run_record import RunRecord
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, NotFound
+from shoal.errors import DataLoss, FailedPrecondition, NotFound
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire.paging import bad_token, page_size
 
@@ -23,7 +23,7 @@ class RunFolders:
         """Returns all runs, newest first, without those whose record cannot be read."""
         records = []
         for path in self.data_dir.glob("*/run.json"):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, DataLoss):
                 records.append(RunRecord.load(path.parent))
         return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
 
@@ -34,7 +34,7 @@ class RunFolders:
         """
         if run_id:
             if RUN_NAME.fullmatch(run_id):
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(OSError, DataLoss):
                     return RunRecord.load(self.data_dir / run_id)
             raise NotFound(f"there is no run {run_id!r} in {self.data_dir}", reason=ErrorReason.NO_RUN)
         runs = self.all()

@@ -122,14 +122,16 @@ class RunRecord:
     def load(cls, folder: Path) -> "RunRecord":
         """Reads `run.json`. A run that has not ended and that nobody drives has FAILED: its coordinator is gone.
 
-        Raises OSError or ValueError when the file cannot be read.
+        Raises `DataLoss` when the file cannot be read.
         """
-        values: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        path = folder / "run.json"
         try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             values["state"] = RunState(values["state"])
             record = cls(folder=folder, **values)
-        except (KeyError, TypeError) as error:  # Truncated, edited by hand, or of another version.
-            raise ValueError(f"{folder / 'run.json'} does not describe a run: {error}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:  # Truncated, edited, or of another version.
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataLoss(f"{path} does not describe a run: {why}; restore it, or name another run") from None
         if not record.state.has_ended and not is_driven(folder):
             record.state = RunState.FAILED
             record.message = (

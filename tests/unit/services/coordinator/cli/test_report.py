@@ -29,6 +29,14 @@ def test_a_run_is_found_by_its_name_by_its_folder_and_as_the_newest(shoal: Shoal
         (folder / "report.html").unlink()
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"run_id": "sums"', '{"run_id": "sums", "state": "UNHEARD_OF"}'])
+def test_a_damaged_record_of_a_run_is_named(shoal: Shoal, folder: Path, text: str) -> None:
+    (folder / "run.json").write_text(text)
+    code, _, err = shoal("report", str(folder))
+    assert code == ExitCode.FAILED, err
+    assert f"{folder / 'run.json'} does not describe a run: " in err
+
+
 def test_the_report_goes_to_the_file_that_is_named(shoal: Shoal, folder: Path, tmp_path: Path) -> None:
     code, _, err = shoal("report", str(folder), "-o", str(tmp_path / "page.html"))
     assert code == ExitCode.OK, err
