@@ -43,7 +43,7 @@ def render(run: RunView) -> str:
             verdict=verdict(evaluations),
             evaluation_chart=draw_evaluations(evaluations, last_step, run.attempts),
             panels=list(draw_panels(steps, last_step, run.attempts)),
-            fate_of_groups=fate_of_groups(run.num_groups, run.num_dropped),
+            fate_of_groups=fate_of_groups(run.num_groups, run.num_dropped, has_ended=run.record.state.has_ended),
             groups=run.groups,
             steps=steps[-MAX_TABLE_ROWS:],
             num_steps=len(steps),

@@ -26,6 +26,11 @@ _FATES: dict[str, str] = {
     GroupState.SAMPLED: "sampled, not scored yet",
     GroupState.SCORED: "scored, not trained on yet",
 }
+_FATES_AT_END: dict[str, str] = {
+    GroupState.ISSUED: "the run ended before it was sampled",
+    GroupState.SAMPLED: "sampled; the run ended before it was scored",
+    GroupState.SCORED: "scored; the run ended before it was trained on",
+}
 _ENDINGS = {
     rollout_pb2.FINISH_REASON_STOP: "stopped",
     rollout_pb2.FINISH_REASON_LENGTH: "cut off",
@@ -43,14 +48,14 @@ class Bar(NamedTuple):
     """A class name."""
 
 
-def fate_of(group: pb.RolloutGroup) -> str:
-    """Describes what became of a group, in words."""
+def fate_of(group: pb.RolloutGroup, *, has_ended: bool) -> str:
+    """Describes what became of a group, in words; `has_ended` says whether its run is over."""
     if group.state == GroupState.TRAINED:
         return f"trained on in step {group.train_step:,}"
     if group.state == GroupState.DROPPED:
         meaning = _REASONS.get(group.drop_reason)
         return f"dropped, {group.drop_reason}" + (f": {meaning}" if meaning else "")
-    return _FATES[group.state]
+    return (_FATES_AT_END if has_ended else _FATES)[group.state]
 
 
 def reward_of(rollout: pb.Rollout) -> float | None:

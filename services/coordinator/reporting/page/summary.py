@@ -80,7 +80,7 @@ def verdict(evaluations: Sequence[Row]) -> str:
     return f"{text}: {abs(points):.1f} points {direction} than at first, which is {noise}."
 
 
-def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int]) -> str:
+def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int], *, has_ended: bool) -> str:
     """Tells what became of the groups of a run, by their number by state and by drop reason; empty without any."""
     num_under_way = sum(
         num_groups.get(state, 0) for state in (GroupState.ISSUED, GroupState.SAMPLED, GroupState.SCORED)
@@ -91,5 +91,5 @@ def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int]
         listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons)
         parts.append(f"{sum(num_dropped.values()):,} dropped ({listed})")
     if num_under_way:
-        parts.append(f"{num_under_way:,} under way")
+        parts.append(f"{num_under_way:,} {'discarded when the run ended' if has_ended else 'under way'}")
     return f"{', '.join(parts)}." if num_groups else ""

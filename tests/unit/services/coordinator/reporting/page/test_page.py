@@ -117,6 +117,15 @@ def test_a_failed_run_says_why_and_one_that_is_resumed_says_where() -> None:
     assert "step 1 (attempt 1)" in text
 
 
+def test_groups_of_an_ended_run_that_were_not_used_up_are_not_under_way() -> None:
+    scored = pb.RolloutGroup(state="SCORED")
+    ended = replace(VIEW, num_groups={"SCORED": 16}, num_dropped={}, groups=[scored])
+    text = Page(render(ended)).text()
+    assert "16 discarded when the run ended" in text and "scored; the run ended before it was trained on" in text
+    running = Page(render(replace(ended, record=replace(VIEW.record, state=RunState.RUNNING)))).text()
+    assert "16 under way" in running and "scored, not trained on yet" in running
+
+
 def test_what_was_not_measured_is_named_beside_what_was() -> None:
     text = Page(render(VIEW)).text()
     assert text.count("No step has measured it.") == 4, "reward and step time are the only charts"

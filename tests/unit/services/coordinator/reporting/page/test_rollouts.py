@@ -36,15 +36,23 @@ def test_a_completion_without_a_reward_is_an_empty_box() -> None:
 
 @pytest.mark.parametrize("reason", DropReason)
 def test_every_drop_reason_is_explained(reason: DropReason) -> None:
-    fate = fate_of(pb.RolloutGroup(state="DROPPED", drop_reason=reason))
+    fate = fate_of(pb.RolloutGroup(state="DROPPED", drop_reason=reason), has_ended=False)
     assert fate.startswith(f"dropped, {reason}: "), fate
 
 
 def test_every_state_has_words() -> None:
-    assert fate_of(pb.RolloutGroup(state="TRAINED", train_step=1200)) == "trained on in step 1,200"
-    assert fate_of(pb.RolloutGroup(state="DROPPED", drop_reason="of_a_later_version")) == "dropped, of_a_later_version"
-    for state in ("ISSUED", "SAMPLED", "SCORED"):
-        assert fate_of(pb.RolloutGroup(state=state))
+    trained = pb.RolloutGroup(state="TRAINED", train_step=1200)
+    dropped = pb.RolloutGroup(state="DROPPED", drop_reason="of_a_later_version")
+    for has_ended in (False, True):
+        assert fate_of(trained, has_ended=has_ended) == "trained on in step 1,200"
+        assert fate_of(dropped, has_ended=has_ended) == "dropped, of_a_later_version"
+
+
+@pytest.mark.parametrize("state", ["ISSUED", "SAMPLED", "SCORED"])
+def test_a_group_is_under_way_only_until_the_run_ends(state: str) -> None:
+    group = pb.RolloutGroup(state=state)
+    assert "the run ended before" in fate_of(group, has_ended=True)
+    assert "ended" not in fate_of(group, has_ended=False)
 
 
 def test_a_completion_that_saw_an_update_names_both_versions() -> None:

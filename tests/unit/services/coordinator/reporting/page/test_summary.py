@@ -48,6 +48,8 @@ def test_a_run_whose_configuration_is_lost_still_has_a_beginning_and_a_folder() 
 
 
 def test_groups_are_counted_by_what_became_of_them() -> None:
-    text = fate_of_groups({"TRAINED": 1200, "DROPPED": 5, "ISSUED": 2, "SCORED": 1}, {"timeout": 1, "no_signal": 4})
-    assert text == "1,200 groups trained on, 5 dropped (4 no_signal, 1 timeout), 3 under way."
-    assert fate_of_groups({}, {}) == ""
+    groups = {"TRAINED": 1200, "DROPPED": 5, "ISSUED": 2, "SCORED": 1}, {"timeout": 1, "no_signal": 4}
+    begin = "1,200 groups trained on, 5 dropped (4 no_signal, 1 timeout), 3"
+    assert fate_of_groups(*groups, has_ended=False) == f"{begin} under way."
+    assert fate_of_groups(*groups, has_ended=True) == f"{begin} discarded when the run ended."
+    assert fate_of_groups({}, {}, has_ended=False) == ""
