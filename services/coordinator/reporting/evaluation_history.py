@@ -56,7 +56,7 @@ class RateChange:
         )
 
     def __str__(self) -> str:
-        """Describes the change: "15.0 points better, which is within noise (95% interval: -3.3 to +30.5)"."""
+        """Describes the change: "15.0 points better, which is within noise (95% interval: -3.2 to +30.5)"."""
         verdict = "better" if self.change > 0 else "worse" if self.change < 0 else "better or worse"
         noise = ", which is within noise" if self.is_within_noise else ""
         low, high = (f"{100 * end:+.1f}" for end in self.interval)

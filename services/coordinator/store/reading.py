@@ -1,4 +1,7 @@
-"""Reading access to a ledger that another process may be writing, without a trace in its folder."""
+"""Reading access to a ledger that another process may be writing.
+
+It writes no data. SQLite may create or update `ledger.sqlite-shm` beside a log that a killed coordinator left.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -22,7 +25,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
         yield None
         return
     # A ledger without a write-ahead log beside it has no writer. SQLite would leave a log behind in reading it, and
-    # cannot read it at all where it may not write, unless it is told that the file does not change.
+    # cannot read it at all where it may not write, unless it is told that the file does not change. With a log it
+    # needs `-shm`, which it makes where a killed coordinator or a copy left none.
     unchanging = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{unchanging}", uri=True)) as connection:
