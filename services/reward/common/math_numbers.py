@@ -4,16 +4,16 @@ import math
 import re
 from typing import Any
 
-_BASE = re.compile(r"(?<![A-Za-z\\])[0-9][0-9A-F]*_(?:\{([0-9]+)\}|([0-9]))")
+_BASE = re.compile(r"(?<![A-Za-z\\])[0-9][0-9A-F]*_(?:\{0*([0-9]+)\}|([0-9]))")
 _MAX_DIGITS = 1e6
 _MAX_EXPONENT_DIGITS = 300.0
 _SMALL = 1e-3
 _DIGITS_PER_BIT = math.log10(2)
 
 
-def bases(text: str) -> list[int]:
-    """Returns the bases of a formula's numbers, in order, without 10: 8 for 12_8, which math-verify reads as 12."""
-    return [base for braced, bare in _BASE.findall(text) if (base := int(braced or bare)) != 10]
+def bases(text: str) -> list[str]:
+    """Returns the bases of a formula's numbers, in order, without 10: "8" for 12_8, which math-verify reads as 12."""
+    return [base for braced, bare in _BASE.findall(text) if (base := braced or bare) != "10"]
 
 
 def are_apart(one: Any, other: Any, num_digits: int) -> bool:

@@ -127,7 +127,10 @@ def _with_imaginary_unit(parsed: list[Any]) -> list[Any]:
         return parsed
     from sympy import I
 
-    return [expression.subs(dict.fromkeys(letters, I)), *parsed[1:]]
+    try:
+        return [expression.subs(dict.fromkeys(letters, I)), *parsed[1:]]
+    except (TypeError, ValueError, AttributeError):  # An order, as of i < 5 or of an interval's ends: "i" is a letter.
+        return parsed
 
 
 def _equal(gold: list[Any], answer: list[Any], options: MathOptions) -> bool:
