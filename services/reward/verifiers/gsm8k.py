@@ -11,8 +11,10 @@ from shoal.config.section import Section
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 # The dot of "Rs.500" is no decimal point.
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|(?<![A-Za-z])\.[0-9]+")
-# Minus signs are the hyphen, U+2212, and an en dash that is not between numbers.
-_SIGN = re.compile(r"([-+\u2212]|(?<![0-9])\u2013)(?:\\?\$)?\Z")
+# Minus signs are the hyphen, U+2212 and the en dash. An en dash, or any before a dollar sign, is none after a word, a
+# number or a bracket, as in "$10-$15"; at the start of a line the hyphen before a dollar sign and the en dash are marks
+# of a list.
+_SIGN = re.compile(r"([-+\u2212]|(?<![\w)$])(?:\u2212|(?<!\n)[-\u2013])\\?\$|\+\\?\$|(?<![\w)$\n])\u2013)\Z")
 _PLAIN_NUMBER = re.compile(r"\$?[-+\u2212]?\$?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 # As open-instruct reads them: neighbors of a comma are used up by it, and digits are those of any script.
 _ANY_COMMA = re.compile(r"(\d),(\d)")
@@ -31,8 +33,9 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
 
     Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list of
     accepted ones. Value: 1 if the numbers are equal, else 0. Thousands separators are dropped and 5.0 equals 5. A
-    minus sign, "-" or "\u2212", belongs to the number that it touches, or whose dollar sign it touches. A number with a
-    plus sign is the tail of a sum that was not worked out, and equals nothing.
+    minus sign, "-" or "\u2212", belongs to the number that it touches, or whose dollar sign it touches unless it stands
+    between two numbers or begins a line. A number with a plus sign is the tail of a sum that was not worked out, and
+    equals nothing.
 
     With `equality` "text" the last number, or the whole text without one, must equal the label letter for letter,
     case aside, and every comma between digits is dropped: open-instruct's rule.
@@ -55,8 +58,8 @@ def _last_number(text: str) -> str | None:
         return None
     number: str = numbers[-1]
     start = text.rindex(number)
-    sign = _SIGN.search(text[max(start - 4, 0) : start])
-    return number if sign is None else f"{'+' if sign[1] == '+' else '-'}{number}"
+    sign = _SIGN.search(text, max(start - 4, 0), start)
+    return number if sign is None else f"{'+' if sign[1][0] == '+' else '-'}{number}"
 
 
 def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
