@@ -104,6 +104,9 @@ def _validator(label: str) -> Any:
         kind.check_schema(schema)
         resource = referencing.jsonschema.specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
         _check_references(resource, referencing.Registry().resolver_with_root(resource))
+        if isinstance(schema, dict):
+            # By this key jsonschema would look the class up again below a reference, without `_multiple_of`.
+            schema.pop("$schema", None)
     except (ValueError, RecursionError, jsonschema.exceptions.SchemaError) as error:
         raise Unscorable(f"the label is not a JSON schema: {error!s:.200}") from None
     except referencing.exceptions.Unresolvable as error:

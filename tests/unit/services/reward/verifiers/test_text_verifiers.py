@@ -192,6 +192,16 @@ def test_a_schema_divides_numbers_as_they_are_written(number: str, factor: float
     assert value("json_schema", number, {"multipleOf": factor}) == expected
 
 
+@pytest.mark.parametrize(
+    "draft", ["https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"]
+)
+def test_a_schema_that_names_its_draft_divides_as_written_below_a_reference_to_itself(draft: str) -> None:
+    VERIFIERS["json_schema"].load()
+    schema = {"$schema": draft, "properties": {"price": {"multipleOf": 0.1}, "child": {"$ref": "#"}}}
+    rewards = {text: value("json_schema", f'{{"child": {{"price": {text}}}}}', schema) for text in ("0.3", "0.35")}
+    assert rewards == {"0.3": 1.0, "0.35": 0.0}
+
+
 @pytest.mark.parametrize("label", ["A", "The", "+", "?!"])
 @pytest.mark.parametrize(
     ("name", "form"),
