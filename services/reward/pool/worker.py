@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -45,7 +45,8 @@ def main() -> None:
     while (job := read_frame(jobs)) is not None:
         if job.get("verifier", speaking) != speaking:
             speaking = job["verifier"]
-            os.write(2, MARK + speaking.encode() + b"\n")
+            with suppress(OSError):  # A verifier may have closed it.
+                os.write(2, MARK + speaking.encode() + b"\n")
         if "options" in job:
             options = job["options"]
         elif "code" in job:
@@ -56,7 +57,8 @@ def main() -> None:
                     load(lambda: custom.load(name))
             with _logging():
                 verdict = judge_custom(custom, name, job["arguments"])
-            sys.stdout.flush()
+            with suppress(Exception):  # A verifier may have closed or replaced it.
+                sys.stdout.flush()
             answers.write(encode_frame(verdict))
         else:
             if name not in loaded:

@@ -1,14 +1,21 @@
 """Tests of the answers of a pool process, also when a verifier breaks."""
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
+from services.reward.custom.code import read_code
 from services.reward.pool.worker import judge
+from services.reward.process.frames import encode_frame, read_frame
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.rollout import StepScore
 
@@ -56,3 +63,24 @@ def test_step_scores_are_returned_and_must_be_finite(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(VERIFIERS, "process", Verifier(lambda completion, label: Verdict(1.0, step_scores=broken), "1"))
     answer = judge("process", "text", "label")
     assert answer["outcome"] == "failed" and not answer["steps"], answer
+
+
+@pytest.mark.parametrize("harm", ["sys.stdout.close()", "sys.stdout = None", "os.close(1)", "os.close(2)"])
+def test_a_verifier_that_closes_its_outputs_gives_verdicts_and_keeps_the_process(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / "score.py"
+    path.write_text(f"import os, sys\n\ndef score(completion, label):\n    {harm}\n    return 1.0\n")
+    arguments = {"completion": "5", "label": "5"}
+    jobs = (
+        {"code": asdict(read_code("mine", str(path), "score"))},
+        {"verifier": "mine", "arguments": arguments},
+        {"verifier": "gsm8k", "token_ids": [], **arguments},
+    )
+    command = [sys.executable, "-m", "services.reward.pool.worker", str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for job in jobs:
+            process.stdin.write(encode_frame(job))
+        process.stdin.close()
+        answers = list(iter(lambda: read_frame(process.stdout), None))
+    verdicts = [answer["value"] for answer in answers if answer["event"] == "judged"]
+    assert verdicts == [1.0, 1.0] and process.returncode == 0, f"{answers}, exit code {process.returncode}"
