@@ -28,15 +28,20 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
         yield
         return
 
+    is_over = False
+
     def ring(number: int, frame: FrameType | None) -> None:
-        raise _OutOfTime
+        if not is_over:
+            raise _OutOfTime
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds, _INTERVAL_S)
     try:
         yield
     except _OutOfTime:
+        is_over = True
         raise Unscorable(f"{what} took longer than {seconds:g} s") from None
     finally:
+        is_over = True  # First: a late ring must not escape from here.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -1,5 +1,6 @@
 """Tests of deadlines inside a verifier and their outcomes."""
 
+import signal
 import time
 from collections.abc import AsyncIterator
 
@@ -58,6 +59,25 @@ def test_a_deadline_interrupts_code_that_catches_every_exception() -> None:
     with pytest.raises(Unscorable, match=r"it took longer than 0\.2 s"), deadline(0.2, "it"):
         stubborn()
     assert time.monotonic() - started < 10
+
+
+def test_a_ring_after_the_block_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_timer = signal.setitimer
+    late: list[float] = []
+
+    def ring_before_the_end(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        if seconds == 0:
+            late.append(seconds)
+            signal.raise_signal(signal.SIGALRM)
+        return set_timer(signal.ITIMER_REAL, seconds, interval)
+
+    monkeypatch.setattr(signal, "setitimer", ring_before_the_end)
+    with deadline(60, "it"):
+        pass
+    with pytest.raises(Unscorable), deadline(0.05, "it"):
+        while True:
+            pass
+    assert len(late) == 2
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
