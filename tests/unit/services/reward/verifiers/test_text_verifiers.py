@@ -65,6 +65,46 @@ def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, ex
     assert value("multiple_choice", completion, label) == expected
 
 
+@pytest.mark.parametrize(
+    ("completion", "choice"),
+    [
+        ("I would not choose B.", ""),
+        ("I would not choose option B.", ""),
+        ("I would not choose (B).", ""),
+        ("I would not pick A, since it is wrong.", ""),
+        ("I choose B. I would not choose A.", "B"),
+        ("If we choose A, the sum is odd.", ""),
+        ("It is not the case that it is A.", ""),
+        ("It is not A so it is B.", "B"),
+        ("A is not correct because B is correct.", "B"),
+        ("Therefore I, being careful, check.", ""),
+        ("Option A, the first one, is incorrect. Option B describes the process correctly.", "B"),
+        ("Let me consider option C. It is large, so option C is out. Option D fits the facts.", "D"),
+        ("We can rule out option A. Option B matches the data.", "B"),
+        ("Option A and option B are wrong.", ""),
+        ("Option A says cats. Option B says dogs.", ""),
+        ("Option A says cats. Option B says dogs.\n\nB.", "B"),
+        ("D) cannot be determined", "D"),
+        ("Option D) cannot be determined", "D"),
+        ("(B) x", "B"),
+        ("B) H", "B"),
+        ("**B) x**", "B"),
+        ("Option B) x", "B"),
+        ("Answer: (B) x", "B"),
+        ("Answer: A only.", "A"),
+        ("The answer is A here.", "A"),
+        ("The answer is A instead of B", "A"),
+        ("Answer: A correct", "A"),
+        ("Answer: A correct sentence is long.", ""),
+        ("The answer is A while B is not", "A"),
+        ("Answer: A while loop ends.", ""),
+    ],
+)
+def test_denied_and_considered_options_are_not_chosen(completion: str, choice: str) -> None:
+    rewards = {letter: value("multiple_choice", completion, letter) for letter in "ABCDHIKX"}
+    assert rewards == {letter: float(letter == choice) for letter in "ABCDHIKX"}
+
+
 def test_strict_multiple_choice_requires_a_marked_choice() -> None:
     assert value("multiple_choice", "(B)", "B", strict=True) == 0
     assert value("multiple_choice", "I choose B", "B", strict=True) == 0
