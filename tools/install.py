@@ -43,13 +43,17 @@ def install(arguments: Sequence[str], output: TextIO) -> int:
     is_live = output.isatty()
     installation, ended = Installation(), threading.Event()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen([*PIP, *arguments], stdout=subprocess.PIPE, text=True, env=environment) as pip:
+    with subprocess.Popen(
+        [*PIP, *arguments], stdout=subprocess.PIPE, text=True, errors="replace", env=environment
+    ) as pip:
 
         def read() -> None:
             assert pip.stdout is not None
-            for line in pip.stdout:
-                installation.read(line)
-            ended.set()
+            try:
+                for line in pip.stdout:
+                    installation.read(line)
+            finally:
+                ended.set()
 
         threading.Thread(target=read, daemon=True).start()
         while not ended.wait(LIVE_S if is_live else PLAIN_S):

@@ -71,3 +71,10 @@ def test_progress_is_shown_while_pip_runs_and_its_exit_code_is_returned(
     assert install.install([], output) == 3
     lines = output.getvalue()
     assert "  package 1: numpy" in lines and ("\r" in lines) == is_terminal, lines
+
+
+def test_output_that_is_no_text_is_read_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = "import sys\nsys.stdout.buffer.write(b'Collecting caf\\xe9\\n' + 100 * b'\\xff\\n')\nsys.exit(3)"
+    monkeypatch.setattr(install, "PIP", (sys.executable, "-c", pip))
+    monkeypatch.setattr(install, "PLAIN_S", 0.01)
+    assert install.install([], Output(tmp_path / "shown", is_terminal=False)) == 3
