@@ -15,7 +15,7 @@ def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int]
     vLLM measures the memory of the whole device, before and after it loads: on a shared GPU it takes the learner's
     memory for its own, and refuses to start when the learner releases some meanwhile. `dtype` is that of the weights in
     the engine, `total_bytes` returns the size of the GPU's memory. Raises `InvalidArgument` when nothing is left for a
-    cache.
+    cache, or when the sizes of the model are not known.
     """
     generator = config.generator
     if generator.gpu_kv_cache_gib is not None:
@@ -23,7 +23,14 @@ def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int]
     if not config.launch.single_gpu:
         return None
     resolved = config.model_copy(update={"generator": generator.model_copy(update={"dtype": dtype})})
-    shape = model_shape(config.model.path, config.model.revision)
+    try:
+        shape = model_shape(config.model.path, config.model.revision)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            "generator.gpu_kv_cache_gib: set it, since with launch.single_gpu it is computed from the model's sizes: "
+            f"{error.message}",
+            reason=ErrorReason.ENGINE_REFUSED,
+        ) from None
     needs = generator_memory(resolved, shape, num_sequences=generator.max_num_seqs).parts
     taken = needs["weights"] + needs["pass"] + RUNTIME_BYTES
     used = generator.gpu_memory_utilization

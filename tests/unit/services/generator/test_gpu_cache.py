@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,14 @@ def test_a_share_without_room_for_a_cache_is_refused_with_both_cures(folder: Pat
         kv_cache_bytes(config(folder), "float32", lambda: 4 * GIB)
     assert "generator.gpu_memory_utilization: 0.25 of this GPU is 1.0 GiB" in error.value.message
     assert "raise it, or set generator.gpu_kv_cache_gib" in error.value.message
+
+
+@pytest.mark.parametrize("sizes", [{"n_layer": 2, "n_head": 2, "n_embd": 8}, {"num_experts": 8}])
+def test_a_model_of_unknown_sizes_is_refused_with_the_setting_that_replaces_them(
+    tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "vocab_size": 100, **sizes}))
+    with pytest.raises(InvalidArgument, match=r"^generator\.gpu_kv_cache_gib: set it") as error:
+        kv_cache_bytes(config(tmp_path), "float32", lambda: 16 * GIB)
+    assert str(tmp_path) in error.value.message
+    assert kv_cache_bytes(config(tmp_path, gpu_kv_cache_gib=1), "float32", lambda: 0) == GIB
