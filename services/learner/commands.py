@@ -49,6 +49,7 @@ class LearnerCommands:
         self.process_group = process_group
         self._data_dir = data_dir
         self._run_dir = data_dir
+        self._shares_gpu = False
         self._learner: Learner | None = None
         self._manifest: Manifest | None = None
 
@@ -72,6 +73,7 @@ class LearnerCommands:
         Raises `InvalidArgument`, on every rank alike, when a rank cannot load it.
         """
         self._run_dir = self._data_dir / run_id
+        self._shares_gpu = config.launch.single_gpu
         settings, process_group = config.learner, self.process_group
         if self._learner is not None:
             self._learner.engine.close()
@@ -120,7 +122,7 @@ class LearnerCommands:
 
     def release_cache(self) -> None:
         """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""
-        if self._learner is not None and self._learner.config.launch.single_gpu:
+        if self._shares_gpu:
             torch.cuda.empty_cache()
 
     def train_step(self, batch: TrainBatch) -> StepResult:

@@ -118,8 +118,10 @@ class TorchThread:
             # Before the caller learns that the command has ended: it may then wake or start an engine.
             commands.release_cache()
         except ShoalError as error:
-            commands.release_cache()
-            job.future.set_exception(error)
+            try:
+                commands.release_cache()
+            finally:
+                job.future.set_exception(error)
         except BaseException as error:
             job.future.set_exception(Internal(f"{type(error).__name__}: {error}"))
             raise

@@ -51,3 +51,22 @@ def test_memory_is_released_before_a_caller_learns_that_a_command_has_ended() ->
     thread.start()
     assert thread.close(60)
     assert order == ["released", "step ended", "released", "publish ended"]
+
+
+def test_a_caller_learns_of_its_error_also_when_memory_cannot_be_released() -> None:
+    def release_cache() -> None:
+        raise RuntimeError("CUDA is gone")
+
+    def fail(commands: Any) -> None:
+        raise FailedPrecondition("a generator is gone")
+
+    group = SimpleNamespace(send_command=lambda command, body=b"": None)
+    commands: Any = SimpleNamespace(process_group=group, release_cache=release_cache)
+    deaths: list[str] = []
+    thread = TorchThread(lambda: commands, deaths.append)
+    future = thread.submit(Command.TRAIN_STEP, b"", fail)
+    thread.start()
+    with pytest.raises(FailedPrecondition, match="a generator is gone"):
+        future.result(timeout=60)
+    assert thread.close(60)
+    assert deaths == ["the learner cannot continue: RuntimeError: CUDA is gone"]

@@ -1,0 +1,42 @@
+"""The commands of one rank, without a model."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from services.learner import commands as module
+from services.learner.commands import LearnerCommands
+from shoal.config import parse_config
+from shoal.errors import InvalidArgument
+
+
+@pytest.mark.parametrize("single_gpu", [True, False])
+def test_a_configuration_that_failed_releases_the_memory_of_a_shared_gpu(
+    single_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(settings: Any, *, device: Any, num_ranks: int) -> None:
+        raise InvalidArgument("too small a machine")
+
+    released: list[bool] = []
+    monkeypatch.setattr(module, "check_machine", refuse)
+    monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: released.append(True))
+    group: Any = SimpleNamespace(device=None, size=1)
+    commands = LearnerCommands(group, tmp_path)
+    commands.release_cache()
+    assert not released, "nothing is known of the GPU before the first configuration"
+    config = parse_config(
+        {
+            "model": {"path": "model"},
+            "data": {"sources": [{"task": "arithmetic"}]},
+            "generator": {"gpu_memory_utilization": 0.4},
+            "launch": {"single_gpu": single_gpu},
+        }
+    )
+    with pytest.raises(InvalidArgument, match="too small a machine"):
+        commands.configure("run", config)
+    commands.release_cache()
+    assert released == [True] * single_gpu
