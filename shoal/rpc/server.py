@@ -22,6 +22,7 @@ from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.rpc import options
 from shoal.rpc.interceptors import ServiceInterceptor
 from shoal.rpc.loop import watch_lag
+from shoal.rpc.signals import RESTART_SIGNAL
 
 _log = logging.getLogger(__name__)
 
@@ -91,16 +92,23 @@ class RpcServer:
     async def serve_until_stopped(
         self, grace_s: float = 10.0, before_stop: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Serves until SIGTERM or SIGINT, then sets NOT_SERVING, awaits `before_stop`, and stops.
+        """Serves until SIGTERM, SIGINT or RESTART_SIGNAL, then sets NOT_SERVING, awaits `before_stop`, and stops.
 
-        Calls are served until `before_stop` returns. A second signal ends the process at once, with exit code
-        128 + its number.
+        Calls are served until `before_stop` returns. A SIGTERM or SIGINT after that first signal ends the process at
+        once, with exit code 128 + its number.
         """
         loop = asyncio.get_running_loop()
         signaled = asyncio.Event()
+
+        def stop(number: int) -> None:
+            if signaled.is_set():
+                os._exit(128 + number)
+            signaled.set()
+
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:
-            loop.add_signal_handler(number, signaled.set)
+            loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(RESTART_SIGNAL, signaled.set)
         await signaled.wait()
         for number in signals:
             loop.remove_signal_handler(number)

@@ -22,7 +22,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ import psutil
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
+from shoal.rpc.signals import RESTART_SIGNAL
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Reexec:
         program: Program,
         *,
         exit_code: int | None = None,
-        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
+        end: Callable[[], None] = lambda: os.kill(os.getpid(), RESTART_SIGNAL),
     ) -> None:
         """`program` is executed in the end. With an `exit_code` the process ends with that code instead, and its
         launcher starts it again.
