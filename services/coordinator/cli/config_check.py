@@ -10,11 +10,11 @@ from services.coordinator.cli.reward_process import call_reward_process, check_c
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.label_check import Labels, left_out
 from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
-from services.coordinator.store.quantities import format_bytes
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
 from shoal.config.load import config_digest
 from shoal.models.reward_model import describe_reward_model
+from shoal.quantities import format_bytes
 
 _MANY_LABELS = 10_000
 """From this number on the check takes long enough for a note."""

@@ -12,7 +12,7 @@ import typer
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.options import OutputOption, Overrides, command_group
 from services.coordinator.cli.shared.output import Output, print_json, print_table
-from services.coordinator.rollout.visible_text import visible
+from shoal.visible_text import visible
 
 app = command_group("Score completions before a GPU is spent on them, and list the verifiers.")
 

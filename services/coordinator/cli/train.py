@@ -35,7 +35,7 @@ def train(
     from services.coordinator.launcher.disk import free_bytes
     from services.coordinator.launcher.local_run import prepare_local_run
     from services.coordinator.launcher.supervisor import ProcessDied
-    from services.coordinator.store.quantities import format_bytes
+    from shoal.quantities import format_bytes
 
     view = ProgressView()
     request = start_request(config, overrides or [], resume=resume, name=name)

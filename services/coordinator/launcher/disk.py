@@ -4,11 +4,11 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.coordinator.store.quantities import format_bytes
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
 from shoal.models.model_folder import model_config
+from shoal.quantities import format_bytes
 
 # Master weights and the two moments of Adam, all in float32.
 _TRAINING_STATE_BYTES = 3 * 4

@@ -15,10 +15,10 @@ from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
-from services.coordinator.store.quantities import format_bytes
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import RunConfig
 from shoal.errors import ShoalError
+from shoal.quantities import format_bytes
 from shoal.telemetry import metrics as telemetry
 from shoal.telemetry import names
 

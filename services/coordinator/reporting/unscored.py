@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.coordinator.rollout.groups import JudgedGroup
-from services.coordinator.rollout.visible_text import visible
 from shoal.rollout import Score, ScoreOutcome
+from shoal.visible_text import visible
 
 _MAX_ERROR_CHARS = 300
 

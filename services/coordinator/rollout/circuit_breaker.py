@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from services.coordinator.rollout.visible_text import visible
 from services.coordinator.store.events import EventLog
 from shoal.concurrency import Signal
 from shoal.config.services import RewardConfig
 from shoal.rollout import Score, ScoreOutcome, VerifierScore
+from shoal.visible_text import visible
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Train steps: plan, train, write to the ledger, publish, report."""
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +27,8 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.grpo.moments import Moments
+
+_log = logging.getLogger(__name__)
 
 MAX_REFUSED_STEPS = 3
 """Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
@@ -92,12 +94,16 @@ class TrainSteps:
         """Waits for the end of a step that a failure has interrupted, and reports the step. Raises nothing."""
         if self._taking is None:
             return
-        if not self._taking.done():
+        was_interrupted = not self._taking.done()
+        if was_interrupted:
             self.report.state(RunState.STOPPING, "the run ends with an error; waiting for the step that has begun")
-        with contextlib.suppress(Exception):
+        try:
             step = await self._taking
             if step is not None:
                 await self._report(step, None)
+        except Exception as error:
+            if was_interrupted or self._taking.exception() is None:  # Else it is the error that ends the run.
+                _log.warning("the last step failed too, or could not be reported: %s", error)
 
     def abandon(self) -> None:
         """Cancels a step that is still under way, where its learner is lost."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.store.quantities import format_duration
+from shoal.quantities import format_duration
 
 FIRST_AFTER_S = 5.0
 EVERY_S = 15.0

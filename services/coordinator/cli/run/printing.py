@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
-from services.coordinator.rollout.visible_text import visible
+from shoal.visible_text import visible
 
 if TYPE_CHECKING:
     from shoal.v1 import coordinator_pb2 as pb

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 
 from services.coordinator.reporting.evaluation_history import RateChange
 from services.coordinator.reporting.unscored import Unscored
-from services.coordinator.store.quantities import format_duration
+from shoal.quantities import format_duration
 from shoal.v1 import coordinator_pb2 as pb
 
 

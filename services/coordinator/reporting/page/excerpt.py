@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.coordinator.rollout.visible_text import visible
+from shoal.visible_text import visible
 
 MAX_CHARS = 20_000
 """Of a longer text its beginning and end are shown."""

@@ -18,7 +18,7 @@ from services.coordinator.reporting.page.curves import PANELS, draw_evaluations,
 from services.coordinator.reporting.page.excerpt import excerpt
 from services.coordinator.reporting.page.run_view import RunView
 from services.coordinator.reporting.page.summary import fate_of_groups, key_numbers, settings, utc, verdict
-from services.coordinator.rollout.visible_text import visible
+from shoal.visible_text import visible
 
 MAX_TABLE_ROWS = 200
 _HERE = Path(__file__).parent

@@ -1,6 +1,6 @@
 import pytest
 
-from services.coordinator.store.quantities import format_bytes, format_duration
+from shoal.quantities import format_bytes, format_duration
 
 
 @pytest.mark.parametrize(

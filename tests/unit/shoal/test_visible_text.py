@@ -1,6 +1,6 @@
 import pytest
 
-from services.coordinator.rollout.visible_text import visible
+from shoal.visible_text import visible
 
 
 @pytest.mark.parametrize(
