@@ -91,34 +91,36 @@ class RpcServer:
 
     async def serve_until_stopped(
         self, grace_s: float = 10.0, before_stop: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    ) -> int:
         """Serves until SIGTERM, SIGINT or RESTART_SIGNAL, then sets NOT_SERVING, awaits `before_stop`, and stops.
 
         Calls are served until `before_stop` returns. A SIGTERM or SIGINT after that first signal ends the process at
         once, with exit code 128 + its number.
+
+        Returns the first signal.
         """
         loop = asyncio.get_running_loop()
         signaled = asyncio.Event()
+        received: list[int] = []
 
-        def stop(number: int) -> None:
-            if signaled.is_set():
+        # Not loop.add_signal_handler: a signal that it has queued is lost when the handler is replaced, and one that
+        # meets a blocked loop waits.
+        def stop(number: int, _frame: object) -> None:
+            if not received and not loop.is_closed():
+                received.append(number)
+                loop.call_soon_threadsafe(signaled.set)
+            elif number != RESTART_SIGNAL:
                 os._exit(128 + number)
-            signaled.set()
 
-        signals = (signal.SIGTERM, signal.SIGINT)
-        for number in signals:
-            loop.add_signal_handler(number, stop, number)
-        loop.add_signal_handler(RESTART_SIGNAL, signaled.set)
+        for number in (signal.SIGTERM, signal.SIGINT, RESTART_SIGNAL):
+            signal.signal(number, stop)
         await signaled.wait()
-        for number in signals:
-            loop.remove_signal_handler(number)
-            # Not SIG_DFL: for the first process of a container the kernel ignores it.
-            signal.signal(number, lambda received, _: os._exit(128 + received))
         _log.info("draining", extra={"grace_s": grace_s})
         await self._health.enter_graceful_shutdown()
         if before_stop is not None:
             await before_stop()
         await self.stop(grace_s)
+        return received[0]
 
     async def stop(self, grace_s: float) -> None:
         """Sets NOT_SERVING, refuses new calls, and gives those in flight `grace_s` seconds to finish."""

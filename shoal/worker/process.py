@@ -8,6 +8,7 @@ import sys
 
 from shoal.errors import ShoalError
 from shoal.rpc.server import RpcServer
+from shoal.rpc.signals import RESTART_SIGNAL
 from shoal.telemetry import setup as telemetry
 from shoal.v1 import worker_pb2
 from shoal.worker.address import advertised_address
@@ -88,7 +89,9 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
                 for task in beside:
                     task.cancel()
 
-            await server.serve_until_stopped(_GRACE_S, before_stop=leave)
+            first_signal = await server.serve_until_stopped(_GRACE_S, before_stop=leave)
+            if reexec is not None and first_signal != RESTART_SIGNAL:
+                reexec.cancel()
     finally:
         await server.stop(grace_s=0)
 

@@ -123,6 +123,10 @@ class Reexec:
             retry_after_s=_RETRY_AFTER_S,
         )
 
+    def cancel(self) -> None:
+        """Cancels a restart that began after a signal had ended the process for good."""
+        self._because = ""
+
     def finish(self, exit_code: int) -> int:
         """Executes the program if a restart is due, else returns the exit code. The last call of the process."""
         if not self.is_due:
@@ -132,6 +136,8 @@ class Reexec:
         self._program.execute()
 
     def _force(self) -> None:
+        if not self.is_due:
+            return
         _log.critical("restarting although something does not end", extra={"after_s": MAX_END_S})
         if self._exit_code is not None:
             os._exit(self._exit_code)

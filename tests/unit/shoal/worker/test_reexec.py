@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from shoal.worker.reexec import RESTART_EXIT_CODE
+from shoal.worker.reexec import RESTART_EXIT_CODE, Program, Reexec
 
 STUCK = """
 import os, subprocess, sys, threading
@@ -33,6 +33,13 @@ def run(tmp_path: Path, exit_code: int) -> tuple[int, list[str]]:
     command = [sys.executable, str(script), str(tmp_path / "been-here"), str(exit_code)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
     return done.returncode, done.stdout.split()
+
+
+def test_a_canceled_restart_ends_the_process_with_its_exit_code() -> None:
+    reexec = Reexec(Program(sys.executable, ("-c", "raise SystemExit(9)"), {}), end=lambda: None)
+    reexec.begin("another run")
+    reexec.cancel()
+    assert reexec.finish(3) == 3 and not reexec.is_due
 
 
 def test_a_process_whose_main_thread_hangs_restarts_nevertheless(tmp_path: Path) -> None:
