@@ -139,7 +139,7 @@ def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None, rewa
     if known_verifiers is not None and name not in known_verifiers:
         raise InvalidArgument(
             f"{row.where}: {unknown_verifier(name, known_verifiers)}. Map the name of a data set to a verifier with "
-            "reward.remap, or set the source's `verifier`"
+            "reward.remap, set the source's `verifier`, or declare a function of your own under [reward.custom]"
         )
     return name
 
