@@ -1,5 +1,6 @@
 """`shoal run list | status | watch | rollouts`: look at runs, through their coordinator or in their folder."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -123,6 +124,8 @@ def rollouts(
     if output is Output.JSON:
         print_message(response)
         return
+    if not response.groups:
+        print("no group passes the filters", file=sys.stderr)
     for group in response.groups:
         print_group(group)
     if response.next_page_token:

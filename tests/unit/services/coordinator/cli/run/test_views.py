@@ -54,6 +54,10 @@ def test_filters_are_the_fields_of_the_request(shoal: Shoal, scripted: Any) -> N
     )
 
 
+def test_an_empty_listing_says_so_beside_the_output(shoal: Shoal) -> None:
+    assert shoal("run", "rollouts", "--step", "99") == (0, "", "no group passes the filters\n")
+
+
 def test_past_events_have_the_times_at_which_they_happened(shoal: Shoal) -> None:
     lines = shoal("run", "watch")[1].splitlines()
     assert [line.split("]")[0] for line in lines] == [f"[{second:6.1f} s" for second in (0, 1, 1, 2, 3, 3)], (
