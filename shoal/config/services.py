@@ -156,6 +156,10 @@ class WeightsConfig(Section):
     """Type of the tensors on the wire; `auto` is the generators' `generator.dtype`, or the model's own."""
     store_port: int = Field(default=0, ge=0, le=65535)
     """Port of the group's TCPStore on the learner; 0 takes a free one. Set it if there is a firewall in between."""
+    inflight_updates: bool = True
+    """Update weights under running completions, which pause and continue with the new weights. `false` lets each
+    publish wait until no completion is being sampled, so that every completion is drawn from a single policy; the
+    generators then idle until the longest one has ended."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one publish attempt. After it the group is aborted, and a new one serves the generators that
     answer."""

@@ -66,6 +66,12 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.may_sample.set()
         self.num_completions = 0
         self.num_loads = 0
+        self.num_sampling = 0
+        """Completions that are asked for and not sent."""
+        self.sampling_at_loads: list[int] = []
+        """`num_sampling` at the begin of each load."""
+        self.holds_from: int | None = None
+        """Groups from this order number on wait for `may_sample`; None: all do."""
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
         """All requests for groups, repeats included."""
         self.calls: list[str] = []
@@ -93,12 +99,18 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.requests.append(request)
         async with self.asked:
             self.asked.notify_all()
+        is_held = self.holds_from is None or int(request.request_id.split("/")[2]) >= self.holds_from
         for index, seed in enumerate(request.seeds):
             assert self._version is not None
             first = self._version
-            await asyncio.sleep(self.delay_s * random.Random(seed).random())
-            await self.may_sample.wait()
-            await self._running.wait()
+            self.num_sampling += 1
+            try:
+                await asyncio.sleep(self.delay_s * random.Random(seed).random())
+                if is_held:
+                    await self.may_sample.wait()
+                await self._running.wait()
+            finally:
+                self.num_sampling -= 1
             chance = 0.2 + 0.6 * min(self._version.policy_version / 10, 1)
             text = ("1" if random.Random(seed).random() < chance else "0") + "x" * (seed % 5)
             tokens = np.array(TOKENIZER.encode(text, add_special_tokens=False), "<i4")
@@ -122,6 +134,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
     ) -> AsyncIterator[generator_pb2.LoadWeightsResponse]:
         self._running.clear()
         self.calls.append("LoadWeights")
+        self.sampling_at_loads.append(self.num_sampling)
         self.num_loads += 1
         if self.die_in_load:
             self.plane.broken.add(request.epoch)

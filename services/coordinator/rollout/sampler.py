@@ -9,6 +9,7 @@ from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
+from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
@@ -34,6 +35,7 @@ class Sampler:
         run_id: str,
         version: CurrentVersion,
         controls: RunControls,
+        gate: SamplingGate,
         *,
         generators: GeneratorPool,
         rewards: RewardPool,
@@ -47,6 +49,7 @@ class Sampler:
         self._run_id = run_id
         self._version = version
         self._controls = controls
+        self._gate = gate
         self._generators = generators
         self._rewards = rewards
         self._breaker = breaker
@@ -82,44 +85,53 @@ class Sampler:
         detail = ""
         while True:
             num_issues += 1
-            with trace.span(names.GROUP_ISSUE, parent="", run_id=self._run_id, group_id=group_id) as span:
-                traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
-            group = SettledGroup(order_number, group_id, prompt, traceparent, position=position)
-            await self._ledger.issued(
-                order_number, position, group_id, prompt, trace_id, self._version.policy_version, detail
-            )
-            num_pauses = self._controls.num_pauses
-            request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await self._sample_and_score(group, seeds, request_id)
-            except GeneratorLost as error:
-                detail = str(error)
-            except (TimeoutError, DeadlineExceeded):
-                detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
-                if num_pauses == self._controls.num_pauses:
-                    num_timeouts += 1
-                if num_timeouts == MAX_TIMEOUTS:
-                    return await self._drop(group, DropReason.TIMEOUT, detail)
-            except InvalidArgument as error:
-                return await self._drop(group, DropReason.REFUSED, error.message)
+            # First, so that the version of the issue is the one that samples; this wait has no deadline.
+            with await self._gate.enter() as passage:
+                with trace.span(names.GROUP_ISSUE, parent="", run_id=self._run_id, group_id=group_id) as span:
+                    traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
+                group = SettledGroup(order_number, group_id, prompt, traceparent, position=position)
+                await self._ledger.issued(
+                    order_number, position, group_id, prompt, trace_id, self._version.policy_version, detail
+                )
+                num_pauses = self._controls.num_pauses
+                request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        return await self._sample_and_score(group, seeds, request_id, passage)
+                except GeneratorLost as error:
+                    detail = str(error)
+                except (TimeoutError, DeadlineExceeded):
+                    detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
+                    if num_pauses == self._controls.num_pauses:
+                        num_timeouts += 1
+                    if num_timeouts == MAX_TIMEOUTS:
+                        return await self._drop(group, DropReason.TIMEOUT, detail)
+                except InvalidArgument as error:
+                    return await self._drop(group, DropReason.REFUSED, error.message)
             await self._controls.unpaused()
             self._events.add(
                 "group_reissued", f"{group_id} is issued again: {detail}", group_id=group_id, order_number=order_number
             )
 
-    async def _sample_and_score(self, group: SettledGroup, seeds: Sequence[int], request_id: str) -> SettledGroup:
-        """Scores each completion while its siblings are still being sampled."""
+    async def _sample_and_score(
+        self, group: SettledGroup, seeds: Sequence[int], request_id: str, passage: Passage
+    ) -> SettledGroup:
+        """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
         sampled, greedy = GrowingGroup(), GrowingGroup()
         greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
-            scoring = self._start(tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id))
+            sampling, scoring = self._start(
+                tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id)
+            )
+            samplings = [sampling]
             if self._config.advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
                 seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
-                sampling = replace(self.sampling, temperature=0.0)
-                greedy_sampling = self._sample(group, greedy, [seed], sampling, f"{request_id}/greedy")
-                greedy_scoring = self._start(tasks, group, greedy, greedy_sampling)
+                params = replace(self.sampling, temperature=0.0)
+                greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy")
+                sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling)
+                samplings.append(sampling)
+            asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
         completions = tuple(sorted(sampled.completions, key=lambda completion: completion.sample_index))
         scores = tuple(scoring.result())
         greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
@@ -142,11 +154,12 @@ class Sampler:
 
     def _start(
         self, tasks: asyncio.TaskGroup, group: SettledGroup, sampled: GrowingGroup, sampling: Coroutine[Any, Any, Any]
-    ) -> "asyncio.Task[Sequence[Score]]":
-        """Starts sampling, and scoring of the completions as they arrive; returns the scoring."""
+    ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
+        """Starts sampling, and scoring of the completions as they arrive; returns both."""
+        task = tasks.create_task(sampling)
         # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
-        tasks.create_task(sampling).add_done_callback(lambda _: sampled.complete())
-        return tasks.create_task(self._score(group, sampled))
+        task.add_done_callback(lambda _: sampled.complete())
+        return task, tasks.create_task(self._score(group, sampled))
 
     async def _sample_group(
         self, group: SettledGroup, sampled: GrowingGroup, seeds: Sequence[int], request_id: str

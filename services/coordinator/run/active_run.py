@@ -13,6 +13,7 @@ from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampler import Sampler
+from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.evaluation import Evaluations
@@ -76,11 +77,13 @@ class ActiveRun:
         self._boundary = StepBoundary(
             self._controls, record, self._version, self._checkpoints, self._learner, self._ledger, self._report
         )
+        self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
         self._sampler = Sampler(
             config,
             record.run_id,
             self._version,
             self._controls,
+            self._gate,
             generators=generators,
             rewards=self._rewards,
             breaker=CircuitBreaker(config.reward, events, self.commands.pause),
@@ -184,6 +187,7 @@ class ActiveRun:
             version=self._version,
             progress=progress,
             buffer=buffer,
+            gate=self._gate,
             prompt_order=prompt_order,
             ledger=self._ledger,
             learner=self._learner,

@@ -13,8 +13,10 @@ from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.store import long_work
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.rows import TrainedGroup
@@ -54,6 +56,7 @@ class TrainSteps:
     version: CurrentVersion
     progress: Progress
     buffer: PacingBuffer[JudgedGroup]
+    gate: SamplingGate
     prompt_order: PromptOrder
     ledger: Ledger
     learner: LearnerClient
@@ -84,11 +87,29 @@ class TrainSteps:
         if step is None:
             return False
         publish = None
-        if await self.boundary.wait_while_paused():  # A run that stops needs no publish, but its step is reported.
-            publish = await self.publisher.publish(self.version.weights)
-            await self.commands.stay_paused()
+        with self.gate.closed():
+            if await self._may_publish():  # A run that stops needs no publish, but its step is reported.
+                publish = await self.publisher.publish(self.version.weights)
+                await self.commands.stay_paused()
         await self._report(step, publish)
         return True
+
+    async def _may_publish(self) -> bool:
+        """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now."""
+        async with self.report.shown_alive(
+            "waiting with the publish until nothing is sampled (weights.inflight_updates)",
+            lambda: "" if self.boundary.controls.is_paused else f"{self.gate.num_inside} groups are being sampled",
+            first_after_s=long_work.SLOW_STEP_S,
+        ):
+            clearing = asyncio.create_task(self.gate.cleared())
+            try:
+                while await self.boundary.wait_while_paused():
+                    if self.gate.is_clear:
+                        return True
+                    await self.boundary.controls.wait_for_change_or(clearing)
+                return False
+            finally:
+                clearing.cancel()
 
     async def settle(self) -> None:
         """Waits for the end of a step that a failure has interrupted, and reports the step. Raises nothing."""

@@ -85,7 +85,11 @@ class Publisher:
     async def catch_up(self, version: WeightVersion) -> PublishReport | None:
         """Brings the generators that missed the version to it, while the others go on sampling."""
         async with self.lock:
-            stale = [member for member in self._fleet.generators if not member.serving]
+            stale = [
+                member
+                for member in self._fleet.generators
+                if not member.serving and (self._config.inflight_updates or not member.outstanding)
+            ]
             late = [member for member in stale if not await self._has(member, version)]
             for member in stale:
                 member.serving = member not in late

@@ -1,0 +1,76 @@
+"""The gate between sampling and publishes, for runs that update no weights in flight.
+
+    publish is due -> gate closed: groups inside go on sampling, others wait in front -> the last leaves
+                                      -> publish -> gate open
+
+Where `weights.inflight_updates` is true, the gate never closes.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shoal.concurrency import Signal
+
+
+class SamplingGate:
+    """Lets a group sample while no publish is due, and tells a publish when nothing is sampled."""
+
+    def __init__(self, *, inflight_updates: bool) -> None:
+        self._inflight_updates = inflight_updates
+        self._open = asyncio.Event()
+        self._open.set()
+        self._changed = Signal()
+        self.num_inside = 0
+        """Groups that are being sampled."""
+
+    async def enter(self) -> "Passage":
+        """Waits until the gate is open; a publish then waits until the passage has ended."""
+        while not self._open.is_set():  # It may have closed again before this task runs.
+            await self._open.wait()
+        self.num_inside += 1
+        return Passage(self)
+
+    def leave(self) -> None:
+        """Ends a passage; see `Passage.end`."""
+        self.num_inside -= 1
+        self._changed.notify()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Closes the gate while the block runs."""
+        if not self._inflight_updates:
+            self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether weights may be updated now."""
+        return self._inflight_updates or not self.num_inside
+
+    async def cleared(self) -> None:
+        """Returns when weights may be updated. Only a closed gate stays clear."""
+        while not self.is_clear:
+            await self._changed.wait()
+
+
+class Passage:
+    """One group's stay behind the gate: ends with its block, or before."""
+
+    def __init__(self, gate: SamplingGate) -> None:
+        self._gate: SamplingGate | None = gate
+
+    def __enter__(self) -> "Passage":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ends the stay; does nothing the second time."""
+        if self._gate is not None:
+            self._gate.leave()
+            self._gate = None

@@ -1,0 +1,79 @@
+"""Publishes that wait until nothing is sampled, over real gRPC."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import worker_pb2
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+from tests.support.waiting import eventually
+
+NO_UPDATES_IN_FLIGHT = {"inflight_updates": False}
+
+
+@pytest.mark.parametrize("inflight_updates", [True, False])
+async def test_only_updates_in_flight_reach_a_generator_that_samples(
+    cluster: Cluster, model: Path, inflight_updates: bool
+) -> None:
+    generators = [ScriptedGenerator(cluster.plane, delay_s=0.05) for _ in range(2)]
+    await cluster.add_all(*generators)
+    config = arithmetic_config(
+        model, run={"num_steps": 8}, grpo={"max_staleness": 3}, weights={"inflight_updates": inflight_updates}
+    )
+    await cluster.start(config)
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 8), run.message
+    sampling = [num for generator in generators for num in generator.sampling_at_loads]
+    assert any(sampling) == inflight_updates, f"completions being sampled when each load began: {sampling}"
+
+
+async def hold_first_publish(cluster: Cluster, model: Path) -> ScriptedGenerator:
+    """Starts a run, and returns its generator once step 1 is taken while groups of step 2 do not end."""
+    generator = ScriptedGenerator(cluster.plane)
+    generator.holds_from = 4
+    generator.may_sample.clear()
+    await cluster.add_all(generator)
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}, weights=NO_UPDATES_IN_FLIGHT))
+    await eventually(lambda: cluster.plane.policy_version == 1, "the first step")
+    await eventually(lambda: generator.num_sampling == 4, "the groups of the second step")
+    assert generator.num_loads == 1, f"{generator.num_loads} loads, though {generator.num_sampling} are being sampled"
+    return generator
+
+
+async def test_a_publish_that_waits_obeys_pause_and_checkpoint_and_continues(cluster: Cluster, model: Path) -> None:
+    generator = await hold_first_publish(cluster, model)
+    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    saved = await cluster.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=60)
+    assert saved.checkpoint_id == "step-00000001", saved
+    generator.may_sample.set()
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    assert not any(generator.sampling_at_loads), generator.sampling_at_loads
+
+
+async def test_a_stop_does_not_wait_for_a_publish_that_waits(cluster: Cluster, model: Path) -> None:
+    await hold_first_publish(cluster, model)
+    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    run, events = await cluster.end()
+    assert (run.state, run.last_checkpoint_id) == (pb.RUN_STATE_STOPPED, "step-00000001"), run
+    assert "step" in kinds(events), "the step that was taken is not reported"
+
+
+async def test_a_generator_that_dies_while_a_publish_waits_for_it_does_not_block_it(
+    cluster: Cluster, model: Path
+) -> None:
+    survivor, victim = ScriptedGenerator(cluster.plane), ScriptedGenerator(cluster.plane)
+    victim.holds_from = 4
+    victim.may_sample.clear()
+    await cluster.add_all(survivor)
+    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, victim, "victim")
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}, weights=NO_UPDATES_IN_FLIGHT))
+    await eventually(lambda: cluster.plane.policy_version == 1 and victim.num_sampling > 0, "a publish that waits")
+    await cluster.kill(server, "victim")
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    assert "group_reissued" in kinds(events), kinds(events)
+    assert not any(survivor.sampling_at_loads), survivor.sampling_at_loads
