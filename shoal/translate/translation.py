@@ -8,6 +8,7 @@ from typing import Any
 from shoal.config.load import apply_override, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
+from shoal.translate.shared.model_features import refuse_model_features
 from shoal.translate.shared.system import System
 from shoal.translate.shared.toml import to_toml
 from shoal.translate.sources.settings import Settings
@@ -51,6 +52,7 @@ def translate(
         draft.set(name, value, Origin(why, False))
     source.sort(draft)
     system.compose(source, draft)
+    refuse_model_features(system.model_field, draft)
     # A refusal may keep other fields from being read.
     for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
         draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
@@ -100,6 +102,8 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
                 raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
             for key, value in table.items():
                 name = f"{section}.{key}"
+                if name in draft.explicit and draft.values.get(name) is not None:
+                    draft.notes.append(f"--set {name} replaces what the source says: {draft.origins[name]}")
                 draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
     values: dict[str, Any] = {}
     for name, value in draft.values.items():

@@ -125,7 +125,8 @@ def _read_overrides(words: Sequence[Word], settings: Settings) -> None:
         else:
             if word.unknown:
                 settings.notes.append(f"{name}: {', '.join(word.unknown)} is not set by the script, so it is empty")
-            settings.take({name: _scalar(value)})
+            read = _scalar(value)
+            settings.take(dict(_flat(read, set(), f"{name}.")) if isinstance(read, Mapping) and read else {name: read})
 
 
 def _scalar(text: str) -> Any:

@@ -22,6 +22,8 @@ _KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "do", "{", *Br
 _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ELEMENT = re.compile(r"\[(\d+)\]")
+_PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
+"""The end of `probe && echo one || echo other`."""
 _ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
 
 
@@ -55,8 +57,10 @@ def read_script(text: str) -> Script:
 class _Reader:
     """Reads one text character by character into the commands of a script."""
 
-    def __init__(self, text: str, script: Script | None = None) -> None:
+    def __init__(self, text: str, script: Script | None = None, *, only_words: bool = False) -> None:
+        """`only_words` reads a list of words, in which none is an assignment or a keyword."""
         self._text = text
+        self._only_words = only_words
         self._at = 0
         self._script = script or Script(variables={"HOME": Word(str(Path.home()))})
         self._words: list[Word] = []
@@ -68,6 +72,8 @@ class _Reader:
         self._is_target = False
         """Whether the next word is the target of a redirection."""
         self._branches = Branches()
+        self._arrays: dict[str, list[Word]] = {}
+        """Arrays that the command assigns, once it is known to run."""
 
     def read(self) -> Script:
         """Reads to the end of the text."""
@@ -138,7 +144,8 @@ class _Reader:
         """Reads NAME=(words): all its lines are one list, without the comments between them."""
         end = array_end(self._text, self._at)
         words = _words_of(self._text[self._at + 1 : end - 1], self._script)
-        self._script.arrays[name] = [*self._script.arrays.get(name, []), *words] if appends else words
+        before = self._arrays.get(name) or self._script.arrays.get(name, [])
+        self._arrays[name] = [*before, *words] if appends else words
         self._parts, self._unknown, self._in_word, self._assigns = [], [], False, False
         self._at = end
 
@@ -171,7 +178,7 @@ class _Reader:
                 self._add(str(number))
         elif text.startswith("$(", start):
             self._at = closing(text, start + 1, "()")
-            self._add_unknown(text[start : self._at])
+            self._substitute(text[start + 2 : self._at - 1])
         elif text.startswith("${", start):
             self._at = closing(text, start + 1, "{}")
             self._insert(text[start + 2 : self._at - 1], quoted=quoted)
@@ -187,11 +194,22 @@ class _Reader:
             self._add("$")
             self._at += 1
 
+    def _substitute(self, command: str) -> None:
+        """Reads `$(command)`, which only a run knows, unless it is a probe that prints one of two words."""
+        if probe := _PROBE.search(command):
+            # The last word is what a machine without the special hardware gives.
+            self._add(probe[1])
+            self._script.guesses[f"$({command})"] = probe[1]
+            self._script.used.add(f"$({command})")
+        else:
+            self._add_unknown(f"$({command})")
+
     def _insert(self, inner: str, *, quoted: bool) -> None:
         """Inserts `${inner}`: the value of a variable, or its default."""
         match = _NAME.match(inner)
         name, rest = (match[0], inner[match.end() :]) if match else ("", inner)
         if rest in ("[@]", "[*]") and name in self._script.arrays:
+            self._script.used.add(name)
             for index, word in enumerate(self._script.arrays[name]):
                 if index:
                     self._end_word()
@@ -211,6 +229,8 @@ class _Reader:
             if name and "=" in rest[:2]:
                 self._script.variables[name] = value
             return value
+        if name and (rest[:2] == ":+" or rest[:1] == "+"):
+            return _word_of(rest.lstrip(":")[1:], self._script) if known is not None and known.text else Word("")
         if not name:
             match = _ARGUMENT_DEFAULT.match(inner)
             return _word_of(match[1], self._script) if match else Word("", (f"${{{inner}}}",))
@@ -241,7 +261,7 @@ class _Reader:
     def _add(self, text: str) -> None:
         self._in_word = True
         self._parts.append(text)
-        if not self._assigns and not self._takes_arguments():
+        if not self._assigns and not self._only_words and not self._takes_arguments():
             self._assigns = bool(_ASSIGNMENT.fullmatch("".join(self._parts)))
 
     def _takes_arguments(self) -> bool:
@@ -263,14 +283,22 @@ class _Reader:
     def _end_command(self, ended_by: str) -> None:
         self._end_word()
         words, self._words, self._is_target = self._words, [], False
+        arrays, self._arrays = self._arrays, {}
+        if self._only_words:
+            self._script.commands.append(words)
+            return
         while words and words[0].text in _KEYWORDS:
             is_known = len(words) > 1 and not words[1].unknown
             self._branches.turn(words[0].text, words[1].text if is_known else None)
             words = words[1:]
         known = not any(word.unknown for word in words)
-        runs = self._branches.enter([word.text for word in words], ended_by, is_known=known)
+        runs = self._branches.enter([*(word.text for word in words), *arrays], ended_by, is_known=known)
         if runs is False and not (words and is_test(words[0].text)):
             return
+        for name, items in arrays.items():
+            if runs is None and name in self._script.arrays:
+                self._script.guesses[name] = " ".join(item.text for item in items)
+            self._script.arrays[name] = items
         if len(words) >= 3 and words[0].text == "for" and words[2].text == "in":
             # A loop over one value is an assignment; over several, the value is unknown.
             values = words[3:]
@@ -293,7 +321,7 @@ class _Reader:
 
 def _words_of(text: str, script: Script) -> list[Word]:
     """Reads words that stand inside other words, with the variables of the script."""
-    inner = _Reader(text, replace(script, commands=[])).read()
+    inner = _Reader(text, replace(script, commands=[]), only_words=True).read()
     return [word for command in inner.commands for word in command]
 
 

@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from shoal.translate.shared.field import Field, Kind, accepted, choice, composed, ignored, mapped, not_yet, refused
+from shoal.translate.shared.field import (
+    Fate,
+    Field,
+    Kind,
+    accepted,
+    choice,
+    composed,
+    ignored,
+    mapped,
+    not_yet,
+    refused,
+)
 from shoal.translate.verl.names import ACTOR, MODEL, ROLLOUT
 
 _CRITIC = "GRPO has no critic"
@@ -50,7 +61,10 @@ FIELDS: list[Field] = [
     composed("data.truncation", "text", "error", "", why="prompts that are too long are left out, never cut"),
     ignored("data.return_raw_chat", "the ledger keeps prompts as text"),
     ignored("data.dataloader_num_workers", "the coordinator reads the data"),
-    not_yet("data.image_key", "text", "images", "vision", accepts=["images", None]),
+    *(
+        Field(f"data.{name}_key", "text", f"{name}s", Fate.NOT_YET, accepts=(None,), why="vision")
+        for name in ("image", "video", "audio")
+    ),
     refused("data.custom_cls.path", "text", None, "data has columns here: write it as JSONL or Parquet"),
     composed("algorithm.adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
     composed("algorithm.norm_adv_by_std_in_grpo", "flag", True, "advantage.scale"),
@@ -161,14 +175,14 @@ FIELDS: list[Field] = [
     mapped(f"{ACTOR}.fsdp_config.optimizer_offload", "flag", False, "learner.offload_optimizer"),
     ignored(f"{ACTOR}.fsdp_config.*", _SHARDS),
     ignored(f"{ACTOR}.megatron.*", _SHARDS),
-    accepted(f"{ACTOR}.strategy", "text", "fsdp", ["fsdp", "fsdp2"], _SHARDS),
+    *(ignored(name, _SHARDS) for name in (f"{ACTOR}.strategy", "model_engine", f"{ACTOR}.fsdp_size")),
     ignored(f"{ACTOR}.use_torch_compile", "the learner's model is not compiled"),
     ignored(f"{ACTOR}.checkpoint.*", "checkpoints hold what a resume needs"),
     mapped(f"{ROLLOUT}.n", "integer", 1, "grpo.group_size"),
     mapped(f"{ROLLOUT}.temperature", "number", 1.0, "sampling.temperature"),
     refused(f"{ROLLOUT}.top_p", "number", 1.0, _FULL, accepts=[1.0]),
     refused(f"{ROLLOUT}.top_k", "integer", -1, _FULL, accepts=[-1, 0]),
-    accepted(f"{ROLLOUT}.name", "text", "vllm", ["vllm", "???"], "the engine is vLLM"),
+    ignored(f"{ROLLOUT}.name", "the engine is vLLM; [generator] has its settings"),
     accepted(f"{ROLLOUT}.do_sample", "flag", True, [True], "completions are sampled"),
     accepted(f"{ROLLOUT}.ignore_eos", "flag", False, [False], "completions end at their end-of-sequence token"),
     mapped(f"{ROLLOUT}.tensor_model_parallel_size", "integer", 2, "generator.tensor_parallel_size"),

@@ -2,6 +2,7 @@
 
 from shoal.translate.shared.field import Field, accepted, ignored, not_yet, refused
 from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
+from shoal.translate.verl.optimizer_fields import OPTIMIZER
 
 _ENGINE = "a detail of the engine"
 _SHOWS = "docs/telemetry.md describes spans, metrics and logs"
@@ -37,8 +38,6 @@ UNSUPPORTED: list[Field] = [
         ignored(f"data.{name}", "an option of vision and audio, which are not yet available")
         for name in (
             "image_patch_size",
-            "video_key",
-            "audio_key",
             "return_multi_modal_inputs",
             "mm_processor_kwargs",
             "mm_processor_kwargs.*",
@@ -117,15 +116,14 @@ UNSUPPORTED: list[Field] = [
             "dro_beta",
         )
     ),
-    accepted(f"{ACTOR}.optim.optimizer", "text", "AdamW", ["AdamW"], "the optimizer is AdamW"),
+    *(
+        accepted(f"{ACTOR}.optim.{name}", "text", "AdamW", ["AdamW", "adamw", "adam"], "the optimizer is AdamW")
+        for name in ("optimizer", "name")
+    ),
     ignored(f"{ACTOR}.optim.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
     ignored(f"{ACTOR}.optim.zero_indexed_step", "the schedule begins at 0"),
-    refused(
-        f"{ACTOR}.optim.override_optimizer_config",
-        "any",
-        None,
-        "give AdamW's settings by actor.optim.betas and the fields beside it",
-    ),
+    *OPTIMIZER,
+    not_yet("atropos.*", "any", None, "tools", accepts=[]),
     # Engine
     *(
         ignored(f"{ROLLOUT}.{name}", _ENGINE)

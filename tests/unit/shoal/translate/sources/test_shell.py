@@ -168,3 +168,31 @@ def test_a_case_on_a_variable_that_the_script_sets_is_decided(size: str, rate: s
 def test_a_case_that_only_a_shell_can_decide_leaves_a_guess() -> None:
     script = read_script('case "$1" in a) R=1 ;; b) R=2 ;; esac\nrun $R')
     assert ([word.text for word in script.commands[-1]], script.guesses) == (["run", "2"], {"R": "2"})
+
+
+def test_an_array_of_a_branch_that_does_not_run_is_left_out() -> None:
+    script = "A=(a.b=1)\nif [ x = y ]; then\n  A+=(bad=1)\nfi\n[ x = x ] && A+=(good=1)\n[ x = y ] && A+=(bad=2)\n"
+    assert _words(script + 'run "${A[@]}"')[-1] == ["run", "a.b=1", "good=1"]
+
+
+def test_an_array_that_an_undecided_branch_extends_is_a_guess() -> None:
+    script = read_script('A=(a.b=1)\nif [ "$HOST" = y ]; then\n  A+=(c.d=2)\nfi\nrun "${A[@]}"')
+    assert [word.text for word in script.commands[-1]] == ["run", "a.b=1", "c.d=2"]
+    assert script.guesses == {"A": "a.b=1 c.d=2"} and "A" in script.used
+
+
+def test_an_element_of_an_array_is_no_assignment() -> None:
+    script = read_script('EXTRA=(engine=x\n  a.b=c)\nrun "${EXTRA[@]}"')
+    assert [word.text for word in script.commands[-1]] == ["run", "engine=x", "a.b=c"]
+    assert "engine" not in script.variables
+
+
+def test_an_alternative_is_used_where_the_variable_is_set() -> None:
+    assert _words("Q=\nP=fp8\nrun a${Q:+_$Q}b${P:+_${P}}")[-1] == ["run", "ab_fp8"]
+
+
+def test_a_probe_of_the_machine_is_assumed_to_fail_and_recorded() -> None:
+    probe = "$(python3 -c 'import npu' 2>/dev/null && echo npu || echo gpu)"
+    script = read_script(f'D=${{D:-{probe}}}\nN=8\ncase "$D" in\n  gpu) ;;\n  npu) N=16 ;;\nesac\nrun $N')
+    assert [word.text for word in script.commands[-1]] == ["run", "8"]
+    assert script.guesses == {probe: "gpu"} and probe in script.used

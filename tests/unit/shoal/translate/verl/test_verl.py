@@ -121,3 +121,32 @@ def test_the_overlong_buffer_of_dapo_is_a_part_of_the_reward(prefix: str) -> Non
     overlong = config_of("verl", base | buffer | {"reward_model.reward_manager": "dapo"}).reward.overlong
     assert (overlong.factor, overlong.buffer_tokens, overlong.max_length_tokens) == (1.0, 4096, None)
     assert config_of("verl", base | buffer).reward.overlong.factor == 0, "the naive reward manager has no buffer"
+
+
+@pytest.mark.parametrize("name", ["image_key", "video_key", "audio_key"])
+def test_a_column_of_images_is_refused_as_vision_although_data_are_given(name: str) -> None:
+    (refusal,) = translate_values("verl", VERL | {f"data.{name}": f"{name[:5]}s"}).blocking
+    assert refusal.name == f"data.{name}" and "not yet available: images, audio and video" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("actor_rollout_ref.rollout.name", "sglang"),
+        ("actor_rollout_ref.actor.strategy", "megatron"),
+        ("actor_rollout_ref.actor.megatron.expert_model_parallel_size", 8),
+        ("actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_offload_fraction", 1),
+        ("model_engine", "veomni"),
+    ],
+)
+def test_the_engine_and_how_it_spreads_the_work_are_noted(name: str, value: Any) -> None:
+    result = translate_values("verl", VERL | {name: value})
+    assert result.toml, [str(refusal) for refusal in result.blocking]
+    assert [note for note in result.notes if note.startswith(f"{name} = {value} changes nothing here")], result.notes
+
+
+def test_an_override_that_is_a_table_is_read_as_its_parts() -> None:
+    settings = read_settings(
+        SYSTEMS["verl"], ["actor_rollout_ref.actor.optim.override_optimizer_config={foreach: true}"]
+    )
+    assert settings.values == {"actor_rollout_ref.actor.optim.override_optimizer_config.foreach": True}
