@@ -18,7 +18,7 @@ from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
 from services.learner.storage.checkpoints import FileDigest, load_checkpoint, save_checkpoint
-from services.learner.storage.export import export_model
+from services.learner.storage.export import delete_other_exports, export_model
 from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -189,10 +189,13 @@ class LearnerCommands:
             self.learner.version = WeightVersion(request.attempt, 0)
         return self.learner.version
 
-    def export_model(self, progress: Progress = silent) -> Path:
-        """Exports the policy, as `storage.export.export_model`, in the type of the model's own files."""
-        learner = self.learner
-        folder = self._run_dir / "model"
+    def export_model(self, request: learner_pb2.ExportModelRequest, progress: Progress = silent) -> Path:
+        """Exports the policy, as `storage.export.export_model`, in the type of the model's own files.
+
+        Deletes the earlier exports that the request does not keep, unless it is for the trained model.
+        """
+        learner, exports = self.learner, self._run_dir / "exports"
+        folder = exports / request.export_name if request.export_name else self._run_dir / "model"
         dtype = getattr(torch, learner.model.dtype)
         export_model(
             learner.engine,
@@ -203,6 +206,8 @@ class LearnerCommands:
             dtype=dtype,
             progress=progress,
         )
+        if request.export_name and self.process_group.rank == 0:
+            delete_other_exports(exports, {request.export_name, *request.keep_export_names})
         return folder
 
 
@@ -244,4 +249,4 @@ def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
         case Command.LOAD_CHECKPOINT:
             commands.load_checkpoint(learner_pb2.LoadCheckpointRequest.FromString(body))
         case Command.EXPORT_MODEL:
-            commands.export_model()
+            commands.export_model(learner_pb2.ExportModelRequest.FromString(body))

@@ -314,9 +314,10 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.ExportModelRequest, context: Any
     ) -> learner_pb2.ExportModelResponse:
         self._require_ready()
+        _check_name(request.export_name or "model", "export_name")
 
         def work(commands: LearnerCommands) -> learner_pb2.ExportModelResponse:
-            path = commands.export_model(self._lifecycle.progress)
+            path = commands.export_model(request, self._lifecycle.progress)
             return learner_pb2.ExportModelResponse(path=str(path), version=version_to_wire(commands.learner.version))
 
         return await asyncio.shield(self._run(Command.EXPORT_MODEL, request.SerializeToString(), work))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,6 +59,25 @@ class CheckpointConfig(Section):
     """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
     keep_last: int = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
+    export_every_steps: int = Field(default=0, ge=0)
+    """Train steps between exports: the model of such a step is written as a Hugging Face folder,
+    `<run>/exports/step-<step>`, while the run goes on. 0 writes the trained model alone, at the end of the run."""
+    export_keep_last: int = Field(default=3, ge=0)
+    """Number of these exports to keep; older ones are deleted once a newer one is complete. 0 keeps all."""
+    export_best_metric: str = ""
+    """Metric of a train step or an evaluation (docs/metrics.md), for example `eval/verifiable_correct_rate`: the export
+    with the best value is kept as well. Empty keeps the last ones alone."""
+    export_best: Literal["highest", "lowest"] = "highest"
+    """The best value of `export_best_metric`."""
+
+    @model_validator(mode="after")
+    def _the_best_of_something(self) -> Self:
+        if self.export_best_metric and not (self.export_every_steps and self.export_keep_last):
+            raise ValueError(
+                f"export_best_metric ({self.export_best_metric}) chooses the export to keep besides the last ones: set "
+                "export_every_steps and export_keep_last, or leave it empty"
+            )
+        return self
 
 
 class RunConfig(Section):
@@ -180,6 +199,19 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.overlong.buffer_tokens ({overlong.buffer_tokens}) must be at most {field} ({limit}): "
                 "otherwise even an empty completion is punished for its length"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exports_are_evaluated(self) -> Self:
+        settings, every = self.checkpoint, self.evaluation.every_steps
+        if settings.export_best_metric.startswith("eval/") and (
+            not self.evaluation.sources or not every or settings.export_every_steps % every
+        ):
+            raise ValueError(
+                f"checkpoint.export_best_metric {settings.export_best_metric!r} is measured in evaluations, and only "
+                "exports of an evaluated step have it: set evaluation.sources, and evaluation.every_steps to a divisor "
+                f"of checkpoint.export_every_steps ({settings.export_every_steps}; given: {every})"
             )
         return self
 

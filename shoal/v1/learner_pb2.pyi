@@ -672,12 +672,27 @@ class ExportModelRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    EXPORT_NAME_FIELD_NUMBER: _builtins.int
+    KEEP_EXPORT_NAMES_FIELD_NUMBER: _builtins.int
+    export_name: _builtins.str
+    """Name of the export among those of the run, such as "step-00000012". Empty
+    writes the trained model, which has a folder of its own.
+    """
+    @_builtins.property
+    def keep_export_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The earlier exports that stay. The others are deleted once the new one is
+        complete. Ignored for the trained model.
+        """
+
     def __init__(
         self,
+        *,
+        export_name: _builtins.str = ...,
+        keep_export_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["export_name", b"export_name", "keep_export_names", b"keep_export_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

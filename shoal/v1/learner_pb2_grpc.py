@@ -230,6 +230,7 @@ class LearnerServiceServicer:
 
         Errors:
 
+        * `INVALID_ARGUMENT`: a name is not one of a folder.
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: the disk is full.
         """

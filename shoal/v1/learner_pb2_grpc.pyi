@@ -145,6 +145,7 @@ class LearnerServiceStub:
 
     Errors:
 
+    * `INVALID_ARGUMENT`: a name is not one of a folder.
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: the disk is full.
     """
@@ -270,6 +271,7 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 
     Errors:
 
+    * `INVALID_ARGUMENT`: a name is not one of a folder.
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: the disk is full.
     """
@@ -440,6 +442,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
+        * `INVALID_ARGUMENT`: a name is not one of a folder.
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: the disk is full.
         """

@@ -515,6 +515,21 @@ async def test_a_full_disk_leaves_nothing_of_a_checkpoint(client: Client) -> Non
     assert (await client.save("fits")).files
 
 
+async def test_exports_of_steps_stay_while_they_are_kept_and_the_trained_model_always(client: Client) -> None:
+    def export(name: str, *keep: str) -> learner_pb2.ExportModelRequest:
+        return learner_pb2.ExportModelRequest(export_name=name, keep_export_names=keep)
+
+    await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
+    for request in (export("s1"), export("s2", "s1"), export("s3", "s1")):
+        response = await client.stub.ExportModel(request, timeout=TIMEOUT_S)
+        assert response.path == str(client.run_dir / "exports" / request.export_name)
+    exports = {path.name: sorted(file.name for file in path.iterdir()) for path in client.run_dir.glob("exports/*")}
+    assert set(exports) == {"s1", "s3"}, exports
+    assert exports["s1"] == sorted(file.name for file in (client.run_dir / "model").iterdir()), exports
+    with pytest.raises(InvalidArgument, match="export_name"):
+        await client.stub.ExportModel(export("../s4"), timeout=TIMEOUT_S)
+
+
 async def test_a_full_disk_leaves_nothing_of_an_export(client: Client) -> None:
     run_dir = client.run_dir
     with full_disk(run_dir):

@@ -100,7 +100,7 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     sent = commands.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1, canary=canary), None)
     assert sent.canary_logprobs is not None
     result["canary"] = sent.canary_logprobs.tolist()
-    result["export"] = str(commands.export_model())
+    result["export"] = str(commands.export_model(learner_pb2.ExportModelRequest()))
     result["reset"] = str(commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
     result["changed"] = resume_with_changes(commands, config, request)
     return result

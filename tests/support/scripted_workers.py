@@ -262,6 +262,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.refuse_steps = False
         """Report of every step that its gradient is not finite."""
         self.kept: list[str] = []
+        self.exports: list[str] = []
         self.stepping = asyncio.Event()
         self.num_publishes_in_step = 0
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
@@ -351,8 +352,12 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.batches = self.batches[: self.plane.policy_version]
         return learner_pb2.LoadCheckpointResponse(version=self.plane.version())
 
-    async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
-        return learner_pb2.ExportModelResponse(path="model", version=self.plane.version())
+    async def ExportModel(
+        self, request: learner_pb2.ExportModelRequest, context: Any
+    ) -> learner_pb2.ExportModelResponse:
+        if request.export_name:
+            self.exports = [name for name in self.exports if name in request.keep_export_names] + [request.export_name]
+        return learner_pb2.ExportModelResponse(path=request.export_name or "model", version=self.plane.version())
 
 
 async def _break_connection(server: RpcServer | None) -> None:

@@ -1,4 +1,4 @@
-"""The disk space of a run: its checkpoints, the trained model, ledger and logs."""
+"""The disk space of a run: its checkpoints, exported models, ledger and logs."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -28,6 +28,7 @@ class DiskUse:
     num_checkpoints: int
     """Those that are kept, and one being written."""
     export_bytes: int
+    """The trained model and the exports of steps."""
     held_bytes: int = 0
     """Checkpoints of a resumed run that are on the disk already, as far as the run keeps them."""
 
@@ -52,7 +53,8 @@ class DiskUse:
         return (
             f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes a weight: "
             f"float32 masters and Adam's moments); the run takes about {format_bytes(self.total_bytes)}: up to "
-            f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and the trained model{held}"
+            f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and {format_bytes(self.export_bytes)} of "
+            f"exported models{held}"
         )
 
 
@@ -65,13 +67,24 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
         num_weights=weight_bytes // element_bytes,
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
         num_checkpoints=config.checkpoint.keep_last + 1,
-        export_bytes=weight_bytes,
+        export_bytes=weight_bytes * (1 + _most_exports(config)),
     )
     if run_folder is None:
         return use
     # Old checkpoints are deleted, and an old export replaced, only once the new one is written.
     written = sum(path.stat().st_size for path in (run_folder / "checkpoints").rglob("*") if path.is_file())
     return replace(use, held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes))
+
+
+def _most_exports(config: RunConfig) -> int:
+    """Returns the most exports on the disk at once: those that are kept, and one being written."""
+    settings = config.checkpoint
+    if not settings.export_every_steps:
+        return 0
+    all_steps = config.run.num_steps // settings.export_every_steps
+    if not settings.export_keep_last:
+        return all_steps
+    return min(all_steps, settings.export_keep_last + bool(settings.export_best_metric) + 1)
 
 
 def free_bytes(folder: Path) -> int:
@@ -81,7 +94,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_disk(data_dir: Path, use: DiskUse) -> None:
-    """Raises `ResourceExhausted` when the checkpoints and the trained model cannot fit."""
+    """Raises `ResourceExhausted` when the checkpoints and the exported models cannot fit."""
     free = free_bytes(data_dir)
     if free < use.missing_bytes:
         raise ResourceExhausted(

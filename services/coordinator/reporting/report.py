@@ -71,6 +71,7 @@ class Report:
         self._evaluated = {row["step"] for row in kept if "eval/num_prompts" in row}
         self._evaluations.keep_until(policy_version)
         self._record.policy_version = policy_version
+        self._record.exported_steps = [step for step in self._record.exported_steps if step <= policy_version]
         if self._record.attempt > 0:
             self._trackers.restored(policy_version)
             self._events.add(
@@ -179,6 +180,25 @@ class Report:
             mean_reward=result.mean_reward,
             metrics=metrics,
             **({"change": change.attributes()} if change else {}),
+        )
+
+    def values_of(self, metric: str) -> dict[int, float]:
+        """Returns the values of a metric by step, in the present lineage of the run."""
+        return {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
+
+    def export_kept(self, path: str, kept_steps: list[int], best_step: int | None) -> None:
+        """Reports the export of the step just taken, those that are kept, and which of them is the best by now."""
+        step = self._record.policy_version
+        self._record.exported_steps = kept_steps
+        self._record.save()
+        best = "" if best_step is None else f"; the best so far is that of step {best_step}"
+        self._events.add(
+            "step_exported",
+            f"the model of step {step} is in {path}{best}",
+            path=path,
+            policy_version=step,
+            kept_steps=kept_steps,
+            best_step=best_step,
         )
 
     def exported(self, policy_version: int, path: str) -> None:

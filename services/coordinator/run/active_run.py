@@ -17,6 +17,7 @@ from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.evaluation import Evaluations
+from services.coordinator.run.exports import Exports
 from services.coordinator.run.label_check import unusable_prompts
 from services.coordinator.run.loop import RunLoop, last_order_number
 from services.coordinator.run.preflight import PreparedInputs
@@ -209,6 +210,9 @@ class ActiveRun:
             steps=steps,
             metrics=self._metrics,
             boundary=self._boundary,
+            exports=Exports(
+                self._config.checkpoint, self.record, self._controls, self._learner, self.evaluations, self._report
+            ),
             evaluations=self.evaluations,
             fleet=self._fleet,
             publisher=self._publisher,

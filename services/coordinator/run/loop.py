@@ -27,6 +27,7 @@ from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.evaluation import Evaluations
+from services.coordinator.run.exports import Exports
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store import long_work
@@ -49,6 +50,7 @@ class RunLoop:
     steps: TrainSteps
     metrics: StepMetrics
     boundary: StepBoundary
+    exports: Exports
     evaluations: Evaluations
     fleet: Fleet
     publisher: Publisher
@@ -90,8 +92,9 @@ class RunLoop:
         await self.buffer.settle(order_number, group, has_signal=group.is_trained)
 
     async def _train(self) -> None:
-        """Takes the next groups in order, steps, publishes, releases, evaluates; until the last step."""
+        """Takes the next groups in order, steps, publishes, releases, saves, evaluates; until the last step."""
         self.metrics.begin_training()
+        await self.exports.write_if_due()
         await self.evaluations.run_if_due()
         while self.version.policy_version < self.config.run.num_steps:
             timer, evaluated_s = StepTimer(self.controls.running_s), self.evaluations.blocked_s
@@ -107,6 +110,7 @@ class RunLoop:
             is_applied = await self.steps.take(groups, timer)
             if is_applied and self._checkpoint_is_due:
                 await self.boundary.save_checkpoint()
+            await self.exports.write_if_due()
             await self.evaluations.run_if_due()
         if self.controls.stop is StopMode.DRAIN:
             await self.boundary.save_checkpoint()

@@ -1,7 +1,9 @@
 """Preflight: checks of model and data before anything heavy starts."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
+from shoal.telemetry.run_metric_table import TABLE
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
@@ -45,6 +48,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
     reward model where none is configured; and `FailedPrecondition` for a tracker whose package is not installed.
     """
     check_extras(tracking_extras(config))
+    _check_best_metric(config.checkpoint.export_best_metric)
     _check_context(config)
     tokenizer = load_tokenizer(config.model)
 
@@ -75,6 +79,17 @@ def preflight(config: RunConfig) -> PreparedInputs:
         stop_token_ids=stop_token_ids(config.model, tokenizer),
         verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
     )
+
+
+def _check_best_metric(metric: str) -> None:
+    """Raises `InvalidArgument` for a name that is no metric of a run."""
+    known = [row.name for section in TABLE for row in section.metrics]
+    if metric and not any(re.fullmatch(re.sub("<[^>]*>", ".+", name), metric) for name in known):
+        similar = get_close_matches(metric, known, n=3)
+        raise InvalidArgument(
+            f"checkpoint.export_best_metric: there is no metric {metric!r}"
+            + (f"; did you mean {' or '.join(similar)}?" if similar else "; docs/metrics.md lists them")
+        )
 
 
 def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:

@@ -98,6 +98,8 @@ class RunRecord:
     num_steps: int = 0
     create_time_s: float = field(default_factory=time.time)
     last_checkpoint_id: str = ""
+    exported_steps: list[int] = field(default_factory=list)
+    """The steps whose models are in the run's exports, in order."""
     weight_epoch: int = 0
     """The last epoch that a broadcast group of this run was named by."""
     metrics: dict[str, float] = field(default_factory=dict)

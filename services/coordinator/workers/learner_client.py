@@ -120,10 +120,14 @@ class LearnerClient:
             response = await self._stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
         return version_from_wire(response.version)
 
-    async def export_model(self) -> str:
-        """Writes the model folder; returns its path on the learner's machine."""
-        async with self._shown_alive("writing the trained model"):
-            response = await self._stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=STORAGE_TIMEOUT_S)
+    async def export_model(self, export_name: str = "", keep: Sequence[str] = ()) -> str:
+        """Writes the folder of the trained model, or an export; returns its path on the learner's machine.
+
+        Deletes the earlier exports that `keep` does not name, but never the trained model.
+        """
+        request = learner_pb2.ExportModelRequest(export_name=export_name, keep_export_names=keep)
+        async with self._shown_alive(f"writing export {export_name}" if export_name else "writing the trained model"):
+            response = await self._stub.ExportModel(request, timeout=STORAGE_TIMEOUT_S)
         return str(response.path)
 
     def _shown_alive(self, work: str, first_after_s: float | None = None) -> AbstractAsyncContextManager[None]:

@@ -5,7 +5,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shoal.error_reasons import ErrorReason
@@ -57,9 +57,18 @@ def start_folder(folder: Path) -> Path:
 
 def finish_folder(folder: Path) -> None:
     """Renames the partial folder to `folder`, in place of an earlier one."""
-    shutil.rmtree(folder, ignore_errors=True)
+    delete_folder(folder)
     partial_of(folder).rename(folder)
     _sync(folder.parent)
+
+
+def delete_folder(folder: Path) -> None:
+    """Deletes a folder whole: nothing of it has its name any more, also when the deletion is interrupted."""
+    deleted = folder.with_name(folder.name + ".deleted")
+    shutil.rmtree(deleted, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        folder.rename(deleted)
+    shutil.rmtree(deleted, ignore_errors=True)
 
 
 def discard_folder(folder: Path) -> None:

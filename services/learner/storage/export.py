@@ -1,7 +1,8 @@
 """Export of the policy as a Hugging Face model folder."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.ranks.process_group import ProcessGroup
-from services.learner.storage.atomic_folder import discard_folder, finish_folder, start_folder, storage_error
+from services.learner.storage.atomic_folder import (
+    delete_folder,
+    discard_folder,
+    finish_folder,
+    start_folder,
+    storage_error,
+)
 from services.learner.storage.weights_folder import Shapes, write_weights_folder
 from shoal.config.model import ModelConfig
 from shoal.error_reasons import ErrorReason
@@ -57,6 +64,14 @@ def export_model(
     if error is not None:
         discard_folder(folder)
     process_group.raise_on_all(error)
+
+
+def delete_other_exports(exports: Path, keep: Collection[str]) -> None:
+    """Deletes the exports that are not in `keep`, and what an interrupted one left. Call it on rank 0."""
+    for other in exports.iterdir():
+        if other.name not in keep:
+            with suppress(OSError):  # The run goes on, and the next export tries again.
+                delete_folder(other)
 
 
 def _counted(tensors: Iterator[tuple[str, Tensor]], progress: Progress) -> Iterator[tuple[str, Tensor]]:

@@ -88,3 +88,20 @@ def test_checkpoints_beyond_those_that_are_kept_make_no_room_for_the_next_one(mo
 
 def test_the_free_space_of_a_folder_that_does_not_exist_is_that_of_its_parent(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_exports"),
+    [
+        ({}, 0),
+        ({"export_every_steps": 10, "export_keep_last": 2}, 3),
+        ({"export_every_steps": 10, "export_keep_last": 2, "export_best_metric": "objective/scores"}, 4),
+        ({"export_every_steps": 10, "export_keep_last": 0}, 10),
+        ({"export_every_steps": 60}, 1),
+    ],
+)
+def test_the_exports_that_are_kept_and_the_one_being_written_take_space(
+    model: Path, settings: dict[str, object], num_exports: int
+) -> None:
+    use = expected_disk_use(model, _config(run={"num_steps": 100}, checkpoint=settings))
+    assert use.export_bytes == (1 + num_exports) * 2 * GIB, use

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from services.learner.ranks.process_group import ProcessGroup
-from services.learner.storage.export import export_model
+from services.learner.storage.export import delete_other_exports, export_model
 from shoal.config.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument
 from tests.support.tiny_model import make_tiny_model
@@ -96,3 +96,22 @@ def test_an_export_that_transformers_refuses_to_write_raises_and_leaves_nothing(
     with pytest.raises(FailedPrecondition, match="the model cannot be exported: no such thing"):
         export(source, tmp_path / "run" / "model")
     assert not (tmp_path / "run").exists()
+
+
+def test_exports_that_are_not_kept_are_deleted_with_what_an_interruption_left(tmp_path: Path) -> None:
+    names = ("step-00000010", "step-00000020", "step-00000030", "step-00000020.partial", "step-00000010.deleted")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    delete_other_exports(tmp_path, {"step-00000010", "step-00000030"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000030"]
+
+
+def test_a_deletion_that_is_interrupted_leaves_no_part_under_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "step-00000010").mkdir()
+    (tmp_path / "step-00000010" / "config.json").write_text("{}")
+    monkeypatch.setattr("services.learner.storage.atomic_folder.shutil.rmtree", lambda *_, **__: None)
+    delete_other_exports(tmp_path, set())
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000010.deleted"]

@@ -1,0 +1,67 @@
+"""Exports while training goes on: when the model of a step is written, and which exports are kept."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.evaluation import Evaluations
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config.run import CheckpointConfig
+
+
+@dataclass(frozen=True)
+class Exports:
+    """Writes the models of steps between two steps, and keeps the last ones and the best."""
+
+    config: CheckpointConfig
+    record: RunRecord
+    controls: RunControls
+    learner: LearnerClient
+    evaluations: Evaluations
+    report: Report
+
+    async def write_if_due(self) -> None:
+        """Writes the model of the step just taken if it is due and has not been; older exports go then.
+
+        A run that must stop now leaves that to its resume.
+        """
+        step, every = self.record.policy_version, self.config.export_every_steps
+        is_due = every > 0 and step > 0 and step % every == 0 and step not in self.record.exported_steps
+        if not is_due or self.controls.stop is StopMode.NOW:
+            return
+        values = await self._values()
+        steps = [*self.record.exported_steps, step]
+        best_step = best_of(steps, values, is_lowest=self.config.export_best == "lowest")
+        kept = kept_of(steps, self.config.export_keep_last, best_step)
+        path = await self.learner.export_model(export_name(step), [export_name(other) for other in kept])
+        self.report.export_kept(path, kept, best_step)
+
+    async def _values(self) -> Mapping[int, float]:
+        """Reads the metric to choose by, once earlier evaluations are scored."""
+        metric = self.config.export_best_metric
+        if not metric:
+            return {}
+        if metric.startswith("eval/"):
+            await self.controls.unless_stopped(self.evaluations.finish())
+        return await asyncio.to_thread(self.report.values_of, metric)
+
+
+def export_name(step: int) -> str:
+    """Names the export of a step."""
+    return f"step-{step:08d}"
+
+
+def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: bool) -> int | None:
+    """Returns the step with the best value, the earliest of equals; None if no step has a value."""
+    measured = [step for step in steps if step in values]
+    sign = 1 if is_lowest else -1
+    return min(measured, key=lambda step: (sign * values[step], step), default=None)
+
+
+def kept_of(steps: Sequence[int], keep_last: int, best_step: int | None) -> list[int]:
+    """Returns the steps whose exports are kept: the last ones and the best; all of them if `keep_last` is 0."""
+    last = steps[-keep_last:]
+    return [step for step in steps if step in last or step == best_step]

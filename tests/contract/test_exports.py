@@ -1,0 +1,41 @@
+"""Exports of a run while it goes on, with scripted workers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import InvalidArgument
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+
+METRIC = "objective/scores"
+
+
+async def test_a_run_keeps_its_last_exports_and_the_best_over_a_resume(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    settings = {
+        "every_steps": 4, "export_every_steps": 2, "export_keep_last": 1, "export_best_metric": METRIC,
+    }  # fmt: skip
+    await cluster.start(arithmetic_config(model, run={"num_steps": 40}, checkpoint=settings), run_id="kept")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 7)
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    stopped, _ = await cluster.end()
+    await cluster.start({}, run_id="kept", resume=True)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and run.attempt == 1, run.message
+    exported = [int(event.attributes["policy_version"]) for event in events if event.kind == "step_exported"]
+    assert exported == list(range(2, 41, 2)), f"stopped at step {stopped.policy_version}"
+    rows = [json.loads(line) for line in (cluster.data_dir / "kept" / "metrics.jsonl").read_text().splitlines()]
+    values = {row["step"]: row[METRIC] for row in rows if row["step"] % 2 == 0}
+    best = max(values, key=lambda step: (values[step], -step))
+    expected = [f"step-{step:08d}" for step in sorted({best, 40})]
+    assert cluster.learner.exports == expected, f"the best of {values}"
+    assert "exported" in kinds(events)
+
+
+async def test_a_metric_that_no_run_has_is_refused_with_similar_ones(cluster: Cluster, model: Path) -> None:
+    settings = {"export_every_steps": 2, "export_best_metric": "objective/score"}
+    with pytest.raises(InvalidArgument, match=r"export_best_metric: there is no metric .*objective/scores"):
+        await cluster.start(arithmetic_config(model, checkpoint=settings))

@@ -1,0 +1,40 @@
+"""Tests of the checkpoint settings."""
+
+from typing import Any
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.errors import InvalidArgument
+
+METRIC = "eval/verifiable_correct_rate"
+QUESTIONS = {"sources": [{"task": "arithmetic", "task_seed": 1}]}
+
+
+def values(checkpoint: dict[str, Any], evaluation: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "model": {"path": "m"},
+        "data": {"sources": [{"task": "arithmetic"}]},
+        "checkpoint": checkpoint,
+        "evaluation": evaluation or {},
+    }
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"export_every_steps": 10, "export_keep_last": 0}], ids=["nothing is exported", "all are kept"]
+)
+def test_the_best_export_is_chosen_only_where_others_are_deleted(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="set export_every_steps and export_keep_last"):
+        parse_config(values({"export_best_metric": "objective/scores", **settings}))
+
+
+@pytest.mark.parametrize("evaluation", [{}, QUESTIONS, QUESTIONS | {"every_steps": 4}])
+def test_a_metric_of_evaluations_needs_one_at_every_export(evaluation: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"a divisor of checkpoint.export_every_steps \(10; given: "):
+        parse_config(values({"export_every_steps": 10, "export_best_metric": METRIC}, evaluation))
+
+
+def test_every_export_may_be_evaluated_and_other_steps_too() -> None:
+    evaluation = QUESTIONS | {"every_steps": 5}
+    config = parse_config(values({"export_every_steps": 10, "export_best_metric": METRIC}, evaluation))
+    assert config.checkpoint.export_best_metric == METRIC
