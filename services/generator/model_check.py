@@ -38,7 +38,7 @@ def checked_model(config: RunConfig) -> CheckedModel:
     return CheckedModel(folder, description.dtype if dtype == "auto" else dtype, longest)
 
 
-def expected_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
     """Returns name and shape of each tensor of a model in transformers, tied ones once, without loading any.
 
     Raises `InvalidArgument` for a model that transformers cannot build.
@@ -48,7 +48,8 @@ def expected_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
 
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, ImportError) as error:
         raise InvalidArgument(f"model.path: transformers cannot build the model in {folder}: {error}") from error
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

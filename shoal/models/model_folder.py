@@ -11,10 +11,11 @@ from shoal.chat_templates import template_text
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
+from shoal.models.remote_code import reason_of, warn_of_code
 from shoal.paths import local_path
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
 _WEIGHT_FILES = ["*.safetensors"]
 # Largest share of ids that may mean something else than in the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
@@ -150,13 +151,13 @@ def load_tokenizer(model: ModelConfig) -> Any:
     Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is none, or when it belongs to another
     model.
     """
-    folder = resolve_model(model.path, model.revision, weights=False)
+    folder, trusted = resolve_model(model.path, model.revision, weights=False), model.trust_remote_code
     if model.tokenizer is None:
-        tokenizer = tokenizer_in(folder, "model.path")
+        tokenizer = tokenizer_in(folder, "model.path", trust_remote_code=trusted)
     else:
-        tokenizer = tokenizer_in(tokenizer_folder(model.tokenizer), "model.tokenizer")
+        tokenizer = tokenizer_in(tokenizer_folder(model.tokenizer), "model.tokenizer", trust_remote_code=trusted)
         if _has_tokenizer(folder):
-            _check_same_ids(tokenizer, tokenizer_in(folder, "model.path"), model)
+            _check_same_ids(tokenizer, tokenizer_in(folder, "model.path", trust_remote_code=trusted), model)
     check_tokenizer_fits(tokenizer, _describe(folder))
     if model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)
@@ -188,17 +189,17 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"))
 
 
-def tokenizer_in(folder: Path, field: str) -> Any:
+def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer in a folder. Raises `InvalidArgument`, which names the field."""
+    warn_of_code(folder, trust_remote_code=trust_remote_code)
     # Otherwise transformers warns about missing torch where only the tokenizer is needed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers passes on whatever its parsers raise
-        text = str(error).strip() or type(error).__name__
-        raise InvalidArgument(f"{field}: no tokenizer can be loaded from {folder}: {text}") from error
+        raise InvalidArgument(f"{field}: no tokenizer can be loaded from {folder}: {reason_of(error)}") from error
 
 
 def _check_same_ids(tokenizer: Any, own: Any, model: ModelConfig) -> None:

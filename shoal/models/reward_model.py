@@ -83,7 +83,7 @@ def paying_label(config: RewardModelConfig, num_labels: int, names: Sequence[str
 
 
 def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
-    tokenizer = tokenizer_in(folder, _PATH)
+    tokenizer = tokenizer_in(folder, _PATH, trust_remote_code=config.trust_remote_code)
     if config.chat_template is not None:
         tokenizer.chat_template = template_text(config.chat_template, _TEMPLATE)
     if not tokenizer.chat_template:

@@ -1,5 +1,6 @@
 """Tiny random Llamas with a tokenizer, for tests that need a real model at next to no cost."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,46 @@ def make_tiny_model(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def add_code(folder: Path, marker: Path) -> Path:
+    """Lets the model and tokenizer in a folder be classes of Python files there, which create `marker` when they run.
+
+    Returns the folder.
+    """
+    (folder / "modeling_own.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification\n"
+        f"Path({str(marker)!r}).touch()\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
+        "class OwnForCausalLM(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+        "class OwnForSequenceClassification(LlamaForSequenceClassification):\n    config_class = OwnConfig\n"
+    )
+    (folder / "tokenization_own.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import PreTrainedTokenizerFast\n"
+        f"Path({str(marker)!r}).touch()\n"
+        "class OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
+    )
+    _change(
+        folder / "config.json",
+        model_type="own",
+        auto_map={
+            "AutoConfig": "modeling_own.OwnConfig",
+            "AutoModelForCausalLM": "modeling_own.OwnForCausalLM",
+            "AutoModelForSequenceClassification": "modeling_own.OwnForSequenceClassification",
+        },
+    )
+    _change(
+        folder / "tokenizer_config.json",
+        tokenizer_class="OwnTokenizer",
+        auto_map={"AutoTokenizer": [None, "tokenization_own.OwnTokenizer"]},
+    )
+    return folder
+
+
+def _change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def make_tiny_reward_model(

@@ -25,23 +25,30 @@ _log = logging.getLogger(__name__)
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-def load_model(folder: Path, dtype: torch.dtype, *, sharding: dict[str, Any], process_group: ProcessGroup) -> Any:
+def load_model(
+    folder: Path,
+    dtype: torch.dtype,
+    *,
+    sharding: dict[str, Any],
+    process_group: ProcessGroup,
+    trust_remote_code: bool = False,
+) -> Any:
     """Loads a language model, with weights of a type; sharded at stage 3, else whole into every rank's host memory.
 
     `sharding` is DeepSpeed's `zero_optimization`. Where files and parameters differ in form, transformers has to load
     the whole model at stage 3 too, which a warning in the log says. Call it on all ranks. Raises `InvalidArgument`, on
     every rank alike, for a folder that cannot be loaded.
     """
-    if sharding["stage"] == 3 and _can_shard(folder, process_group):
-        return _load_sharded(folder, dtype, sharding, process_group)
+    if sharding["stage"] == 3 and _can_shard(folder, process_group, trust_remote_code=trust_remote_code):
+        return _load_sharded(folder, dtype, sharding, process_group, trust_remote_code=trust_remote_code)
     with process_group.raising_on_all():
-        return load_whole(folder, dtype)
+        return load_whole(folder, dtype, trust_remote_code=trust_remote_code)
 
 
-def _can_shard(folder: Path, process_group: ProcessGroup) -> bool:
+def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool) -> bool:
     """Returns whether every rank can read shards from the files that it sees."""
     try:
-        obstacle = shard_obstacle(folder)
+        obstacle = shard_obstacle(folder, trust_remote_code=trust_remote_code)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         obstacle = f"its files cannot be read: {error}"
     obstacles = [text.decode() for text in process_group.all_gather((obstacle or "").encode())]
@@ -54,7 +61,7 @@ def _can_shard(folder: Path, process_group: ProcessGroup) -> bool:
     return first is None
 
 
-def shard_obstacle(folder: Path) -> str | None:
+def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | None:
     """Returns why a rank cannot read shards of the model's parameters from its files; None if it can.
 
     It can if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a folder without a
@@ -62,7 +69,7 @@ def shard_obstacle(folder: Path) -> str | None:
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    config = read_config(folder)
+    config = read_config(folder, trust_remote_code=trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:
         return "its weights are quantized"
     if (folder / "adapter_config.json").is_file():
@@ -71,7 +78,7 @@ def shard_obstacle(folder: Path) -> str | None:
         return "its weights are not in model.safetensors, nor in files that model.safetensors.index.json names"
     files = WeightFiles(paths)
     with torch.device("meta"):
-        lm = make_empty(config, torch.float32)
+        lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
     if get_model_conversion_mapping(lm, add_legacy=False):
         return f"transformers converts the tensors of a {type(lm).__name__} while it loads them"
     for name, parameter in lm.named_parameters():
@@ -86,7 +93,9 @@ def shard_obstacle(folder: Path) -> str | None:
     return None
 
 
-def _load_sharded(folder: Path, dtype: torch.dtype, sharding: dict[str, Any], process_group: ProcessGroup) -> Any:
+def _load_sharded(
+    folder: Path, dtype: torch.dtype, sharding: dict[str, Any], process_group: ProcessGroup, *, trust_remote_code: bool
+) -> Any:
     start_deepspeed(process_group.device)
     sharder = _Sharder(
         config_dict_or_path={"train_micro_batch_size_per_gpu": 1, "zero_optimization": sharding},
@@ -95,7 +104,8 @@ def _load_sharded(folder: Path, dtype: torch.dtype, sharding: dict[str, Any], pr
         tensor_overrides=[deepspeed.runtime.zero.partition_parameters.DeepSpeedTensorOverride.device],
     )
     with sharder:
-        lm = make_empty(read_config(folder), dtype)
+        config = read_config(folder, trust_remote_code=trust_remote_code)
+        lm = make_empty(config, dtype, trust_remote_code=trust_remote_code)
     # Sharded parameters refer to themselves, also those that tying has replaced.
     gc.collect()
     with process_group.raising_on_all(), _reading(folder):

@@ -9,21 +9,22 @@ from safetensors import SafetensorError
 from torch import nn
 
 from shoal.errors import InvalidArgument
+from shoal.models.remote_code import reason_of
 
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError)
 
 
-def read_config(folder: Path) -> Any:
+def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Returns the transformers configuration in a folder. Raises `InvalidArgument` when there is none."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except _LOADING_ERRORS as error:
         raise _not_loaded(folder, error) from error
 
 
-def load_whole(folder: Path, dtype: torch.dtype) -> Any:
+def load_whole(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
     """Loads a causal language model with all its weights into host memory, without dropout.
 
     Raises `InvalidArgument` when the folder does not contain one.
@@ -33,13 +34,15 @@ def load_whole(folder: Path, dtype: torch.dtype) -> Any:
 
     transformers_logging.disable_progress_bar()
     try:
-        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        lm = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code
+        )
     except _LOADING_ERRORS as error:
         raise _not_loaded(folder, error) from error
     return _without_dropout(lm)
 
 
-def make_empty(config: Any, dtype: torch.dtype) -> Any:
+def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
     """Makes the causal language model that a configuration describes, without dropout; its weights are undefined.
 
     Raises `ValueError` when transformers knows no such model.
@@ -48,7 +51,9 @@ def make_empty(config: Any, dtype: torch.dtype) -> Any:
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
-        lm = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+        lm = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code
+        )
     # Part of the initialization that was left out.
     lm.tie_weights()
     return _without_dropout(lm)
@@ -63,4 +68,4 @@ def _without_dropout(lm: Any) -> Any:
 
 
 def _not_loaded(folder: Path, error: Exception) -> InvalidArgument:
-    return InvalidArgument(f"model.path: {folder} cannot be loaded as a causal language model: {error}")
+    return InvalidArgument(f"model.path: {folder} cannot be loaded as a causal language model: {reason_of(error)}")

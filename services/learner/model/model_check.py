@@ -15,6 +15,7 @@ from services.learner.model.policy import Policy
 from services.learner.model.sequence_parallel import check_heads
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models.remote_code import warn_of_code
 
 _MAX_DIFFERENCE = 1e-3
 """Largest difference in float32 between packed and unpacked log-probabilities; above it the model is refused."""
@@ -22,16 +23,17 @@ _SHRUNKEN_SIZE = 64
 """Vocabulary and width of the MLPs of the small model on which packing is checked."""
 
 
-def check_model(folder: Path, config: LearnerConfig) -> None:
+def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool = False) -> None:
     """Raises `InvalidArgument` when the folder's model cannot be trained with these settings on this machine."""
-    model = read_config(folder)
+    warn_of_code(folder, trust_remote_code=trust_remote_code)
+    model = read_config(folder, trust_remote_code=trust_remote_code)
     attention = choose_attention(config, model)
     if config.sequence_parallel_size > 1:
         check_heads(model.get_text_config().num_attention_heads, config.sequence_parallel_size)
-    _check_packing(model, "sdpa" if attention == "sdpa" else "eager")
+    _check_packing(model, "sdpa" if attention == "sdpa" else "eager", trust_remote_code=trust_remote_code)
 
 
-def _check_packing(config: Any, attention: str) -> None:
+def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> None:
     """Checks on a few tokens, in float32, that the model gives the same results packed as on single sequences.
 
     This refuses models that packing would silently break: layers that carry state past a sequence's end, attention
@@ -40,7 +42,7 @@ def _check_packing(config: Any, attention: str) -> None:
     """
     name = config.model_type
     try:
-        lm = _small_model(config)
+        lm = _small_model(config, trust_remote_code=trust_remote_code)
         name = type(lm).__name__
         alone, packed = _logprobs_alone_and_packed(lm, attention)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -67,13 +69,15 @@ def _logprobs_alone_and_packed(lm: Any, attention: str) -> tuple[torch.Tensor, t
     return torch.cat(alone), packed
 
 
-def _small_model(config: Any) -> Any:
+def _small_model(config: Any, *, trust_remote_code: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     with torch.random.fork_rng(devices=[]):
         # All ranks must come to the same decision.
         torch.manual_seed(0)
-        lm = AutoModelForCausalLM.from_config(shrunken(config), dtype=torch.float32, attn_implementation="eager")
+        lm = AutoModelForCausalLM.from_config(
+            shrunken(config), dtype=torch.float32, attn_implementation="eager", trust_remote_code=trust_remote_code
+        )
         for parameter in lm.parameters():
             if parameter.ndim >= 2:
                 # Layers that add nothing to their input, as a fresh model's, would hide differences.

@@ -105,10 +105,13 @@ def _write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dt
     lm.config.dtype = dtype
     lm.config.architectures = [type(lm).__name__]
     lm.config.save_pretrained(folder)
-    original = resolve_model(model.path, model.revision, weights=False) / _GENERATION_CONFIG
-    if original.is_file():
+    source = resolve_model(model.path, model.revision, weights=False)
+    if (source / _GENERATION_CONFIG).is_file():
         # Copied unchanged: transformers reads files that it refuses to write, such as a temperature without do_sample.
-        shutil.copyfile(original, folder / _GENERATION_CONFIG)
+        shutil.copyfile(source / _GENERATION_CONFIG, folder / _GENERATION_CONFIG)
     elif lm.generation_config is not None:
         lm.generation_config.save_pretrained(folder)
     load_tokenizer(model).save_pretrained(folder)
+    if model.trust_remote_code:
+        for code in source.glob("*.py"):  # The configuration refers to them.
+            shutil.copyfile(code, folder / code.name)

@@ -16,6 +16,7 @@ from services.reward.model.question import Question
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
+from shoal.models.remote_code import reason_of
 from shoal.models.reward_model import describe_reward_model, rendered
 from shoal.rollout import ScoreOutcome
 from shoal.worker.parent import die_with_parent
@@ -193,10 +194,14 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
     transformers.utils.logging.disable_progress_bar()
     try:
         model, loaded = transformers.AutoModelForSequenceClassification.from_pretrained(
-            folder, dtype=config.dtype, local_files_only=True, output_loading_info=True
+            folder,
+            dtype=config.dtype,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=config.trust_remote_code,
         )
     except Exception as error:  # transformers passes on whatever its parsers raise
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        line = reason_of(error).splitlines()[0]
         raise InvalidArgument(f"reward.model.path: no model can be loaded from {folder}: {line}") from None
     if missing := sorted(loaded["missing_keys"]):
         # transformers initializes them at random: the rewards would be random too.

@@ -53,6 +53,9 @@ def _run(source: Source, draft: Draft) -> None:
     model, tokenizer = source["model_name_or_path"], source["tokenizer_name_or_path"]
     if model:
         draft.set("model.path", model, source.origin("model_name_or_path"))
+    if source["trust_remote_code"]:
+        draft.set("model.trust_remote_code", True, source.origin("trust_remote_code"))
+        draft.notes.append("trust_remote_code = true: every service runs the Python code that comes with the model")
     if tokenizer and tokenizer != model:
         draft.set("model.tokenizer", tokenizer, source.origin("tokenizer_name_or_path"))
     longest = source["max_prompt_token_length"] + source["response_length"]

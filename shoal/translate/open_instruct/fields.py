@@ -342,7 +342,7 @@ ENGINE_AND_MODEL = [
     refused(
         "tokenizer_revision", "text", None, "the tokenizer is read at the model's revision", accepts=["main", None]
     ),
-    refused("trust_remote_code", "flag", False, "Shoal does not run code from a model's folder"),
+    composed("trust_remote_code", "flag", False, "model.trust_remote_code"),
     accepted("use_fast", "flag", True, [True], "tokenizers are always the fast ones"),
     ignored("use_slow_tokenizer", _DEAD),
     composed("chat_template_name", "text", None, "model.chat_template", why="by its name in Shoal, if it has one"),

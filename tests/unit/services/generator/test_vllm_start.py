@@ -67,3 +67,9 @@ def test_an_engine_on_a_cpu_gets_no_setting_of_a_gpu(arguments_of: Any) -> None:
     arguments = arguments_of(on_cpu=True, generator={"cpu_kv_cache_gib": 0.5, "gpu_kv_cache_gib": 3})
     assert arguments["kv_cache_memory_bytes"] == GIB / 2
     assert not {"gpu_memory_utilization", "enable_sleep_mode"} & arguments.keys()
+
+
+def test_the_engine_runs_code_of_a_model_only_if_it_is_trusted(arguments_of: Any, tmp_path: Path) -> None:
+    assert arguments_of()["trust_remote_code"] is False
+    trusted = arguments_of(model={"path": str(tmp_path), "trust_remote_code": True})
+    assert trusted["trust_remote_code"] is True

@@ -7,8 +7,10 @@ import torch
 from transformers import GPT2Config
 
 from services.learner.model.language_model import load_whole, make_empty, read_config
+from services.learner.model.model_check import check_model
+from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
-from tests.support.tiny_model import make_tiny_model
+from tests.support.tiny_model import add_code, make_tiny_model
 
 
 def test_an_empty_model_has_the_form_of_the_loaded_one(tmp_path: Path) -> None:
@@ -31,3 +33,18 @@ def test_truncated_weights_are_an_error_that_names_the_folder(tmp_path: Path) ->
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InvalidArgument, match=rf"model\.path: {tmp_path} cannot be loaded"):
         load_whole(tmp_path, torch.float32)
+
+
+def test_code_in_the_folder_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
+    folder, marker = make_tiny_model(tmp_path / "model_with_code"), tmp_path / "ran"
+    whole = load_whole(folder, torch.float32)
+    add_code(folder, marker)
+    for load in (read_config, lambda path: load_whole(path, torch.float32)):
+        with pytest.raises(InvalidArgument, match=r"runs only where trust_remote_code beside its path is true"):
+            load(folder)
+    assert not marker.exists(), "the code ran although it is not trusted"
+    check_model(folder, LearnerConfig(compute_dtype="float32"), trust_remote_code=True)
+    trusted = load_whole(folder, torch.float32, trust_remote_code=True)
+    assert type(trusted).__name__ == "OwnForCausalLM" and marker.exists()
+    for name, parameter in trusted.named_parameters():
+        assert torch.equal(parameter, whole.get_parameter(name)), name
