@@ -35,7 +35,9 @@ def main() -> int:
     if num_ranks is not None and num_ranks < 1:
         parser.error(f"--num-ranks must be at least 1 (given: {num_ranks})")
     missing = [
-        name for name in ("torch", "deepspeed", "safetensors", "xxhash") if importlib.util.find_spec(name) is None
+        name
+        for name in ("torch", "deepspeed", "safetensors", "xxhash", "peft", "bitsandbytes")
+        if importlib.util.find_spec(name) is None
     ]
     if missing:
         print(f"the learner needs {', '.join(missing)}: pip install 'shoal[learner]'", file=sys.stderr)

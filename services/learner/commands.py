@@ -10,7 +10,7 @@ import torch
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.engine.deepspeed_settings import check_machine, policy_sharding, reference_sharding
-from services.learner.engine.reference import ReferenceModel
+from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
 from services.learner.learner import Learner, StepResult
 from services.learner.model.model_check import check_model
@@ -77,7 +77,7 @@ class LearnerCommands:
         settings, process_group = config.learner, self.process_group
         if self._learner is not None:
             self._learner.engine.close()
-            if self._learner.reference is not None:
+            if isinstance(self._learner.reference, ReferenceModel):
                 self._learner.reference.close()
             self._learner = None
         check_machine(settings, device=process_group.device, num_ranks=process_group.size)
@@ -93,14 +93,15 @@ class LearnerCommands:
         policy = load_policy(
             folder,
             settings,
-            load=partial(load, sharding=policy_sharding(settings)),
+            seed=config.run.seed,
+            load=partial(load, sharding=policy_sharding(settings), quantization=settings.lora.quantization),
             sequence_group=process_group.sequence_group,
         )
         policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
-        reference = None
-        if config.kl.needs_reference:
+        loaded = None
+        if config.loads_reference:
             progress("reading the weights of the reference")
-            reference = load_reference(
+            loaded = load_reference(
                 folder,
                 settings,
                 is_fixed=config.kl.reference_update_steps is None,
@@ -109,14 +110,12 @@ class LearnerCommands:
             )
         progress("setting up DeepSpeed and the optimizer")
         engine = DeepSpeedEngine(policy, settings, device=process_group.device)
-        self._learner = Learner(
-            config,
-            process_group,
-            engine,
-            None if reference is None else ReferenceModel(reference, settings, device=process_group.device),
-            lm=policy.lm,
-            model=model,
-        )
+        reference: Reference | None = None
+        if loaded is not None:
+            reference = ReferenceModel(loaded, settings, device=process_group.device)
+        elif config.kl.needs_reference:
+            reference = PolicyWithoutAdapters(engine, policy.lm)
+        self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
         self._manifest = make_manifest(engine, config, model)
         num_parameters = sum(spec.num_elements for spec in self._manifest.tensors)
         _log.info("model loaded", extra={"model": str(folder), "num_parameters": num_parameters})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
-from services.learner.engine.reference import ReferenceModel
+from services.learner.engine.reference import Reference, ReferenceModel
 from services.learner.engine.schedule import learning_rate
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
@@ -32,6 +32,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.grpo.kl import adapted_coef
+from shoal.grpo.seeds import dropout_seed
 from shoal.models.model_folder import ModelDescription
 from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
@@ -68,7 +69,7 @@ class Learner:
         config: RunConfig,
         process_group: ProcessGroup,
         engine: DeepSpeedEngine,
-        reference: ReferenceModel | None,
+        reference: Reference | None,
         *,
         lm: Any,
         model: ModelDescription,
@@ -164,6 +165,9 @@ class Learner:
         rows, num_rows = self._pack(mini_batch.groups)
         sums = TokenSums()
         logprobs_N = torch.zeros(len(mini_batch.tokens))
+        if self.config.learner.lora.dropout:
+            # The dropout of adapters is all that is random here. A resumed run draws the same.
+            torch.manual_seed(dropout_seed(self.config.run.seed, self.num_optimizer_steps, process_group.rank))
         for number, row_on_cpu in enumerate(rows, start=1):
             row = row_on_cpu.to(process_group.device)
             reference_C = None
@@ -210,7 +214,7 @@ class Learner:
         """Updates the reference after every `kl.reference_update_steps` applied train steps."""
         kl = self.config.kl
         if (
-            self.reference is not None
+            isinstance(self.reference, ReferenceModel)
             and kl.reference_update_steps is not None
             and self.version.policy_version % kl.reference_update_steps == 0
         ):
@@ -242,7 +246,7 @@ class Learner:
             scored += _split(logprobs_C, [len(sequence) - 1 for sequence in chunk])
         return scored
 
-    def require_reference(self) -> ReferenceModel:
+    def require_reference(self) -> Reference:
         """Returns the reference. Raises `FailedPrecondition` when the run has none."""
         if self.reference is None:
             raise FailedPrecondition(

@@ -69,5 +69,5 @@ def derived_values(config: RunConfig) -> DerivedValues:
         max_sequence_tokens=config.max_sequence_tokens,
         max_model_len=config.max_model_len,
         max_groups_in_flight=(grpo.max_staleness + 1) * grpo.groups_per_step,
-        loads_reference=config.kl.needs_reference,
+        loads_reference=config.loads_reference,
     )

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from shoal.config.lora import LoraConfig
 from shoal.config.section import Fixed, Section
 
 Scheduler = Literal[
@@ -43,7 +44,7 @@ class LearnerConfig(Section):
     """DeepSpeed ZeRO stage, which decides what is sharded over the ranks: nothing, optimizer, + gradients,
     + parameters."""
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of forward and backward. Master weights and optimizer are always float32."""
+    """Type of forward and backward. Trained weights and optimizer are always float32."""
     offload_optimizer: Annotated[bool, _SHARDED] = False
     """Keep float32 weights and optimizer in the host's memory and update them there; needs a ZeRO stage above 0."""
     offload_parameters: Annotated[bool, _SHARDED] = False
@@ -106,6 +107,7 @@ class LearnerConfig(Section):
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
     """Attention implementation. `auto` is flash_attention_2 where it can compute: on a GPU of compute capability 8.0,
     with flash-attn 2.6, in bfloat16, for heads of size 256 at most. Elsewhere it is sdpa."""
+    lora: LoraConfig = LoraConfig()
 
     @model_validator(mode="after")
     def _sharding_parts_fit(self) -> Self:

@@ -266,6 +266,20 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _reference_without_adapters_is_fixed(self) -> Self:
+        if self.learner.lora.is_on and self.kl.reference_update_steps is not None:
+            raise ValueError(
+                "kl.reference_update_steps: with learner.lora the reference is the model without its adapters, which "
+                "does not follow the policy; unset it, or set learner.lora.rank to 0"
+            )
+        return self
+
+    @property
+    def loads_reference(self) -> bool:
+        """Whether the learner loads a second model as the reference: with adapters, the policy without them is it."""
+        return self.kl.needs_reference and not self.learner.lora.is_on
+
     @property
     def num_optimizer_steps(self) -> int:
         """Optimizer steps of the run, if every step has all its mini-batches and none is skipped."""

@@ -1,4 +1,4 @@
-"""Seeds of completions."""
+"""Seeds of completions, and of the dropout of adapters."""
 
 import hashlib
 
@@ -19,6 +19,11 @@ def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
     their answers differ.
     """
     return _seed(f"{run_seed}/evaluation/{prompt_id}/{sample_index}")
+
+
+def dropout_seed(run_seed: int, num_optimizer_steps: int, rank: int) -> int:
+    """Derives a seed in [0, 2^53) for what a learner's rank drops in its next optimizer step."""
+    return _seed(f"{run_seed}/dropout/{num_optimizer_steps}/{rank}")
 
 
 def _seed(text: str) -> int:

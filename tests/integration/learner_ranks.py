@@ -1,7 +1,8 @@
 """One rank of a learner that does each of its tasks once; started by test_learner_ranks.py, alone or with others.
 
 Usage: python learner_ranks.py FOLDER STAGE... Writes to FOLDER/stage-<stage>-of-<ranks>: gradient.safetensors and
-result.json. A stage is ZeRO's, and may end with "-offloaded".
+result.json. A stage is ZeRO's, and may end with "-offloaded" or, for adapters on a frozen model, with "-lora" or
+"-dropout".
 """
 
 import json
@@ -49,7 +50,8 @@ def output_of(folder: Path, stage: str, num_ranks: int) -> Path:
 
 def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, Any]:
     """Does each task of a learner once; returns the results."""
-    number, _, offloaded = stage.partition("-")
+    number, _, kind = stage.partition("-")
+    offloaded = kind == "offloaded"
     config = parse_config(
         {
             "model": {"path": str(folder / "model")},
@@ -58,8 +60,12 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
             "kl": {"coef": 0.1},
             "learner": {
                 "zero_stage": int(number),
-                "offload_optimizer": bool(offloaded),
-                "offload_parameters": bool(offloaded) and number == "3",
+                "offload_optimizer": offloaded,
+                "offload_parameters": offloaded and number == "3",
+                "lora": {
+                    "rank": 4 if kind in ("lora", "dropout") else 0,
+                    "dropout": 0.1 if kind == "dropout" else 0.0,
+                },
                 "compute_dtype": "float32",
                 "learning_rate": 1e-3,
                 "pack_tokens": 48,
@@ -77,7 +83,7 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["first"] = first.metrics
     result["version"] = learner.version.policy_version
     saved = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
-    result["files"] = [file.path for file in saved]
+    result["checkpoint_bytes"] = sum(file.num_bytes for file in saved)
 
     before = weights_of(learner)
     poisoned = [with_behavior(group, -1e30) for group in make_groups(seed=2)[:1]]

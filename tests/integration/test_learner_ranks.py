@@ -31,7 +31,9 @@ from tests.support.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded")
+STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", "3-lora")
+RANDOM_STAGES = ("2-dropout",)
+"""Those in which ranks draw different numbers."""
 SCRIPT = Path(__file__).with_name("learner_ranks.py")
 
 
@@ -40,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of one rank and of two ranks, which have done everything at every stage side by side."""
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
-    alone = [sys.executable, str(SCRIPT), str(folder), *STAGES]
+    alone = [sys.executable, str(SCRIPT), str(folder), *STAGES, *RANDOM_STAGES]
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
     run_together([alone, both])
     return folder
@@ -58,7 +60,7 @@ def gradient_of(folder: Path, stage: str, num_ranks: int) -> dict[str, torch.Ten
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: str) -> None:
-    one, two = gradient_of(folder, "0", 1), gradient_of(folder, stage, 2)
+    one, two = gradient_of(folder, "0-lora" if "lora" in stage else "0", 1), gradient_of(folder, stage, 2)
     assert one.keys() == two.keys()
     difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
     whole = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
@@ -85,7 +87,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_applied_on_none(folder: Path, 
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", [*STAGES, *RANDOM_STAGES])
 def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: str, num_ranks: int) -> None:
     result = result_of(folder, stage, num_ranks)
     assert result["restored"] == "1.1" and not result["restored_changed_weights"]
@@ -112,6 +114,13 @@ def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage
         distribution = torch.log_softmax(lm(tokens[None]).logits[0, :-1], -1)
     expected = distribution.gather(-1, tokens[1:, None]).squeeze(-1).numpy()
     np.testing.assert_allclose(result["canary"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+def test_a_checkpoint_holds_the_adapters_and_not_the_frozen_model(folder: Path, stage: str, num_ranks: int) -> None:
+    whole, adapters = (result_of(folder, name, num_ranks)["checkpoint_bytes"] for name in (stage, f"{stage}-lora"))
+    assert adapters < whole / 5, f"{adapters} bytes with adapters, {whole} without"
 
 
 class LearnerProcess:

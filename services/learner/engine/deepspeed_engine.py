@@ -1,10 +1,12 @@
 """DeepSpeed behind the few methods that the learner's step needs.
 
-Parameters, gradients and optimizer state are float32 at every ZeRO stage, because at the learning rates of
+Trained parameters, gradients and optimizer state are float32 at every ZeRO stage, because at the learning rates of
 reinforcement learning an update is smaller than the resolution of a bfloat16 weight. Only the forward and backward
 passes compute in bfloat16 (autocast, inside the policy). So up to stage 2 DeepSpeed sees a plain float32 model. At
 stage 3 parameters are gathered for every layer, and DeepSpeed's own `torch_autocast` gathers them in bfloat16: half
 the traffic, and no second copy in the backward pass.
+
+Frozen parameters have no gradient, no optimizer state and no place in a checkpoint.
 """
 
 import os
@@ -14,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from services.learner.engine.deepspeed_settings import deepspeed, policy_settings, release, start_deepspeed
-from services.learner.engine.optimizer import make_optimizer, whole_shape
+from services.learner.engine.optimizer import make_optimizer
+from services.learner.engine.whole_weights import whole_adapters, whole_weights
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
+from services.learner.model.weights import list_weights
 from shoal.config.learner import LearnerConfig
 
-_GATHER_BYTES = 256 << 20
-"""Float32 bytes of sharded parameters that are gathered and read at once."""
 _TAG = "state"
 _SETTINGS = ("betas", "eps", "weight_decay")
 """Settings of AdamW besides the learning rate, which every step sets."""
@@ -51,8 +53,13 @@ class DeepSpeedEngine:
         self._stage = config.zero_stage
         self._is_offloaded = config.offload_optimizer
         self._max_grad_norm = config.max_grad_norm
-        self._parameters = list(policy.lm.named_parameters())
-        self._shapes = {name: whole_shape(parameter) for name, parameter in self._parameters}
+        self._weights = list_weights(policy.lm)
+        named = list(policy.lm.named_parameters())
+        self._parameters = [parameter for _, parameter in named]
+        self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._has_frozen = len(self._trained) < len(self._parameters)
+        if self._has_frozen:
+            policy.register_state_dict_post_hook(_drop_frozen)
         self._engine, *_ = deepspeed.initialize(
             model=policy.train(),
             optimizer=make_optimizer(policy, config),
@@ -68,7 +75,7 @@ class DeepSpeedEngine:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter, by its name in transformers; tied parameters appear once."""
-        return self._shapes
+        return {weight.name: weight.shape for weight in self._weights}
 
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         """Runs `Policy.forward`."""
@@ -94,7 +101,7 @@ class DeepSpeedEngine:
 
     def _step_replicated(self, refuse: bool) -> StepOutcome:
         """Takes a step at stage 0, where DeepSpeed averages the gradients but does not check them."""
-        parameters = [parameter for _, parameter in self._parameters]
+        parameters = [parameter for _, parameter in self._trained]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if refuse or not torch.isfinite(norm):
@@ -126,37 +133,12 @@ class DeepSpeedEngine:
                     gradient.fill_(torch.nan)
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yields each whole parameter by name, in a fixed order, on this rank's device; exhaust the iterator.
+        """Yields each whole parameter by name, as `whole_weights`, in the order of `shapes`; exhaust the iterator."""
+        return whole_weights(self._weights, dtype, is_sharded=self._stage == 3)
 
-        Parameters are float32, except that sharded ones may come in bfloat16 if that is `dtype`: the float32 value
-        rounded once, as the caller would. A tensor may be the parameter itself: do not write to it.
-        """
-        if self._stage < 3:
-            yield from ((name, parameter.data) for name, parameter in self._parameters)
-        elif dtype == torch.bfloat16:
-            for names, parameters in self._gather_buckets():
-                with deepspeed.zero.GatheredParameters(parameters):
-                    whole = [parameter.data.to(dtype, copy=True) for parameter in parameters]
-                yield from zip(names, whole, strict=True)
-        else:
-            # The parameters gathered for the forward pass may be rounded to bfloat16; the masters are not.
-            for name, parameter in self._parameters:
-                yield name, deepspeed.utils.safe_get_full_fp32_param(parameter)
-
-    def _gather_buckets(self) -> Iterator[tuple[list[str], list[Tensor]]]:
-        names: list[str] = []
-        parameters: list[Tensor] = []
-        size = 0
-        for name, parameter in self._parameters:
-            num_bytes = 4 * parameter.ds_numel
-            if names and size + num_bytes > _GATHER_BYTES:
-                yield names, parameters
-                names, parameters, size = [], [], 0
-            names.append(name)
-            parameters.append(parameter)
-            size += num_bytes
-        if names:
-            yield names, parameters
+    def adapter_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the matrices of each adapter, as `whole_adapters`; exhaust the iterator."""
+        return whole_adapters(self._weights, is_sharded=self._stage == 3)
 
     def save(self, folder: Path) -> OSError | None:
         """Writes this rank's shards of parameters and optimizer below an existing folder.
@@ -168,7 +150,9 @@ class DeepSpeedEngine:
             (folder / _TAG).mkdir(exist_ok=True)
         except OSError as error:
             self._storage.error = error
-        self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
+        self._engine.save_checkpoint(
+            str(folder), tag=_TAG, save_latest=False, exclude_frozen_parameters=self._has_frozen
+        )
         return self._storage.error
 
     def load(self, folder: Path) -> None:
@@ -180,7 +164,7 @@ class DeepSpeedEngine:
         if self._stage == 3:
             # The optimizer takes the tensors that are read as its own: without this, both would be in memory.
             self._engine.basic_optimizer.state.clear()
-        self._engine.load_checkpoint(str(folder), tag=_TAG)
+        self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=not self._has_frozen)
         for group, own in zip(self._engine.optimizer.param_groups, settings, strict=True):
             group.update(own)
         if self._stage:
@@ -188,15 +172,25 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         """Releases the memory."""
-        release(self._engine, [parameter for _, parameter in self._parameters])
+        release(self._engine, self._parameters)
         # DeepSpeed keeps the group of second copies (hpZ) for the life of the process: another configuration would
         # reuse it.
         deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
 
 
 def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:
-    """Returns each parameter's whole gradient. Call it on all ranks, between the last `backward` and `step`."""
-    return {name: deepspeed.utils.safe_get_full_grad(parameter) for name, parameter in engine._parameters}
+    """Returns each trained parameter's whole gradient. Call it on all ranks, between the last `backward` and `step`."""
+    return {name: deepspeed.utils.safe_get_full_grad(parameter) for name, parameter in engine._trained}
+
+
+def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    """Removes all but the trained parameters from a state that is being saved: the rest is that of the model's files.
+
+    DeepSpeed itself would keep further names of tied parameters.
+    """
+    trained = {name for name, parameter in policy.named_parameters(remove_duplicate=False) if parameter.requires_grad}
+    for name in [name for name in state if name.removeprefix(prefix) not in trained]:
+        del state[name]
 
 
 class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine):

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from services.learner.model.weights import whole_shape
 from shoal.config.learner import LearnerConfig
 
 
@@ -32,8 +33,3 @@ def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str,
     vectors = [parameter for parameter in parameters if len(whole_shape(parameter)) < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
-
-
-def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
-    """Returns the shape of a parameter, which DeepSpeed keeps for a sharded one: such a parameter is empty itself."""
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))

@@ -2,7 +2,8 @@
 
 It is either the model that the run began with (arXiv:1909.08593), or a model that follows the policy: every
 `kl.reference_update_steps` train steps reference = (1 - alpha) x reference + alpha x policy, with
-alpha = `kl.reference_alpha` (TR-DPO, arXiv:2404.09656). A run without a KL term neither loads nor runs a reference.
+alpha = `kl.reference_alpha` (TR-DPO, arXiv:2404.09656). A run without a KL term neither loads nor runs a reference. A
+run that trains adapters loads no second model: its reference is the policy without them.
 """
 
 from collections.abc import Iterator
@@ -12,16 +13,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.engine.deepspeed_settings import deepspeed, reference_settings, release, start_deepspeed
+from services.learner.model.adapters import switched_off
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from services.learner.model.weight_files import WeightFiles
+from services.learner.model.weights import adapted_layers
 from shoal.config.learner import LearnerConfig
 
 
 def follow(reference: Tensor, policy: Tensor, alpha: float) -> None:
     """Sets reference = (1 - alpha) x reference + alpha x policy, in place and in the reference's type; any shape."""
     reference.lerp_(policy.to(reference.device, reference.dtype), alpha)
+
+
+class PolicyWithoutAdapters:
+    """The reference of a policy that trains adapters. Call every method on all ranks, in the same order."""
+
+    def __init__(self, engine: DeepSpeedEngine, lm: Any) -> None:
+        """`lm` is the transformers model that the engine trains."""
+        self._engine = engine
+        self._layers = [layer for _, layer in adapted_layers(lm)]
+
+    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
+        """Computes the log-probabilities of the row's scored tokens, [C]."""
+        with torch.no_grad(), switched_off(self._layers):
+            logprobs_C, _ = self._engine.forward(row, temperature)
+        return logprobs_C
 
 
 class ReferenceModel:
@@ -83,3 +102,7 @@ class ReferenceModel:
         return deepspeed.zero.GatheredParameters(
             [parameter], modifier_rank=0 if writes else None, enabled=self._is_sharded
         )
+
+
+Reference = ReferenceModel | PolicyWithoutAdapters
+"""What the KL divergence is measured from."""

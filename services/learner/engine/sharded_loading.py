@@ -15,10 +15,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from services.learner.engine.deepspeed_settings import deepspeed, start_deepspeed
-from services.learner.engine.optimizer import whole_shape
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.weight_files import WeightFiles, find_weight_files
+from services.learner.model.weights import whole_shape
 from services.learner.ranks.process_group import ProcessGroup
+from shoal.config.lora import Quantization
 from shoal.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)
@@ -32,17 +33,19 @@ def load_model(
     sharding: dict[str, Any],
     process_group: ProcessGroup,
     trust_remote_code: bool = False,
+    quantization: Quantization = "none",
 ) -> Any:
     """Loads a language model, with weights of a type; sharded at stage 3, else whole into every rank's host memory.
 
     `sharding` is DeepSpeed's `zero_optimization`. Where files and parameters differ in form, transformers has to load
-    the whole model at stage 3 too, which a warning in the log says. Call it on all ranks. Raises `InvalidArgument`, on
-    every rank alike, for a folder that cannot be loaded.
+    the whole model at stage 3 too, which a warning in the log says; and always to quantize it. Call it on all ranks.
+    Raises `InvalidArgument`, on every rank alike, for a folder that cannot be loaded.
     """
-    if sharding["stage"] == 3 and _can_shard(folder, process_group, trust_remote_code=trust_remote_code):
+    shards = sharding["stage"] == 3 and quantization == "none"
+    if shards and _can_shard(folder, process_group, trust_remote_code=trust_remote_code):
         return _load_sharded(folder, dtype, sharding, process_group, trust_remote_code=trust_remote_code)
     with process_group.raising_on_all():
-        return load_whole(folder, dtype, trust_remote_code=trust_remote_code)
+        return load_whole(folder, dtype, trust_remote_code=trust_remote_code, quantization=quantization)
 
 
 def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool) -> bool:

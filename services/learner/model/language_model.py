@@ -1,5 +1,6 @@
 """Language models of transformers: described by a folder, empty, or with their weights."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,12 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 
+from shoal.config.lora import Quantization
 from shoal.errors import InvalidArgument
 from shoal.models.remote_code import reason_of
 
+# On a CPU it advises, whenever it is imported, to install a faster kernel from the internet.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError)
 
 
@@ -24,21 +28,34 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
         raise _not_loaded(folder, error) from error
 
 
-def load_whole(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
+def load_whole(
+    folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False, quantization: Quantization = "none"
+) -> Any:
     """Loads a causal language model with all its weights into host memory, without dropout.
 
-    Raises `InvalidArgument` when the folder does not contain one.
+    With `quantization` its linear layers but the output layer hold 4-bit codes (QLoRA, arXiv:2305.14314). Raises
+    `InvalidArgument` when the folder does not contain one.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    options: dict[str, Any] = {}
+    if quantization != "none":
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type=quantization, bnb_4bit_compute_dtype=dtype
+        )
     try:
         lm = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code
+            folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code, **options
         )
     except _LOADING_ERRORS as error:
         raise _not_loaded(folder, error) from error
+    for module in lm.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            # On a CPU bitsandbytes would pack the codes anew in the first forward pass that only reads, for a kernel
+            # that computes in bfloat16 and has no gradient.
+            module.support_avx512bf16_for_cpu = False
     return _without_dropout(lm)
 
 

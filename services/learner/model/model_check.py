@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from services.learner.model.adapters import find_targets
 from services.learner.model.attention import choose_attention, register_attention
-from services.learner.model.language_model import read_config
+from services.learner.model.language_model import make_empty, read_config
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
 from services.learner.model.sequence_parallel import check_heads
@@ -31,6 +32,10 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
     if config.sequence_parallel_size > 1:
         check_heads(model.get_text_config().num_attention_heads, config.sequence_parallel_size)
     _check_packing(model, "sdpa" if attention == "sdpa" else "eager", trust_remote_code=trust_remote_code)
+    if config.lora.is_on:
+        with torch.device("meta"):
+            lm = make_empty(model, torch.float32, trust_remote_code=trust_remote_code)
+        find_targets(lm, config.lora.target_modules)
 
 
 def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.language_model import load_whole
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow
 from services.learner.model.sequence_parallel import SequenceGroup, gather_scored, share_of
+from services.learner.model.weights import adapted_layers
 from shoal.config.learner import LearnerConfig
 
 LoadModel = Callable[[Path, torch.dtype], Any]
@@ -31,6 +33,7 @@ class Policy(nn.Module):
             logit_softcap=getattr(lm.config, "final_logit_softcapping", None),
         )
         self.compute_dtype = compute_dtype
+        self._dropouts = [layer.lora_dropout for _, layer in adapted_layers(lm)]
         # The hidden states are float32 whatever the type of the weights: rounding them at every layer would add up.
         lm.get_input_embeddings().register_forward_hook(lambda module, inputs, output: output.float())
 
@@ -40,6 +43,9 @@ class Policy(nn.Module):
         Both are float32. With a `sequence_group` all its ranks pass the same row, each computes a share of it, and all
         get the whole result.
         """
+        for dropout in self._dropouts:
+            # Log-probabilities that are only read are those that the engine samples with.
+            dropout.train(torch.is_grad_enabled())
         group = self.sequence_group
         if group is None:
             return self._score(row, temperature)
@@ -65,14 +71,18 @@ def load_policy(
     folder: Path,
     config: LearnerConfig,
     *,
+    seed: int = 0,
     load: LoadModel = load_whole,
     sequence_group: SequenceGroup | None = None,
 ) -> Policy:
-    """Loads the model to train, in float32. Raises the errors of `load`.
+    """Loads the model to train, in float32; with adapters, drawn from `seed`, a frozen model in the compute type.
 
-    `model_check.check_model` has accepted the model.
+    Raises the errors of `load`. `model_check.check_model` has accepted the model.
     """
-    policy = _make_policy(load(folder, torch.float32), config, sequence_group)
+    lm = load(folder, getattr(torch, config.compute_dtype) if config.lora.is_on else torch.float32)
+    if config.lora.is_on:
+        add_adapters(lm, config.lora, seed=seed)
+    policy = _make_policy(lm, config, sequence_group)
     if config.gradient_checkpointing:
         policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy

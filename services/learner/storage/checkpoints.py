@@ -1,8 +1,9 @@
 """Checkpoints of the learner: every rank writes its shards; a restore verifies all files first.
 
 `<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` contains DeepSpeed's files, `learner.json` and, where the
-reference follows the policy, its weights in `reference/`. There is no other state: the learning rate is a function of
-the optimizer steps, and the policy has no dropout, so nothing is random.
+reference follows the policy, its weights in `reference/`. Frozen weights are not in it: they are those of the model's
+files. There is no other state: the learning rate is a function of the optimizer steps, and so is the seed of the
+adapters' dropout, the only one there is.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
-from services.learner.engine.reference import ReferenceModel
+from services.learner.engine.reference import Reference, ReferenceModel
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.atomic_folder import (
     discard_folder,
@@ -56,7 +57,7 @@ class LearnerState(Protocol):
     config: RunConfig
     process_group: ProcessGroup
     engine: DeepSpeedEngine
-    reference: ReferenceModel | None
+    reference: Reference | None
     version: WeightVersion
     num_optimizer_steps: int
     kl_coef: float
@@ -139,7 +140,8 @@ def load_checkpoint(
 
 def moving_reference(learner: LearnerState) -> ReferenceModel | None:
     """Returns the reference if it follows the policy; a fixed one is the configured model and needs no checkpoint."""
-    return learner.reference if learner.config.kl.reference_update_steps is not None else None
+    follows = learner.config.kl.reference_update_steps is not None
+    return learner.reference if follows and isinstance(learner.reference, ReferenceModel) else None
 
 
 def _summary(learner: LearnerState) -> dict[str, Any]:

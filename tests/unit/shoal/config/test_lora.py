@@ -1,0 +1,50 @@
+"""The `[learner.lora]` table and its combinations."""
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.config.changes import changed_config
+from shoal.config.run import RunConfig
+from shoal.errors import InvalidArgument
+
+
+def configured(**fields: object) -> RunConfig:
+    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, **fields})
+
+
+def lora(**fields: object) -> dict[str, object]:
+    return {"learner": {"lora": fields}}
+
+
+def test_adapters_are_off_by_default_and_a_rank_turns_them_on() -> None:
+    assert not configured().learner.lora.is_on and configured(**lora(rank=16)).learner.lora.is_on
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"rank": 4, "target_modules": ["q_proj", "lm_head"]}, "lm_head cannot have an adapter"),
+        ({"rank": 4, "target_modules": ["all-linear", "q_proj"]}, "name it alone"),
+        ({"rank": 4, "target_modules": []}, "at least 1 item"),
+        ({"rank": 4, "target_modules": [""]}, "must not be empty"),
+        ({"quantization": "nf4"}, "rank 0 trains no adapters: set rank"),
+        ({"rank": 4, "quantization": "int8"}, "'none', 'nf4' or 'fp4'"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_is_refused(fields: dict[str, object], reason: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        configured(**lora(**fields))
+    assert reason in caught.value.message
+
+
+def test_with_adapters_the_reference_is_no_second_model_and_cannot_follow() -> None:
+    kl = {"coef": 0.1}
+    assert configured(kl=kl).loads_reference and not configured(kl=kl, **lora(rank=4)).loads_reference
+    with pytest.raises(InvalidArgument, match=r"kl\.reference_update_steps: with learner\.lora"):
+        configured(kl={**kl, "reference_update_steps": 2}, **lora(rank=4))
+
+
+@pytest.mark.parametrize("change", [{"rank": 8}, {"alpha": 1}, {"rslora": True}, {"target_modules": ["q_proj"]}])
+def test_a_resumed_run_keeps_the_form_of_its_adapters(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match="the checkpoint holds adapters of this form"):
+        changed_config(configured(**lora(rank=4)), lora(**change))
