@@ -75,17 +75,26 @@ class Composer:
             return Score(sample_index, ScoreOutcome.UNSCORABLE, 0.0, tuple(parts))
         verified = math.fsum(truth.weight * part.value for truth, part in zip(truths, parts, strict=True))
         correct = all(part.value >= _CORRECT for part in parts)
-        reward, shares = self.compose(verified, output, correct=correct)
+        verifiers = [truth.verifier for truth in truths]
+        reward, shares = self.compose(verified, output, correct=correct, verifiers=verifiers)
         return Score(sample_index, outcome, reward, tuple(parts), shares)
 
-    def compose(self, verified: float, output: Output, *, correct: bool) -> tuple[float, tuple[RewardPart, ...]]:
+    def compose(
+        self, verified: float, output: Output, *, correct: bool, verifiers: Sequence[str] = ()
+    ) -> tuple[float, tuple[RewardPart, ...]]:
         """Returns the reward and its parts. `verified` is the weighted sum of the verifiers' values."""
         config = self.config
         total, shares = self._verifiable(verified, output)
         if config.format.kind != "none":
             before, total = total, self._with_format(total, output)
             shares.append(RewardPart("format", total - before))
-        shaping = shaping_parts(config, output.token_ids, correct=correct, length_limit_tokens=self.length_limit_tokens)
+        shaping = shaping_parts(
+            config,
+            output.token_ids,
+            correct=correct,
+            length_limit_tokens=self.length_limit_tokens,
+            verifiers=verifiers,
+        )
         shares += shaping
         total = math.fsum([total, *(share.value for share in shaping)])
         if config.non_stop_penalty is not None:

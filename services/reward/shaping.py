@@ -1,7 +1,7 @@
 """Reward parts for length and repetition."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from services.reward.verifiers.repetition_penalty import repetition_penalty
 from services.reward.verifiers.soft_overlong import soft_overlong_punishment
@@ -10,9 +10,17 @@ from shoal.rollout import RewardPart
 
 
 def shaping_parts(
-    config: RewardConfig, token_ids: Sequence[int], *, correct: bool, length_limit_tokens: int
+    config: RewardConfig,
+    token_ids: Sequence[int],
+    *,
+    correct: bool,
+    length_limit_tokens: int,
+    verifiers: Collection[str] = (),
 ) -> list[RewardPart]:
-    """Returns the parts that are enabled. `length_limit_tokens` is the limit of those that do not set one."""
+    """Returns the parts that are enabled.
+
+    `length_limit_tokens` is the limit of those that do not set one; `verifiers` are those that scored the completion.
+    """
     parts = []
     num_tokens = len(token_ids)
     overlong, length, cosine, repetition = config.overlong, config.length, config.cosine, config.repetition
@@ -33,8 +41,9 @@ def shaping_parts(
         )
         parts.append(RewardPart("cosine", cosine.factor * value))
     if repetition.max_penalty:
+        applies = not repetition.verifiers or any(name in repetition.verifiers for name in verifiers)
         penalty = repetition_penalty(token_ids, repetition.ngram_size, repetition.max_penalty)
-        parts.append(RewardPart("repetition", penalty))
+        parts.append(RewardPart("repetition", penalty if applies else 0.0))
     return parts
 
 

@@ -43,6 +43,9 @@ class AdvantageConfig(Section):
     """Number subtracted from the count of tokens in the variance of `whiten`."""
     whiten_eps: float = Field(default=1e-8, ge=0)
     """Added to the variance of `whiten`."""
+    batch_per_verifier: bool = False
+    """Take all statistics of the batch (`batch_mean`, `batch_std`, `nonzero_share`, `batch_normalize`, `whiten`) over
+    the prompts of one verifier at a time, for data of several tasks (ROLL's domains)."""
     reward_min: float | None = None
     """Lower bound of rewards, applied first (TRL's `reward_clip_range`)."""
     reward_max: float | None = None
@@ -78,6 +81,11 @@ class AdvantageConfig(Section):
             raise ValueError(
                 "running_mean and running_std use whole rewards: they cannot be combined with per_verifier or "
                 'step_rewards; use "batch_mean" and "batch_std"'
+            )
+        if self.is_running and self.batch_per_verifier:
+            raise ValueError(
+                "running_mean and running_std are over all rewards of the run: they cannot be combined with "
+                'batch_per_verifier; use "batch_mean" and "batch_std"'
             )
         if self.baseline == "leave_one_out" and self.scale == "group_std":
             raise ValueError('baseline "leave_one_out" goes with scale "leave_one_out_std", "batch_std" or "none"')

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from shoal.config.section import Section
 
@@ -61,3 +61,10 @@ class RepetitionPenaltyConfig(Section):
     0 for none."""
     ngram_size: int = Field(default=3, ge=1)
     """Length of an n-gram, in tokens."""
+    verifiers: list[str] = Field(default_factory=list)
+    """Penalize only completions that one of these verifiers scores; if empty, all."""
+
+    @field_validator("verifiers")
+    @classmethod
+    def _are_in_lower_case(cls, verifiers: list[str]) -> list[str]:
+        return [name.lower() for name in verifiers]

@@ -10,8 +10,8 @@ from shoal.config.section import Section
 class SourceConfig(Section):
     """One source of prompts, named by exactly one of `path`, `dataset` and `task`."""
 
-    path: str | None = None
-    """A JSONL or Parquet file on the coordinator's machine."""
+    path: str | list[str] | None = None
+    """A JSONL or Parquet file on the coordinator's machine, or a list of them, which are read as one."""
     dataset: str | None = None
     """A Hugging Face data set: its name, or a folder that `datasets.load_dataset` reads."""
     dataset_config: str | None = None
@@ -31,12 +31,16 @@ class SourceConfig(Section):
     count: int | None = Field(default=None, ge=1)
     """Number of rows to use; more than the source has repeats rows. Cannot be combined with `fraction`."""
     messages_column: str = "messages"
-    """Column with the chat messages (a list of role and content), or with a plain question."""
+    """Column with the chat messages (a list of role and content, or that list as JSON text), or with a plain
+    question."""
     ground_truth_column: str = "ground_truth"
     """Column with the label, or list of labels, that verifiers compare answers with. A dot selects a key in a column of
     tables, as in verl's `reward_model.ground_truth`."""
     verifier_column: str = "dataset"
     """Column with the name of the verifier, or a list of names, one per label."""
+    labels: list[str] = Field(default_factory=list)
+    """Use only the rows whose `verifier_column` has one of these names, in any case; empty uses all. So the rows of one
+    file can be several sources, each with a share of its own."""
     verifier: str | None = None
     """Verifier for every row; replaces `verifier_column`."""
     weight: float = Field(default=1.0, gt=0)
@@ -51,6 +55,10 @@ class SourceConfig(Section):
             raise ValueError(f"give exactly one of path, dataset and task (given: {', '.join(named) or 'none'})")
         if self.fraction is not None and self.count is not None:
             raise ValueError("give fraction or count, not both")
+        if self.path == []:
+            raise ValueError("path is an empty list: name at least one file")
+        if self.labels and self.verifier is not None:
+            raise ValueError("labels select rows by verifier_column, which verifier replaces: give one of the two")
         return self
 
 

@@ -143,6 +143,10 @@ class LengthOptions(Section):
 class MultipleChoiceOptions(Section):
     strict: bool = False
     """Accept only a marked answer: in a box, in <answer> tags, or after "answer is" or "answer:"."""
+    values: Literal["unit", "loose", "soft", "strict"] = "unit"
+    """Values of a right letter in a box, a right one elsewhere, a wrong one in a box, and the rest: 1, 1, 0, 0
+    (`unit`); or those of ROLL's crossthinkqa: 1, 1, -1, -1 (`loose`), 1, 0.5, -0.5, -1 (`soft`), 1, -1, -1, -1
+    (`strict`)."""
 
 
 class FormatOptions(Section):

@@ -1,6 +1,7 @@
 """Conversations: reads one row as messages with ground truths."""
 
 import difflib
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def _column(row: Row, name: str) -> Any:
 def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
     """Reads a list of messages, or one question, as messages. Raises `InvalidArgument`."""
     if isinstance(value, str):
-        value = [{"role": "user", "content": value}]
+        value = _parsed_messages(value) or [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
         raise InvalidArgument(f"{row.where}: {column} must be a question or a list of messages (found: {value!r:.80})")
     messages = []
@@ -84,6 +85,20 @@ def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
             )
         messages.append(ChatMessage(role, _unicode(row, content, column)))
     return tuple(messages)
+
+
+def _parsed_messages(text: str) -> list[Any] | None:
+    """Returns the messages that a text is in JSON; None for any other text, which is a question."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_messages = isinstance(value, list) and all(
+        isinstance(message, Mapping) and message.keys() >= {"role", "content"} for message in value
+    )
+    return value if is_messages and value else None
 
 
 def _unicode(row: Row, text: str, column: str) -> str:

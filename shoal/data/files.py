@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,21 @@ from shoal.errors import InvalidArgument
 from shoal.paths import local_path
 
 
-def read_file(source: SourceConfig) -> RowSource:
-    """Reads all rows of the file that `source.path` names; messages number lines and rows from 1.
+def read_files(source: SourceConfig) -> RowSource:
+    """Reads all rows of the files that `source.path` names, one after the other; messages number lines and rows of each
+    file from 1.
 
     Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
     """
     assert source.path is not None
-    path = local_path(source.path, "data.sources: path")
+    if isinstance(source.path, str):
+        return RowSource(source.path, _read_file(source.path, source))
+    rows = [row for name in source.path for row in _read_file(name, source)]
+    return RowSource(" + ".join(source.path), [replace(row, number=number) for number, row in enumerate(rows)])
+
+
+def _read_file(name: str, source: SourceConfig) -> list[Row]:
+    path = local_path(name, "data.sources: path")
     if not path.is_file():
         raise InvalidArgument(
             f"data source {path}: there is no such file on the coordinator's machine; `path` of a source names a "
@@ -37,7 +46,7 @@ def read_file(source: SourceConfig) -> RowSource:
         raise InvalidArgument(f"data source {path} cannot be read: {error}") from None
     if not rows:
         raise InvalidArgument(f"data source {path} is empty: it needs at least one row")
-    return RowSource(source.path, rows)
+    return rows
 
 
 def _jsonl(path: Path) -> Iterator[Row]:

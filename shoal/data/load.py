@@ -10,9 +10,9 @@ from shoal.config.data import DataConfig, SourceConfig
 from shoal.config.model import ModelConfig
 from shoal.config.services import RewardConfig
 from shoal.data.conversation import Conversation, conversation_of, unknown_verifier
-from shoal.data.files import read_file
+from shoal.data.files import read_files
 from shoal.data.hub import read_dataset
-from shoal.data.mixing import select_rows
+from shoal.data.mixing import labeled_rows, select_rows
 from shoal.data.prompt_set import PromptSet
 from shoal.data.rows import RowSource
 from shoal.data.tasks import make_task
@@ -124,8 +124,13 @@ def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] 
 
 
 def _read(source: SourceConfig) -> RowSource:
+    rows = _read_all(source)
+    return labeled_rows(rows, source) if source.labels else rows
+
+
+def _read_all(source: SourceConfig) -> RowSource:
     if source.path is not None:
-        return read_file(source)
+        return read_files(source)
     if source.dataset is not None:
         return read_dataset(source)
     return make_task(source)

@@ -2,7 +2,32 @@
 
 from shoal.config.data import SourceConfig
 from shoal.data.draw import draw_distinct
+from shoal.data.rows import RowSource
 from shoal.errors import InvalidArgument
+
+
+def labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
+    """Returns the rows whose verifier column has one of `source.labels`, in any case.
+
+    Raises `InvalidArgument` when no row has.
+    """
+    wanted = {label.lower() for label in source.labels}
+    chosen, found = [], set()
+    for row in rows.rows:
+        named = row.values.get(source.verifier_column)
+        names = {str(name).lower() for name in (named if isinstance(named, list) else [named])}
+        found |= names
+        if names & wanted:
+            chosen.append(row)
+    if not chosen:
+        raise InvalidArgument(
+            f"data source {rows.name}: no row has one of the labels {', '.join(source.labels)} in the column "
+            f"{source.verifier_column!r}; there are {', '.join(sorted(found)[:_MAX_NAMES])}"
+        )
+    return RowSource(rows.name, chosen)
+
+
+_MAX_NAMES = 12
 
 
 def select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:

@@ -18,7 +18,7 @@ from shoal.config.data import SourceConfig
 from shoal.config.load import apply_override
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data.conversation import Conversation, ground_truths_of, messages_of
-from shoal.data.files import read_file
+from shoal.data.files import read_files
 from shoal.data.load import check_verifier_names, first_conversations
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
@@ -38,7 +38,7 @@ def score_file(
     if tokenize and config_file is None:
         raise InvalidArgument("--tokenize counts tokens with the configuration's tokenizer: give --config")
     check_verifier_names(config.reward, config.reward.known_verifiers)
-    rows = read_file(SourceConfig(path=str(file))).rows
+    rows = read_files(SourceConfig(path=str(file))).rows
     items = [_item(row, config) for row in rows]
     if tokenize:
         tokenizer = load_tokenizer(config.model)

@@ -55,17 +55,21 @@ def plan_step(
 
     Statistics of raw rewards over the batch ("batch_mean", "batch_std", "nonzero_share") are over every scored
     completion of the step; `batch_normalize` is over the groups that are trained on; whitening is over the tokens
-    that are trained on. `moments` are those of all rewards before this step.
+    that are trained on; `batch_per_verifier` takes all of these for one verifier at a time. `moments` are those of all
+    rewards before this step.
     """
     kl = kl or RewardKl()
     compared = [group for group in groups if not group.settled.drop_reason]
     rewards = _compared_rewards(config, compared, kl)
     moments = seen_rewards(config.advantage, rewards, moments)
-    advantages = completion_advantages(config.advantage, rewards, moments)
-    by_group = {group.order_number: values for group, values in zip(compared, advantages, strict=True)}
+    by_group: dict[int, Sequence[float | None]] = {}
+    for part in _parts(config, compared):
+        advantages = completion_advantages(config.advantage, [rewards[index] for index in part], moments)
+        by_group |= {compared[index].order_number: values for index, values in zip(part, advantages, strict=True)}
     selected = [group for group in groups if group.is_trained]
     if config.advantage.batch_normalize:
-        by_group |= _batch_normalized(config, selected, by_group)
+        for part in _parts(config, selected):
+            by_group |= _batch_normalized(config, [selected[index] for index in part], by_group)
     rollouts = _rollouts(config, selected, by_group, kl)
     train_groups, trained = [], []
     for group in selected:
@@ -76,6 +80,17 @@ def plan_step(
     batch = TrainBatch(train_step_id, version, config.sampling.temperature, tuple(train_groups))
     dropped = tuple((group.order_number, group.drop_reason) for group in compared if group.drop_reason)
     return StepPlan(batch, tuple(trained), dropped, moments)
+
+
+def _parts(config: RunConfig, groups: Sequence[JudgedGroup]) -> list[list[int]]:
+    """The indices of the groups that share the statistics of a batch: all, or those with the same verifiers."""
+    if not config.advantage.batch_per_verifier:
+        return [list(range(len(groups)))]
+    parts: dict[frozenset[str], list[int]] = {}
+    for index, group in enumerate(groups):
+        verifiers = frozenset(truth.verifier for truth in group.settled.prompt.ground_truths)
+        parts.setdefault(verifiers, []).append(index)
+    return list(parts.values())
 
 
 def _compared_rewards(config: RunConfig, groups: Sequence[JudgedGroup], kl: RewardKl) -> list[RewardGroup]:
@@ -118,13 +133,19 @@ def _rollouts(
     completions = [group.settled.completions[index] for group, index in samples]
     advantages = [by_group[group.order_number][index] or 0.0 for group, index in samples]
     token_rewards_T = _token_rewards(config, groups, samples, kl)
-    advantages_T: Sequence[Float64Array | None] = [None] * len(samples)
-    if token_rewards_T or config.advantage.discount < 1:
-        masks_T = [counted_tokens(completion) for completion in completions]
-        advantages_T = token_advantages(config.advantage, advantages, masks_T, token_rewards_T)
-    else:
-        num_tokens = [_num_counted(completion) for completion in completions]
-        advantages = uniform_advantages(config.advantage, advantages, num_tokens)
+    advantages_T: list[Float64Array | None] = [None] * len(samples)
+    for part in _parts(config, [group for group, _ in samples]):
+        values = [advantages[index] for index in part]
+        if token_rewards_T or config.advantage.discount < 1:
+            masks_T = [counted_tokens(completions[index]) for index in part]
+            rewards_T = [token_rewards_T[index] for index in part] if token_rewards_T else []
+            for index, tokens in zip(part, token_advantages(config.advantage, values, masks_T, rewards_T), strict=True):
+                advantages_T[index] = tokens
+        else:
+            num_tokens = [_num_counted(completions[index]) for index in part]
+            uniform = uniform_advantages(config.advantage, values, num_tokens)
+            for index, advantage in zip(part, uniform, strict=True):
+                advantages[index] = advantage
     weights = _weights(config, samples)
     result: dict[int, list[Rollout]] = {group.order_number: [] for group in groups}
     for (group, index), advantage, values_T, weight in zip(samples, advantages, advantages_T, weights, strict=True):

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
@@ -73,6 +73,10 @@ _SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 class MultipleChoiceOptions(Section):
     strict: bool = False
     """Accept only a marked answer: in a box, in <answer> tags, or after "answer is" or "answer:"."""
+    values: Literal["unit", "loose", "soft", "strict"] = "unit"
+    """Values of a right letter in a box, a right one elsewhere, a wrong one in a box, and the rest: 1, 1, 0, 0
+    (`unit`); or those of ROLL's crossthinkqa: 1, 1, -1, -1 (`loose`), 1, 0.5, -0.5, -1 (`soft`), 1, -1, -1, -1
+    (`strict`)."""
 
 
 def verify(completion: str, label: Any, options: MultipleChoiceOptions = MultipleChoiceOptions()) -> Verdict:
@@ -86,12 +90,22 @@ def verify(completion: str, label: Any, options: MultipleChoiceOptions = Multipl
     none is chosen, unless the last has been named before. Thoughts up to the last </think> do not count. Several
     letters in one position, "B or C", are all chosen.
     Label: a letter with or without parentheses, or a list of accepted ones.
-    Value: 1 if each chosen letter is the label's, in any case, else 0.
+    Value: 1 if each chosen letter is the label's, in any case, else 0; `values` has others.
     """
     wanted = {_wanted(text) for text in acceptable_texts(label)}
     text = unicodedata.normalize("NFKC", completion.rpartition("</think>")[2])
     letters = _choice(text, options.strict)
-    return Verdict(float(bool(letters) and wanted.issuperset(letters)), letters or "no choice")
+    is_right = bool(letters) and wanted.issuperset(letters)
+    return Verdict(_VALUES[options.values][is_right, _BOX in text], letters or "no choice")
+
+
+_VALUES = {
+    "unit": {(True, True): 1.0, (True, False): 1.0, (False, True): 0.0, (False, False): 0.0},
+    "loose": {(True, True): 1.0, (True, False): 1.0, (False, True): -1.0, (False, False): -1.0},
+    "soft": {(True, True): 1.0, (True, False): 0.5, (False, True): -0.5, (False, False): -1.0},
+    "strict": {(True, True): 1.0, (True, False): -1.0, (False, True): -1.0, (False, False): -1.0},
+}
+"""Value by whether the letter is right, and whether the text has a box."""
 
 
 def _wanted(label: str) -> str:
@@ -160,4 +174,4 @@ def _is_after(pattern: re.Pattern[str], found: re.Match[str], text: str) -> bool
     return pattern.search(text, max(start - 60, 0), start) is not None
 
 
-VERIFIER = Verifier(verify, values="1 or 0", options=MultipleChoiceOptions)
+VERIFIER = Verifier(verify, values="1 or 0; -1 to 1 with `values`", options=MultipleChoiceOptions)

@@ -21,6 +21,7 @@ def compose_advantage(source: Source, draft: Draft) -> None:
         return
     if "running" in (mean, std):
         draft.notes.append("running statistics are over all rewards; ROLL intends them per domain")
+        draft.values.pop("advantage.batch_per_verifier", None)
     names = ("norm_mean_type", "norm_std_type", "reward_norm", "reward_shift", "reward_scale")
     origin = source.origin("adv_estimator", *(name for name in names if source.is_set(name)))
     draft.set("advantage.baseline", _BASELINES[mean], origin)

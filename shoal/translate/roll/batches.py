@@ -3,72 +3,78 @@
 import math
 import re
 
-from shoal.translate.roll.worker_fields import SPLITS
+from shoal.translate.roll.worker_fields import SPLITS, STRATEGY, TRAINING
 from shoal.translate.shared.draft import Draft, Source
 
-TRAINING = "actor_train.training_args"
-_STRATEGY = "actor_train.strategy_args.strategy_config"
+_DEVICES = "actor_train.device_mapping"
+_TRAINERS = ("deepspeed_train", "megatron_train", "fsdp2_train")
 
 
 def _ranks(mapping: str | None) -> int | None:
-    """Returns the number of devices in "list(range(0,16))" or "[0,1]"; None for other forms."""
+    """Returns the number of devices in "list(range(0,16))", or a sum of such lists, or "[0,1]"; None without any."""
     if mapping is None:
         return None
-    if match := re.fullmatch(r"list\(range\((\d+),\s*(\d+)\)\)", mapping.strip()):
-        return int(match[2]) - int(match[1])
-    numbers = re.findall(r"\d+", mapping)
-    return len(numbers) or None
+    ranges = re.findall(r"range\(\s*(?:(\d+)\s*,\s*)?(\d+)\s*\)", mapping)
+    if ranges:
+        return sum(int(end) - int(start or 0) for start, end in ranges)
+    return len(re.findall(r"\d+", mapping)) or None
 
 
 def _sharding(source: Source, draft: Draft) -> None:
     """Reads the name of one of ROLL's DeepSpeed files; a table in its place has rows of its own."""
-    config = source[_STRATEGY]
+    config = source[STRATEGY]
     match = re.fullmatch(r"\$\{deepspeed_zero([123]?)(_cpuoffload)?\}", config) if isinstance(config, str) else None
     if match is not None:
-        draft.set("learner.zero_stage", int(match[1] or 0), source.origin(_STRATEGY))
+        draft.set("learner.zero_stage", int(match[1] or 0), source.origin(STRATEGY))
         if match[2]:
-            draft.set("learner.offload_optimizer", True, source.origin(_STRATEGY))
-            draft.set("learner.offload_parameters", match[1] == "3", source.origin(_STRATEGY))
+            draft.set("learner.offload_optimizer", True, source.origin(STRATEGY))
+            draft.set("learner.offload_parameters", match[1] == "3", source.origin(STRATEGY))
     elif config:
-        draft.refuse(_STRATEGY, config, "known: ROLL's own deepspeed_zero files", cure="learner.zero_stage")
+        draft.notes.append(f"{STRATEGY} = {config}: learner.zero_stage decides how the learner's ranks share the model")
 
 
 def compose_batches(source: Source, draft: Draft) -> None:
     """Sets learner ranks and mini-batches."""
-    ranks = _ranks(source["actor_train.device_mapping"])
+    ranks = _ranks(source[_DEVICES])
     name = source["actor_train.strategy_args.strategy_name"]
-    if ranks:
-        draft.set("launch.num_learner_ranks", ranks, source.origin("actor_train.device_mapping"))
-    if name in (None, "deepspeed_train", "megatron_train", "fsdp2_train"):
-        if name in ("megatron_train", "fsdp2_train"):
-            draft.notes.append(
-                f"strategy_name = {name}: the learner uses DeepSpeed; learner.zero_stage decides how its "
-                "ranks share the model"
-            )
-    else:
-        draft.refuse(
-            "actor_train.strategy_args.strategy_name", name, "the learner uses DeepSpeed", cure="learner.zero_stage"
+    if name is not None and name not in _TRAINERS:
+        reason = f"a language model is trained here; known: {', '.join(_TRAINERS)}"
+        draft.refuse("actor_train.strategy_args.strategy_name", name, reason, cure="learner.zero_stage")
+    elif name not in (None, "deepspeed_train"):
+        draft.notes.append(
+            f"strategy_name = {name}: the learner uses DeepSpeed; learner.zero_stage decides how its ranks share the "
+            "model"
         )
     _sharding(source, draft)
-    splits = [source[f"{_STRATEGY}.{name}"] for name in SPLITS]
-    device, accumulation = (
-        source[f"{TRAINING}.per_device_train_batch_size"],
-        source[f"{TRAINING}.gradient_accumulation_steps"],
-    )
+    # Ranks that share a model, or a row, process the same samples.
+    shared = math.prod(max(1, source[split] or 1) for split in SPLITS)
+    per_step = _mini_batches(source, draft, max(1, (ranks or 1) // shared))
+    if ranks:
+        most = min(ranks, per_step)
+        draft.set("launch.num_learner_ranks", most, source.origin(_DEVICES))
+        if most < ranks:
+            draft.notes.append(
+                f"device_mapping names {ranks} devices for {per_step} completions per optimizer step; each rank of the "
+                f"learner needs one, so launch.num_learner_ranks is {most}"
+            )
+
+
+def _mini_batches(source: Source, draft: Draft, replicas: int) -> int:
+    """Sets the mini-batches of a step; returns the number of samples in each."""
     names = (f"{TRAINING}.per_device_train_batch_size", f"{TRAINING}.gradient_accumulation_steps")
+    device, accumulation = (source[name] for name in names)
+    samples = int(source["rollout_batch_size"] * source["num_return_sequences_in_group"])
     if not any(source.is_set(item) for item in names):
         draft.notes.append("one optimizer step per train step: actor_train.training_args set no batch size")
-        return
-    samples = source["rollout_batch_size"] * source["num_return_sequences_in_group"]
-    # Ranks that share a model, or a row, process the same samples.
-    shared = math.prod(max(1, split or 1) for split in splits)
-    per_step = device * accumulation * max(1, (ranks or 1) // shared)
-    if per_step < 1 or samples % per_step:
-        draft.refuse(
-            names[1],
-            accumulation,
-            f"the {samples} samples of a step must be divisible by those of an optimizer step ({per_step})",
-            cure="grpo.num_mini_batches",
-        )
-        return
-    draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names))
+        return samples
+    per_step = int(device * accumulation * replicas)
+    if 0 < per_step <= samples and samples % per_step == 0:
+        draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names, _DEVICES))
+        return per_step
+    draft.refuse(
+        names[1],
+        accumulation,
+        f"the {samples} samples of a step must be divisible by those of an optimizer step ({per_step})",
+        cure="grpo.num_mini_batches",
+    )
+    return samples

@@ -1,82 +1,139 @@
 """Settings that several of ROLL's fields decide together."""
 
 import math
-from typing import Any
 
 from shoal.translate.roll.advantage import compose_advantage
-from shoal.translate.roll.batches import TRAINING, compose_batches
+from shoal.translate.roll.batches import compose_batches
+from shoal.translate.roll.correction import compose_correction
+from shoal.translate.roll.data import compose_data, compose_evaluation
+from shoal.translate.roll.engine_fields import ENGINE, GENERATING
 from shoal.translate.roll.kl import compose_kl
 from shoal.translate.roll.loss import compose_loss
-from shoal.translate.shared.draft import Draft, Origin, Source
+from shoal.translate.roll.masks import compose_masks
+from shoal.translate.roll.reward_worker import read_workers
+from shoal.translate.roll.rewards import compose_rewards
+from shoal.translate.roll.worker_fields import DATA, TRAINING
+from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import set_scheduler
 from shoal.translate.shared.trackers import set_trackers
+
+_TEMPLATES = {None: None, "native": None, "qwen2_5": None, "qwen3": None, "chatml": "chatml"}
+"""ROLL's chat templates, by ours; None is the tokenizer's own, which native, qwen2_5 and qwen3 are too."""
 
 
 def compose(source: Source, draft: Draft) -> None:
     """Sets the fields that no setting of ROLL decides alone."""
     draft.set("run.name", run_name(source["exp_name"]), source.origin("exp_name"))
-    if source["pretrain"]:
-        draft.set("model.path", source["pretrain"], source.origin("pretrain"))
-    rate, scheduler = f"{TRAINING}.learning_rate", f"{TRAINING}.lr_scheduler_type"
-    draft.set("learner.learning_rate", source[rate], source.origin(rate))
-    set_scheduler(draft, source[scheduler], source.origin(scheduler), field=scheduler, learning_rate=source[rate])
-    set_trackers(source, draft, "track_with", source["track_with"])
+    _tracking(source, draft)
+    _model(source, draft)
+    _schedule(source, draft)
     _lengths(source, draft)
-    _data(source, draft)
+    _sampling(source, draft)
+    workers = read_workers(source, draft)
+    compose_rewards(workers, source, draft)
+    compose_data(workers, source, draft)
+    compose_evaluation(source, draft)
     compose_batches(source, draft)
     compose_advantage(source, draft)
     compose_kl(source, draft)
     compose_loss(source, draft)
-    for end in ("low", "high"):
-        name = f"difficulty_{end}_threshold"
-        threshold = source[name]
-        if source["difficulty_mask"]:
-            draft.set(f"grpo.difficulty_{end}", threshold, source.origin(name))
-        else:
-            source.note_unused(draft, name, why="changes nothing without difficulty_mask")
-    threshold = source["error_max_len_threshold"]
-    if source["error_max_len_clip"]:
-        if threshold < 1e10:
-            origin = source.origin("error_max_len_clip", "error_max_len_threshold")
-            draft.set("grpo.max_wrong_completion_tokens", math.ceil(threshold), origin)
-    else:
-        source.note_unused(draft, "error_max_len_threshold", why="changes nothing without error_max_len_clip")
+    compose_correction(source, draft)
+    compose_masks(workers, source, draft)
     ratio = source["async_generation_ratio"]
     draft.set("grpo.max_staleness", math.ceil(ratio), source.origin("async_generation_ratio"))
-    refills = source["is_use_additional_prompts"] or source["dynamic_sampling"]
-    draft.set("grpo.active_sampling", refills, source.origin("is_use_additional_prompts"))
-    if not refills:
-        draft.set("grpo.keep_zero_signal", True, Origin("ROLL counts groups of equal rewards in the divisor", False))
-    where = "evaluation.sources names the held-out questions, evaluation.every_steps how often they are asked"
-    source.note_unused(draft, "eval_steps", why=where)
+
+
+def _tracking(source: Source, draft: Draft) -> None:
+    set_trackers(source, draft, "track_with", source["track_with"])
+    options = source["tracker_kwargs"] or {}
+    if draft.values.get("tracking.wandb"):
+        if options.get("mode") in ("offline", "disabled"):
+            draft.set("tracking.wandb", options["mode"], source.origin("track_with"))
+        if options.get("project"):
+            draft.set("tracking.wandb_project", options["project"], source.origin("track_with"))
+    if others := [name for name in options if name not in ("mode", "project")]:
+        draft.notes.append(f"tracker_kwargs: {', '.join(others)}: options of ROLL's tracker; [tracking] has Shoal's")
+    steps, every, most = source["max_steps"], source["save_steps"], source["max_ckpt_to_keep"]
+    draft.set("checkpoint.every_steps", every or max(1, steps), source.origin("save_steps"))
+    if most:
+        draft.set("checkpoint.keep_last", most, source.origin("max_ckpt_to_keep"))
+
+
+def _model(source: Source, draft: Draft) -> None:
+    """Sets the model, which ROLL takes from the workers only if all of them name one, and its chat template."""
+    field, name = "pretrain", source["pretrain"]
+    workers = [f"{worker}.model_args.model_name_or_path" for worker in ("actor_train", "actor_infer", "reference")]
+    if all(source[worker] for worker in workers):
+        field, name = workers[0], source[workers[0]]
+        for other in workers[1:]:
+            if source[other] != name:
+                draft.refuse(other, source[other], f"policy, engine and reference begin with one model ({name})")
+    else:
+        source.note_unused(draft, *workers, why="ROLL replaces it by pretrain")
+    if name:
+        draft.set("model.path", name, source.origin(field))
+    template = "global_template" if source["global_template"] else f"{DATA}.template"
+    if template == "global_template":
+        source.note_unused(draft, f"{DATA}.template", why="global_template replaces it")
+    if source[template] in _TEMPLATES:
+        draft.set("model.chat_template", _TEMPLATES[source[template]], source.origin(template))
+    else:
+        known = ", ".join(filter(None, _TEMPLATES))
+        draft.refuse(template, source[template], f"known: {known}", cure="model.chat_template")
+
+
+def _schedule(source: Source, draft: Draft) -> None:
+    rate, scheduler = f"{TRAINING}.learning_rate", f"{TRAINING}.lr_scheduler_type"
+    steps, ratio = f"{TRAINING}.warmup_steps", f"{TRAINING}.warmup_ratio"
+    draft.set("learner.learning_rate", source[rate], source.origin(rate))
+    set_scheduler(draft, source[scheduler], source.origin(scheduler), field=scheduler, learning_rate=source[rate])
+    if source[scheduler] == "constant":
+        source.note_unused(draft, steps, ratio, why="the schedule constant has no warm-up")
+    elif source[steps] or not source[ratio]:
+        draft.set("learner.warmup_steps", source[steps], source.origin(steps))
+        source.note_unused(draft, ratio, why="warmup_steps decides")
+    else:
+        draft.set("learner.warmup_ratio", source[ratio], source.origin(ratio))
 
 
 def _lengths(source: Source, draft: Draft) -> None:
-    response, whole = source["response_length"], source["sequence_length"]
-    if response is None and whole is not None:
-        response = whole - source["prompt_length"]
+    prompt, response, whole = source["prompt_length"], source["response_length"], source["sequence_length"]
+    # ROLL reads response_length only where sequence_length is not set.
+    name = "response_length" if whole is None else "sequence_length"
+    if whole is not None:
+        source.note_unused(draft, "response_length", why="sequence_length decides, less prompt_length")
+        response = whole - prompt
     if response is None:
-        draft.refuse(
-            "response_length", None, "the source sets no length of completions", cure="sampling.max_completion_tokens"
-        )
+        draft.refuse(name, None, "the source sets no length of completions", cure="sampling.max_completion_tokens")
         return
-    name = "response_length" if source["response_length"] is not None else "sequence_length"
     draft.set("sampling.max_completion_tokens", response, source.origin(name))
+    most = source[f"{ENGINE}.max_model_len"]
+    if most is not None and most >= prompt + response:
+        draft.set("generator.max_model_len", most, source.origin(f"{ENGINE}.max_model_len"))
+    elif most is not None:
+        draft.notes.append(
+            f"{ENGINE}.max_model_len = {most} would cut off completions before prompt_length + response_length "
+            f"({prompt + response}); here they have their whole length: sampling.max_completion_tokens shortens them"
+        )
 
 
-def _data(source: Source, draft: Draft) -> None:
-    files = source["actor_train.data_args.file_name"]
-    folder, messages = source["actor_train.data_args.dataset_dir"], source["actor_train.data_args.messages"]
-    tables: list[dict[str, Any]] = []
-    for name in files or []:
-        path = f"{folder.rstrip('/')}/{name}" if folder and not name.startswith(("/", folder)) else name
-        table: dict[str, Any] = {"path": path} if path.endswith((".jsonl", ".parquet")) else {"dataset": path}
-        tables.append(table | ({"messages_column": messages} if messages != "messages" else {}))
-    if tables:
-        draft.set("data.sources", tables, source.origin("actor_train.data_args.file_name"))
-    for part in ("domain_interleave_probs", "interleave_probs"):
-        shares = source[f"actor_train.data_args.{part}"] or ()
-        if len(shares) > 1:
-            reason = "mix with fraction or count of data.sources instead"
-            draft.refuse(f"actor_train.data_args.{part}", shares, reason, cure="data.sources")
+def _sampling(source: Source, draft: Draft) -> None:
+    """Sets how completions are drawn, by ROLL's defaults if it sets any part of it."""
+    names = [f"{GENERATING}.{name}" for name in ("temperature", "top_p", "top_k")]
+    temperature, top_p, top_k = (source[name] for name in names)
+    others = (
+        f"{GENERATING}.{name}" for name in ("max_new_tokens", "num_return_sequences", "num_beams", "stop_strings")
+    )
+    if not any(source.is_set(name) for name in (*names, *others)):
+        return
+    draft.set("sampling.temperature", temperature, source.origin(names[0]))
+    for name, value, off in ((names[1], top_p, (None, 1.0)), (names[2], top_k, (None, 0, -1))):
+        if value not in off:
+            draft.refuse(name, value, _FULL, cure=f"sampling.{name.rpartition('.')[2]}")
+
+
+_FULL = (
+    "not yet available: sampling from less than the full distribution biases the importance ratio, since the learner "
+    "normalizes over all tokens"
+)

@@ -1,28 +1,33 @@
-"""ROLL's settings of the whole pipeline, one row each."""
+"""ROLL's settings of the algorithm, one row each."""
 
-from shoal.translate.shared.field import Field, choice, composed, ignored, mapped, refused
+from shoal.translate.shared.field import Field, Kind, choice, composed, ignored, mapped, refused
 
 _CRITIC = "GRPO has no critic"
-_PLACES = "the deployment decides where processes run; `shoal train` starts all of them on one machine"
-_TRACKS = "every run writes metrics.jsonl"
+
+_ROWS: tuple[tuple[str, Kind, tuple[object, ...]], ...] = (
+    ("source", "text", (None,)),
+    ("min_difficulty", "number", (None,)),
+    ("max_difficulty", "number", (None,)),
+    ("num_samples", "integer", (None, 0)),
+)
+_WEIGHTS: tuple[tuple[str, Kind, object, str], ...] = (
+    ("enabled", "flag", False, "correction.weight"),
+    ("weight_type", "text", "token", "correction.weight"),
+    ("upper_bound", "number", 1.2, "correction.weight_high"),
+    ("detach", "flag", True, "correction.weight"),
+)
+_FILTERS = (("ratio", 0.8, 1.2), ("diff", -0.2, 0.2), ("ratio_seq", 0.8, 1.2), ("diff_seq", -0.2, 0.2))
+OLDER_FILTERS = tuple(name for name, _, _ in _FILTERS)
+"""The older fields train_infer_NAME_mask, each with its two thresholds."""
+_OLDER_CORRECTION: tuple[tuple[str, Kind, object, str], ...] = (
+    ("use_rollout_importance_sampling_ratio", "flag", False, "correction.weight"),
+    ("rollout_importance_sampling_ratio_upper_bound", "number", 1.2, "correction.weight_high"),
+    *((f"train_infer_{name}_mask", "flag", False, "correction.filters") for name in OLDER_FILTERS),
+    *((f"train_infer_{name}_threshold_low", "number", low, "correction.filters") for name, low, _ in _FILTERS),
+    *((f"train_infer_{name}_threshold_high", "number", high, "correction.filters") for name, _, high in _FILTERS),
+)
 
 PIPELINE: list[Field] = [
-    composed("track_with", "texts", ["stdout"], "tracking.wandb tracking.tensorboard"),
-    composed("exp_name", "text", "rlvr", "run.name"),
-    mapped("seed", "integer", 42, "run.seed"),
-    mapped("max_steps", "integer", 500, "run.num_steps"),
-    mapped("save_steps", "integer", 50, "checkpoint.every_steps", lambda n: max(1, n or 1)),
-    composed("eval_steps", "integer", 1, "evaluation.every_steps"),
-    *(ignored(name, _TRACKS) for name in ("logging_steps", "logging_dir", "tracker_kwargs", "tracker_kwargs.*")),
-    *(
-        ignored(name, "Shoal creates the run's folder below --data-dir")
-        for name in ("output_dir", "checkpoint_config", "checkpoint_config.*")
-    ),
-    *(
-        ignored(name, _PLACES)
-        for name in ("num_gpus_per_node", "num_nodes", "system_envs", "system_envs.*", "hydra", "hydra.*", "defaults")
-    ),
-    ignored("resume_from_checkpoint", "`shoal train --resume` continues a run"),
     composed("pretrain", "text", None, "model.path"),
     ignored("reward_pretrain", "verifiers score; a reward model is loaded only if reward.model names one"),
     mapped("rollout_batch_size", "integer", 128, "grpo.groups_per_step"),
@@ -68,6 +73,7 @@ PIPELINE: list[Field] = [
     ignored("lambd", _CRITIC),
     ignored("value_clip", _CRITIC),
     ignored("critic_warmup", _CRITIC),
+    ignored("critic_epochs", _CRITIC),
     ignored("critic.*", _CRITIC),
     ignored("critic", _CRITIC),
     composed("pg_clip", "number", 0.2, "loss.clip_low loss.clip_high loss.dual_clip"),
@@ -115,14 +121,60 @@ PIPELINE: list[Field] = [
     composed("difficulty_high_threshold", "number", 1.0, "grpo.difficulty_high"),
     composed("error_max_len_clip", "flag", False, "grpo.max_wrong_completion_tokens"),
     composed("error_max_len_threshold", "number", 1e10, "grpo.max_wrong_completion_tokens"),
-    ignored("difficulty_high", "ROLL has no such field; it is called difficulty_high_threshold"),
     composed("async_generation_ratio", "number", 0.0, "grpo.max_staleness", why="rounded up"),
     composed("is_use_additional_prompts", "flag", False, "grpo.active_sampling", aliases=["use_additional_prompts"]),
     composed("dynamic_sampling", "flag", False, "grpo.active_sampling"),
     ignored("max_additional_running_prompts", "grpo.max_staleness bounds the groups in flight"),
-    ignored("max_running_requests", "the engine admits as many requests as its cache holds: generator.max_num_seqs"),
-    ignored("generate_opt_level", "each completion is always a request of its own"),
-    ignored("is_num_return_sequences_expand", "each completion is always a request of its own"),
-    ignored("val_greedy", "[evaluation] has the settings of evaluation"),
-    ignored("val_n_sample", "[evaluation] has the settings of evaluation"),
+    ignored("val_greedy", "ROLL reads validation.generating_args instead, as evaluation.* does here"),
+    ignored("val_n_sample", "ROLL reads validation.generating_args instead, as evaluation.* does here"),
+    composed("eval_steps", "integer", 10, "evaluation.every_steps"),
+    composed("val_prompt_length", "integer", None, "evaluation.max_completion_tokens"),
+    composed("val_sequence_length", "integer", None, "evaluation.max_completion_tokens"),
+    composed("global_template", "text", None, "model.chat_template"),
+    refused("tag_to_template", "any", None, "one chat template renders all prompts: model.chat_template"),
+    refused("tag_to_template.*", "any", None, "one chat template renders all prompts: model.chat_template"),
+    *(
+        refused(
+            f"dataset_filter.{name}",
+            kind,
+            None,
+            "the rows to use are chosen by labels, fraction and count of data.sources",
+            accepts=accepts,
+        )
+        for name, kind, accepts in _ROWS
+    ),
+    mapped(
+        "max_grad_norm", "number", 1.0, "learner.max_grad_norm", aliases=["actor_train.training_args.max_grad_norm"]
+    ),
+    refused("l2", "number", 0.0, "the loss has no penalty of the weights' norm; learner.weight_decay decays them"),
+    *(
+        refused(
+            name,
+            "flag",
+            False,
+            "an older switch, which ROLL does not read any more: give norm_mean_type and norm_std_type",
+        )
+        for name in ("use_reward_scaling", "use_reward_norm")
+    ),
+    refused("add_len_reward", "flag", False, "an older switch, which ROLL does not read any more: see reward.length"),
+    ignored(
+        "enable_reference",
+        "a reference that enters no loss changes no weight; kl.reference = always loads it for its metrics",
+    ),
+    ignored(
+        "enable_old_logprobs_recompute",
+        "loss.baseline = proximal: the learner's log-probabilities before the first step",
+    ),
+    composed("force_disable_old_logprobs_recompute", "flag", False, "loss.baseline"),
+    refused(
+        "mask_type",
+        "text",
+        "loss",
+        "masked completions keep their place in the statistics of their group, as with mask_type loss",
+    ),
+    ignored("balance_length", "rows are packed to learner.pack_tokens and balanced over the ranks"),
+    refused("minibatch_data_iter_num", "integer", 1, "ppo_epochs repeats all mini-batches: grpo.num_epochs"),
+    *(composed(f"train_infer_correction.is_weight.{name}", kind, default, to) for name, kind, default, to in _WEIGHTS),
+    composed("train_infer_correction.filters", "any", None, "correction.filters"),
+    *(composed(name, kind, default, to) for name, kind, default, to in _OLDER_CORRECTION),
 ]

@@ -5,12 +5,7 @@ from shoal.translate.shared.draft import Draft, Source
 
 def compose_loss(source: Source, draft: Draft) -> None:
     """Sets the objective and its constants."""
-    variant, level = source["pg_variant"], source["importance_sampling"]
-    older = source["use_policy_loss_type"].upper()
-    if source["use_topr_loss"]:
-        variant = "topr"
-    if older != "PPO":
-        draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant")
+    variant, level = _variant(source, draft), source["importance_sampling"]
     names = {"ppo": "ppo_clip", "vanilla": "policy_gradient", "tis": "truncated_is", "topr": "topr"}
     names |= {"cispo": "cispo", "kimi15": "kimi15"}
     if variant not in names or level not in ("token", "seq"):
@@ -19,6 +14,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
     objective = "gspo" if variant == "ppo" and level == "seq" else names[variant]
     draft.set("loss.objective", objective, source.origin("pg_variant", "importance_sampling"))
     draft.set("loss.baseline", "proximal", source.origin("ppo_epochs"))
+    _check_old(source, draft)
     used: tuple[str, ...]
     if objective in ("ppo_clip", "gspo"):
         low_name, high_name = ("pg_clip_low", "pg_clip_high") if source["use_pg_clip_range"] else ("pg_clip", "pg_clip")
@@ -49,6 +45,29 @@ def compose_loss(source: Source, draft: Draft) -> None:
         used = ("kimi15_tau",) if objective == "kimi15" else ()
     unused = [name for name in _VARIANT_OPTIONS if name not in used]
     source.note_unused(draft, *unused, why=f"changes nothing with pg_variant {variant} and the other settings")
+
+
+def _variant(source: Source, draft: Draft) -> str:
+    """Returns the variant of the policy gradient, which the class of the worker and older switches decide too."""
+    variant, older = str(source["pg_variant"]), source["use_policy_loss_type"].upper()
+    worker = str(source["actor_train.worker_cls"] or "").rpartition(".")[2]
+    if worker not in ("", "ActorWorker", "ActorPGWorker"):
+        reason = "a worker of one's own has a loss of its own; known: ActorWorker, ActorPGWorker"
+        draft.refuse("actor_train.worker_cls", worker, reason, cure="loss.objective")
+    if worker == "ActorWorker" and variant != "ppo":
+        source.note_unused(draft, "pg_variant", why="only ROLL's ActorPGWorker reads it")
+        variant = "ppo"
+    if older != "PPO":
+        draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant")
+    return "topr" if source["use_topr_loss"] else variant
+
+
+def _check_old(source: Source, draft: Draft) -> None:
+    """Refuses ratios to the current policy where a train step has several optimizer steps."""
+    several = source["ppo_epochs"] * draft.values.get("grpo.num_mini_batches", 1) > 1
+    if source["force_disable_old_logprobs_recompute"] and several:
+        reason = "the ratio of every optimizer step would be 1: give pg_variant vanilla, or one step per train step"
+        draft.refuse("force_disable_old_logprobs_recompute", True, reason, cure="loss.objective")
 
 
 _VARIANT_OPTIONS = (

@@ -1,163 +1,212 @@
-"""ROLL's settings of workers (actor_train, actor_infer, reference, rewards), one row each."""
+"""ROLL's settings of the worker that trains, actor_train, one row each; `common` lists those of every worker."""
 
+from shoal.translate.roll.run_fields import PLACES
 from shoal.translate.shared.field import (
     Fate,
     Field,
-    accepted,
     choice,
     composed,
     ignored,
     mapped,
     not_yet,
     refused,
-    text_list,
 )
 
-_PLACES = "the deployment decides where processes run; `shoal train` starts all of them on one machine"
-_BATCHES = "gradients do not depend on micro-batches"
-_FULL = (
-    "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
-)
-_TRACKS = "every run writes metrics.jsonl"
+TRAINING = "actor_train.training_args"
+STRATEGY = "actor_train.strategy_args.strategy_config"
+MODEL = "actor_train.model_args"
+DATA = "actor_train.data_args"
 
-_WORKERS = (
-    "ROLL chooses a reward worker by the tag of a row; here each row names its verifier: give data.sources "
-    'verifier_column = "tag", and map each tag to a verifier with reward.remap'
+_BATCHES = "gradients do not depend on micro-batches: learner.pack_tokens decides the size of one"
+_READ = "the coordinator reads the data"
+_SHARDING = (
+    "the learner uses DeepSpeed: learner.zero_stage, sequence_parallel_size and offload_* decide how ranks share it"
 )
 
-SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "ulysses_size")
-"""Numbers of ranks that share one model, or one row, in a strategy."""
+SPLITS = (
+    f"{STRATEGY}.tensor_model_parallel_size",
+    f"{STRATEGY}.pipeline_model_parallel_size",
+    f"{STRATEGY}.context_parallel_size",
+    f"{STRATEGY}.ulysses_size",
+    f"{MODEL}.ulysses_size",
+)
+"""Numbers of ranks that share one model, or one row."""
 
 _REWARD_MODEL = (
     "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
     'data.sources verifier = "reward_model"'
 )
 
+
+def common(worker: str) -> list[Field]:
+    """Returns the rows that every worker has and that only say how its work is spread."""
+    return [
+        *(
+            ignored(f"{worker}.{name}", PLACES)
+            for name in (
+                "name",
+                "world_size",
+                "num_gpus_per_worker",
+                "max_concurrency",
+                "backend_timeout",
+                "offload_nccl",
+                "system_envs",
+                "system_envs.*",
+            )
+        ),
+        *(
+            ignored(f"{worker}.{name}", _BATCHES)
+            for name in (
+                "infer_batch_size",
+                "use_dynamic_batching_in_train",
+                "max_tokens_per_microbatch_in_train",
+                "sequence_length_round_in_train",
+                "use_dynamic_batching_in_infer",
+                "max_tokens_per_microbatch_in_infer",
+                "sequence_length_round_in_infer",
+                "use_sequence_packing",
+                "sequence_packing_args",
+                "sequence_packing_args.*",
+                "use_remove_padding",
+            )
+        ),
+        ignored(f"{worker}.logits_in_fp32", "log-probabilities are always computed in float32"),
+        refused(
+            f"{worker}.model_update_frequency",
+            "integer",
+            1,
+            "generators get the weights of every train step; grpo.max_staleness lets them sample ahead",
+        ),
+        refused(
+            f"{worker}.apply_loss_scale",
+            "flag",
+            True,
+            "the loss is divided by the counts of the whole mini-batch, as with apply_loss_scale true",
+            accepts=(True,),
+        ),
+        ignored(f"{worker}.checkpoint_config", "Shoal creates the run's folder below --data-dir"),
+    ]
+
+
+def model_rows(worker: str) -> list[Field]:
+    """Returns the rows of a worker's model that change no number."""
+    return [
+        ignored(f"{worker}.model_args.model_type", "the model's config.json names its type"),
+        ignored(f"{worker}.model_args.num_labels", "the policy is a language model"),
+        ignored(f"{worker}.model_args.device_map", PLACES),
+        ignored(f"{worker}.model_args.vision_dp", PLACES),
+        ignored(
+            f"{worker}.model_args.gradient_checkpointing_use_reentrant",
+            "learner.gradient_checkpointing has one implementation",
+        ),
+        ignored(f"{worker}.model_args.autocast_adapter_dtype", "adapters are float32"),
+        refused(
+            f"{worker}.model_args.model_config_kwargs",
+            "any",
+            None,
+            "the model is as its config.json describes it: change the file",
+            accepts=(None, {}),
+        ),
+        refused(
+            f"{worker}.model_args.model_config_kwargs.*", "any", None, "the model is as its config.json describes it"
+        ),
+        not_yet(f"{worker}.model_args.moe_aux_loss_coef", "number", None, "mixture of experts", accepts=(None, 0.0)),
+    ]
+
+
 WORKERS: list[Field] = [
-    composed("actor_train.training_args.learning_rate", "number", 5e-5, "learner.learning_rate"),
-    mapped("actor_train.training_args.weight_decay", "number", 0.0, "learner.weight_decay"),
-    mapped("actor_train.training_args.warmup_steps", "integer", 0, "learner.warmup_steps"),
-    mapped("actor_train.training_args.max_grad_norm", "number", 1.0, "learner.max_grad_norm"),
-    mapped("actor_train.training_args.adam_beta1", "number", 0.9, "learner.adam_beta1"),
-    mapped("actor_train.training_args.adam_beta2", "number", 0.999, "learner.adam_beta2"),
-    composed("actor_train.training_args.lr_scheduler_type", "text", "linear", "learner.lr_scheduler"),
-    composed("actor_train.training_args.per_device_train_batch_size", "integer", 8, "grpo.num_mini_batches"),
-    composed("actor_train.training_args.gradient_accumulation_steps", "integer", 1, "grpo.num_mini_batches"),
-    ignored("actor_train.training_args.num_train_epochs", "max_steps sets the number of steps"),
-    ignored("actor_train.training_args.dataloader_num_workers", "the coordinator reads the data"),
-    ignored("actor_train.training_args.logging_steps", _TRACKS),
+    composed("actor_train.worker_cls", "text", None, "loss.objective", why="ROLL's ActorWorker or ActorPGWorker"),
+    composed(f"{TRAINING}.learning_rate", "number", 5e-5, "learner.learning_rate"),
+    mapped(f"{TRAINING}.weight_decay", "number", 0.0, "learner.weight_decay"),
+    composed(f"{TRAINING}.warmup_steps", "integer", 0, "learner.warmup_steps"),
+    composed(f"{TRAINING}.warmup_ratio", "number", 0.0, "learner.warmup_ratio", why="without warmup_steps"),
+    mapped(f"{TRAINING}.adam_beta1", "number", 0.9, "learner.adam_beta1"),
+    mapped(f"{TRAINING}.adam_beta2", "number", 0.999, "learner.adam_beta2"),
+    composed(f"{TRAINING}.lr_scheduler_type", "text", "linear", "learner.lr_scheduler"),
+    composed(f"{TRAINING}.per_device_train_batch_size", "integer", 8, "grpo.num_mini_batches"),
+    composed(f"{TRAINING}.gradient_accumulation_steps", "integer", 1, "grpo.num_mini_batches"),
+    *(
+        ignored(f"{TRAINING}.{name}", "max_steps of the pipeline decides: run.num_steps")
+        for name in ("num_train_epochs", "max_steps")
+    ),
+    *(ignored(f"{TRAINING}.{name}", "ROLL replaces it by the pipeline's: run.seed") for name in ("seed", "data_seed")),
+    *(ignored(f"{TRAINING}.{name}", "model_args.dtype decides: learner.compute_dtype") for name in ("bf16", "fp16")),
+    ignored(f"{TRAINING}.tf32", "a setting of torch: TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the learner's environment"),
+    *(
+        ignored(f"{TRAINING}.{name}", "every run writes metrics.jsonl")
+        for name in ("logging_steps", "output_dir", "save_steps")
+    ),
+    ignored(f"{TRAINING}.dataloader_num_workers", _READ),
     mapped(
-        "actor_train.model_args.disable_gradient_checkpointing",
-        "flag",
-        False,
-        "learner.gradient_checkpointing",
-        lambda off: not off,
+        f"{MODEL}.disable_gradient_checkpointing", "flag", False, "learner.gradient_checkpointing", lambda off: not off
     ),
     mapped(
-        "actor_train.model_args.dtype",
+        f"{MODEL}.dtype",
         "text",
         "bf16",
         "learner.compute_dtype",
         choice({"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}),
     ),
     mapped(
-        "actor_train.model_args.attn_implementation",
+        f"{MODEL}.attn_implementation",
         "text",
         None,
         "learner.attention",
         choice({None: "auto", "auto": "auto", "fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}),
-        aliases=["actor_train.model_args.flash_attn"],
+        aliases=[f"{MODEL}.flash_attn"],
     ),
-    ignored("actor_train.model_args.model_type", "the model's config.json names its type"),
-    not_yet("actor_train.model_args.lora_rank", "integer", None, "LoRA"),
-    not_yet("actor_train.model_args.lora_target", "any", None, "LoRA"),
-    not_yet("actor_train.model_args.freeze_module_prefix", "any", None, "vision"),
-    composed("actor_train.data_args.file_name", "texts", None, "data.sources"),
-    composed("actor_train.data_args.messages", "text", "messages", "data.sources"),
-    composed("actor_train.data_args.dataset_dir", "text", None, "data.sources"),
-    mapped(
-        "actor_train.data_args.template",
-        "text",
+    composed(f"{MODEL}.model_name_or_path", "text", None, "model.path"),
+    not_yet(f"{MODEL}.lora_rank", "integer", None, "LoRA"),
+    not_yet(f"{MODEL}.lora_target", "any", None, "LoRA"),
+    not_yet(f"{MODEL}.lora_alpha", "any", None, "LoRA"),
+    not_yet(f"{MODEL}.lora_dropout", "any", None, "LoRA"),
+    refused(f"{MODEL}.additional_target", "any", None, "adapters alone are trained, without other modules beside them"),
+    refused(
+        f"{MODEL}.adapter_name_or_path",
+        "any",
         None,
-        "model.chat_template",
-        choice({None: None, "native": None, "qwen2_5": None, "qwen3": None, "chatml": "chatml"}),
-        why="all but chatml are the tokenizer's own; set another with --set model.chat_template=...",
+        "adapters begin at zero: merge the earlier one into the model first",
     ),
-    composed(
-        "actor_train.data_args.domain_interleave_probs", "table", None, "data.sources", why="for a single domain only"
+    refused(f"{MODEL}.freeze_module_prefix", "any", None, "all weights are trained"),
+    *model_rows("actor_train"),
+    composed(f"{DATA}.file_name", "texts", None, "data.sources"),
+    composed(f"{DATA}.messages", "text", "messages", "data.sources"),
+    composed(f"{DATA}.tag", "text", "tag", "data.sources"),
+    composed(f"{DATA}.dataset_dir", "text", None, "data.sources"),
+    composed(f"{DATA}.template", "text", "native", "model.chat_template", why="all but chatml are the tokenizer's own"),
+    composed(f"{DATA}.domain_interleave_probs", "table", None, "data.sources", why="shares of the prompts of the run"),
+    composed(f"{DATA}.interleave_probs", "numbers", None, "data.sources", why="for a single file only"),
+    composed(f"{DATA}.prompt", "text", None, "data.sources", why="a column of text without a chat template is refused"),
+    composed(f"{DATA}.max_samples", "integer", None, "data.sources"),
+    ignored(f"{DATA}.eval_file_name", "ROLL reads validation.data_args.file_name: evaluation.sources"),
+    *(
+        ignored(f"{DATA}.{name}", _READ)
+        for name in ("preprocessing_num_workers", "cache_path", "dataset_type", "id", "response")
     ),
-    composed("actor_train.data_args.interleave_probs", "numbers", None, "data.sources", why="for a single file only"),
-    ignored("actor_train.data_args.preprocessing_num_workers", "the coordinator reads the data"),
     composed("actor_train.strategy_args.strategy_name", "text", None, "learner.zero_stage"),
     composed(
-        "actor_train.strategy_args.strategy_config",
+        STRATEGY,
         "any",
         None,
         "learner.zero_stage learner.offload_parameters learner.offload_optimizer",
         why="ROLL's own DeepSpeed files, by name",
     ),
     *(
-        composed(f"actor_train.strategy_args.strategy_config.{name}", "integer", 1, "grpo.num_mini_batches")
+        composed(name, "integer", 1, "grpo.num_mini_batches", why="ranks that share a model, or a row")
         for name in SPLITS
     ),
-    ignored(
-        "actor_train.strategy_args.strategy_config.*",
-        "the learner uses DeepSpeed; [learner] decides how its ranks share the model",
+    mapped(f"{STRATEGY}.zero_optimization.stage", "integer", 2, "learner.zero_stage"),
+    not_yet(f"{STRATEGY}.expert_model_parallel_size", "integer", 1, "mixture of experts", accepts=(None, 1)),
+    *(
+        refused(f"{STRATEGY}.{name}", "any", None, "the learner computes in float32 or bfloat16: learner.compute_dtype")
+        for name in ("fp8", "fp8_recipe", "fp8_param", "fp4")
     ),
+    *(
+        refused(f"{STRATEGY}.{name}", "number", None, "the policy is trained without dropout", accepts=(None, 0.0))
+        for name in ("attention_dropout", "hidden_dropout")
+    ),
+    ignored(f"{STRATEGY}.*", _SHARDING),
     composed("actor_train.device_mapping", "text", None, "launch.num_learner_ranks"),
-    ignored("actor_train.infer_batch_size", _BATCHES),
-    ignored("actor_train.max_tokens_per_microbatch_in_train", _BATCHES),
-    ignored("actor_train.sequence_length_round_in_train", _BATCHES),
-    *(
-        ignored(f"{worker}.{name}", _PLACES)
-        for worker in ("actor_train", "actor_infer")
-        for name in ("worker_cls", "num_gpus_per_worker", "world_size", "system_envs", "system_envs.*", "offload_nccl")
-    ),
-    *(
-        not_yet(f"actor_train.model_args.{name}", "any", None, "LoRA")
-        for name in ("lora_alpha", "lora_dropout", "additional_target")
-    ),
-    ignored("actor_train.model_args.device_map", _PLACES),
-    ignored("actor_train.use_dynamic_batching_in_train", "rows are always packed to learner.pack_tokens"),
-    ignored("actor_train.use_sequence_packing", "rows are always packed to learner.pack_tokens"),
-    ignored("actor_infer.model_args.*", "generator.dtype is the type of the engine"),
-    mapped("actor_infer.generating_args.stop_strings", "any", None, "sampling.stop_strings", text_list),
-    accepted(
-        "actor_infer.generating_args.include_stop_str_in_output",
-        "flag",
-        None,
-        [True, False, None],
-        "the tokens of a stop string are kept and trained on, with either value",
-    ),
-    mapped("actor_infer.generating_args.temperature", "number", 1.0, "sampling.temperature"),
-    refused("actor_infer.generating_args.top_p", "number", 1.0, _FULL, accepts=[1.0]),
-    refused("actor_infer.generating_args.top_k", "integer", 0, _FULL, accepts=[0, -1, None]),
-    ignored("actor_infer.generating_args.max_new_tokens", "ROLL replaces it by response_length"),
-    ignored("actor_infer.generating_args.num_return_sequences", "ROLL replaces it by num_return_sequences_in_group"),
-    refused("actor_infer.generating_args.num_beams", "integer", 1, "completions are sampled", accepts=[1]),
-    ignored("actor_infer.data_args.*", "the coordinator renders each prompt once"),
-    ignored("actor_infer.strategy_args.strategy_name", "the engine is vLLM"),
-    mapped(
-        "actor_infer.strategy_args.strategy_config.gpu_memory_utilization",
-        "number",
-        0.9,
-        "generator.gpu_memory_utilization",
-    ),
-    mapped(
-        "actor_infer.strategy_args.strategy_config.tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"
-    ),
-    mapped("actor_infer.strategy_args.strategy_config.max_model_len", "integer", None, "generator.max_model_len"),
-    ignored("actor_infer.strategy_args.strategy_config.*", "a detail of the engine"),
-    ignored("actor_infer.device_mapping", _PLACES),
-    ignored(
-        "actor_infer.infer_batch_size", "the engine admits as many requests as its cache holds: generator.max_num_seqs"
-    ),
-    ignored("reference.*", "the learner loads the reference model when [kl] needs it"),
-    ignored("validation.data_args.*", "evaluation.sources names the held-out questions"),
-    ignored("validation.generating_args.*", "[evaluation] has the settings of evaluation"),
-    ignored("validation.*", "evaluation.sources names the held-out questions"),
-    refused("rewards", "any", None, _WORKERS),
-    refused("rewards.*", "any", None, _WORKERS),
+    *common("actor_train"),
     Field("reward.*", "any", None, Fate.REFUSED, ("reward.model",), accepts=(None, False), why=_REWARD_MODEL),
-    ignored("num_eval_prompts", "evaluation.sources names the held-out questions"),
 ]

@@ -63,3 +63,18 @@ class System:
     def families(self) -> list[str]:
         """Rows "a.*" that cover all fields below a."""
         return [row.name for row in self.table if row.name.endswith(".*")]
+
+    @property
+    def wholes(self) -> set[str]:
+        """Fields that are tables themselves: a field with a family below it is read part by part, unless it is one."""
+        families = set(self.families)
+        return {
+            name
+            for row in self.table
+            for name in (row.name, *row.aliases)
+            if row.kind == "table" or f"{name}.*" not in families
+        }
+
+    def knows(self, name: str) -> bool:
+        """Returns whether a field, or a family of fields, has this name."""
+        return name in self.names or any(name.startswith(family[:-1]) for family in self.families)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.system import System
+from shoal.translate.sources.interpolation import References
 from shoal.translate.sources.launch import read_flags, read_launch
 from shoal.translate.sources.python import notebook_code, read_calls
 from shoal.translate.sources.settings import Settings
@@ -160,41 +161,29 @@ def _check_depth(value: Any, path: Path, left: int) -> None:
 
 
 def _read_values(system: System, values: Mapping[str, Any], settings: Settings) -> None:
-    flat = dict(_flat(values, set(system.names))) if system.is_nested else dict(values)
+    references = References(values)
+    whole = references.resolved(values)
+    flat = dict(_flat(whole, system.wholes)) if system.is_nested else dict(whole)
     if classes := [name for name in flat if name.rpartition(".")[2] == "_target_"]:
         settings.notes.append(f"_target_ names {len(classes)} classes; only the settings beside it are read")
         flat = {name: value for name, value in flat.items() if name not in classes}
     for name, value in flat.items():
-        # Hydra's ${...} refers to another setting of the same file.
-        resolved = _resolved(value, flat)
-        is_known = isinstance(resolved, str) and system.presets is not None and system.presets.search(resolved)
-        if isinstance(resolved, str) and "${" in resolved and not is_known:
-            settings.unset[name] = f"has no value: the file does not define {resolved}"
+        is_preset = isinstance(value, str) and system.presets is not None and system.presets.search(value)
+        if name in references.names and not system.knows(name):
+            settings.notes.append(f"{name} is a variable of the file: its value is read where it is used")
+        elif isinstance(value, str) and "${" in value and not is_preset:
+            settings.unset[name] = f"has no value: the file does not define {value}"
         else:
-            settings.take({name: resolved})
+            settings.take({name: value})
 
 
-def _flat(values: Mapping[str, Any], known: set[str], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flattens nested mappings into dotted names; a mapping whose own name is known stays whole."""
+def _flat(values: Mapping[str, Any], wholes: Collection[str], prefix: str = "") -> list[tuple[str, Any]]:
+    """Flattens nested mappings into dotted names, except those of `wholes`."""
     items: list[tuple[str, Any]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and name not in known:
-            items += _flat(value, known, f"{name}.")
+        if isinstance(value, Mapping) and value and name not in wholes:
+            items += _flat(value, wholes, f"{name}.")
         else:
             items.append((name, value))
     return items
-
-
-def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replaces Hydra's references by the values that they refer to."""
-    if isinstance(value, str) and value.startswith("${") and value.endswith("}") and value[2:-1] in values:
-        return _resolved(values[value[2:-1]], {key: item for key, item in values.items() if key != value[2:-1]})
-    if isinstance(value, str) and (select := re.fullmatch(r"\$\{oc\.select:\s*([^,}]+?)\s*(?:,\s*([^{}]*))?\}", value)):
-        others = {key: item for key, item in values.items() if values[key] != value}
-        return _resolved(others[select[1]], others) if select[1] in others else _scalar(select[2] or "null")
-    if isinstance(value, str):
-        for key, item in values.items():
-            if f"${{{key}}}" in value and not isinstance(item, Mapping | list):
-                value = value.replace(f"${{{key}}}", str(item))
-    return value

@@ -53,7 +53,8 @@ def settings(record: RunRecord, config: RunConfig | None) -> Iterator[Fact]:
 
 
 def _source(source: SourceConfig) -> str:
-    return source.task or source.dataset or source.path or ""
+    paths = source.path if isinstance(source.path, list) else [source.path or ""]
+    return source.task or source.dataset or ", ".join(paths)
 
 
 def utc(time_s: float) -> str:

@@ -129,6 +129,15 @@ def test_the_repetition_penalty_is_proportional_to_the_repeated_share() -> None:
     assert parts(score) == {"verifiable": 1, "repetition": -0.25}
 
 
+@pytest.mark.parametrize(("verifiers", "penalty"), [([], -0.25), (["V"], -0.25), (["w", "v"], -0.25), (["w"], 0)])
+def test_the_repetition_penalty_applies_to_the_verifiers_that_it_names(verifiers: list[str], penalty: float) -> None:
+    rules = composer(repetition={"max_penalty": -0.5, "ngram_size": 1, "verifiers": verifiers})
+    score = rules.score(
+        0, [GroundTruth("v", None)], [VerifierScore("v", SCORED, 1)], Output("x", FinishReason.STOP, [7, 7, 7, 8])
+    )
+    assert parts(score) == {"verifiable": 1, "repetition": penalty}
+
+
 def test_a_completion_of_unknown_length_does_not_count_as_a_short_one() -> None:
     score = score_of(1.0, text="5", num_tokens=0, cosine={"factor": 1})
     assert (score.outcome, score.reward) == (UNSCORABLE, 0)

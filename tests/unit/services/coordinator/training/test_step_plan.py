@@ -142,3 +142,36 @@ def test_a_step_that_ends_with_masked_tokens_rewards_the_counted_token_before_th
     plan = plan_of([settled], advantage={"scale": "none", "step_rewards": True})
     first, _ = plan.trained[0].rollouts
     assert first.token_advantages is not None and first.token_advantages.tolist() == [0.5, 0.0, 0.0]
+
+
+def _of_verifier(group: SettledGroup, verifier: str) -> SettledGroup:
+    return replace(group, prompt=replace(PROMPT, ground_truths=(GroundTruth(verifier, "x"),)))
+
+
+def test_the_statistics_of_the_batch_may_be_those_of_each_verifier() -> None:
+    # Two tasks whose rewards differ by a factor of ten, two tokens a completion.
+    groups = [
+        _of_verifier(settled_group(0, [1.0, 0.0]), "math"),
+        _of_verifier(settled_group(1, [10.0, 0.0]), "code"),
+        _of_verifier(settled_group(2, [3.0, 0.0]), "math"),
+    ]
+    mean = {"baseline": "batch_mean", "scale": "none"}
+    assert advantages(plan_of(groups, advantage=mean)) == [
+        [pytest.approx(1 - 14 / 6), pytest.approx(-14 / 6)],
+        [pytest.approx(10 - 14 / 6), pytest.approx(-14 / 6)],
+        [pytest.approx(3 - 14 / 6), pytest.approx(-14 / 6)],
+    ]
+    assert advantages(plan_of(groups, advantage=mean | {"batch_per_verifier": True})) == [
+        [0.0, -1.0],
+        [5.0, -5.0],
+        [2.0, -1.0],
+    ]
+
+
+@pytest.mark.parametrize("discount", [1.0, 1 - 1e-12])
+def test_whitening_may_be_over_the_tokens_of_each_verifier(discount: float) -> None:
+    groups = [_of_verifier(settled_group(0, [1.0, 0.0]), "math"), _of_verifier(settled_group(1, [10.0, 0.0]), "code")]
+    options = {"baseline": "none", "scale": "none", "whiten": True, "whiten_ddof": 0, "whiten_eps": 0}
+    plan = plan_of(groups, advantage=options | {"discount": discount, "batch_per_verifier": True})
+    for values in advantages(plan):
+        assert values == [pytest.approx(1.0, abs=1e-6), pytest.approx(-1.0, abs=1e-6)]

@@ -105,6 +105,20 @@ def test_denied_and_considered_options_are_not_chosen(completion: str, choice: s
     assert rewards == {letter: float(letter == choice) for letter in "ABCDHIKX"}
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("unit", [1, 1, 0, 0, 0]),
+        ("loose", [1, 1, -1, -1, -1]),
+        ("soft", [1, 0.5, -0.5, -1, -1]),
+        ("strict", [1, -1, -1, -1, -1]),
+    ],
+)
+def test_multiple_choice_values_depend_on_the_letter_and_on_the_box(values: str, expected: list[float]) -> None:
+    completions = [r"so \boxed{B}", "The answer is B", r"so \boxed{C}", "The answer is C", "no letter at all"]
+    assert [value("multiple_choice", text, "B", values=values) for text in completions] == expected
+
+
 def test_strict_multiple_choice_requires_a_marked_choice() -> None:
     assert value("multiple_choice", "(B)", "B", strict=True) == 0
     assert value("multiple_choice", "I choose B", "B", strict=True) == 0

@@ -35,7 +35,7 @@ def test_a_yaml_file_of_roll_is_read_with_nested_tables_and_references(tmp_path:
         "actor_train:\n  training_args:\n    learning_rate: 1.0e-6\n    per_device_train_batch_size: 1\n"
         "    gradient_accumulation_steps: 32\n  device_mapping: list(range(0,4))\n"
         "  data_args:\n    file_name:\n      - data/a.jsonl\n"
-        "actor_infer:\n  generating_args:\n    temperature: 0.99\n    top_p: 0.99\n"
+        "actor_infer:\n  generating_args:\n    temperature: 0.99\n    top_p: 0.99\n    top_k: -1\n"
     )
     translation = translate(SYSTEMS["roll"], read_settings(SYSTEMS["roll"], [str(path)]))
     assert [refusal.name for refusal in translation.blocking] == ["actor_infer.generating_args.top_p"]

@@ -1,0 +1,138 @@
+"""ROLL's data: files, their domains, and the questions of its validation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.translate.roll.engine_fields import VALIDATION
+from shoal.translate.roll.reward_worker import RewardWorker, domains_of
+from shoal.translate.roll.worker_fields import DATA
+from shoal.translate.shared.draft import Draft, Source
+
+_DEFAULT_DOMAIN = "math_rule"
+"""The domain of rows whose tag no worker lists."""
+_CODE_LABEL = "test_cases"
+"""The column with the tests of a program; other labels are in ground_truth."""
+
+
+def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
+    """Sets the sources: one for each domain with its share of the run's prompts, or one for each file."""
+    paths = _paths(source, f"{DATA}.file_name")
+    columns: dict[str, Any] = {}
+    if source[f"{DATA}.messages"] != "messages":
+        columns["messages_column"] = source[f"{DATA}.messages"]
+    if workers:
+        columns["verifier_column"] = source[f"{DATA}.tag"]
+    shares = source[f"{DATA}.domain_interleave_probs"] or {}
+    if paths and len(shares) > 1:
+        _by_domain(paths, columns, shares, workers, source, draft)
+    elif paths:
+        chosen = domains_of(workers).get(next(iter(shares), ""))
+        tables = [{"path": path} if path.endswith((".jsonl", ".parquet")) else {"dataset": path} for path in paths]
+        draft.set(
+            "data.sources", [table | columns | _labels(chosen) for table in tables], source.origin(f"{DATA}.file_name")
+        )
+    if len(source[f"{DATA}.interleave_probs"] or ()) > 1:
+        reason = "mix with fraction or count of data.sources instead"
+        draft.refuse(f"{DATA}.interleave_probs", source[f"{DATA}.interleave_probs"], reason, cure="data.sources")
+    if source[f"{DATA}.prompt"] is not None and not source.is_set(f"{DATA}.messages"):
+        reason = "ROLL takes this column as the whole prompt, without a chat template: give data.sources"
+        draft.refuse(f"{DATA}.prompt", source[f"{DATA}.prompt"], reason, cure="data.sources")
+    if source[f"{DATA}.max_samples"]:
+        reason = "give a count in data.sources"
+        draft.refuse(f"{DATA}.max_samples", source[f"{DATA}.max_samples"], reason, cure="data.sources")
+
+
+def _labels(worker: RewardWorker | None) -> dict[str, Any]:
+    """Returns what selects the rows of a single domain; that of unknown tags takes all rows."""
+    if worker is None:
+        return {}
+    code = {"ground_truth_column": _CODE_LABEL} if worker.verifier == "code" else {}
+    return code | ({"verifier": worker.verifier} if worker.domain == _DEFAULT_DOMAIN else {"labels": list(worker.tags)})
+
+
+def _by_domain(
+    paths: Sequence[str],
+    columns: dict[str, Any],
+    shares: dict[str, float],
+    workers: Sequence[RewardWorker],
+    source: Source,
+    draft: Draft,
+) -> None:
+    """Sets one source for each domain, whose count is its share of all prompts that the run takes."""
+    field = f"{DATA}.domain_interleave_probs"
+    by_domain = domains_of(workers)
+    if unknown := [domain for domain in shares if domain not in by_domain]:
+        reason = f"no worker of rewards scores {', '.join(unknown)}"
+        draft.refuse(field, shares, reason, cure="data.sources")
+        return
+    if not all(path.endswith((".jsonl", ".parquet")) for path in paths):
+        reason = "only the rows of .jsonl and .parquet files are divided by domain: give data.sources"
+        draft.refuse(f"{DATA}.file_name", paths, reason, cure="data.sources")
+        return
+    prompts, step, left = source["max_steps"] * source["rollout_batch_size"], source["rollout_batch_size"], 1.0
+    tables = []
+    in_step = _in_step(shares, step)
+    for domain, count in in_step.items():
+        worker = by_domain[domain]
+        table = {"path": paths[0] if len(paths) == 1 else list(paths), "labels": list(worker.tags)} | columns
+        if worker.verifier == "code":
+            table["ground_truth_column"] = _CODE_LABEL
+        tables.append(table | {"count": max(1, count * prompts // step)})
+        left -= count / step
+    draft.set("data.sources", tables, source.origin(f"{DATA}.file_name", field))
+    draft.notes.append(f"{field}: each domain has its share of the prompts of the whole run; ROLL has it in every step")
+    if _DEFAULT_DOMAIN in by_domain:
+        draft.notes.append(
+            f"rows whose tag is in no rewards.*.tag_included are left out; ROLL gives them to {_DEFAULT_DOMAIN}"
+        )
+
+
+def _in_step(shares: dict[str, float], step: int) -> dict[str, int]:
+    """Returns the prompts of a step for each domain, as ROLL rounds them: the last takes the rest."""
+    *first, last = shares
+    counts = {domain: int(shares[domain] * step) for domain in first}
+    return counts | {last: step - sum(counts.values())}
+
+
+def _paths(source: Source, name: str) -> list[str]:
+    folder = source[f"{DATA}.dataset_dir"]
+    return [
+        f"{folder.rstrip('/')}/{path}"
+        if folder and folder not in (".", "./") and not path.startswith(("/", folder))
+        else path
+        for path in source[name] or ()
+    ]
+
+
+def compose_evaluation(source: Source, draft: Draft) -> None:
+    """Sets the questions of ROLL's validation, and how they are answered."""
+    field = "validation.data_args.file_name"
+    names = [f"{VALIDATION}.{name}" for name in ("temperature", "top_p", "top_k", "num_return_sequences")]
+    lengths = ("val_prompt_length", "val_sequence_length")
+    if not source[field]:
+        source.note_unused(
+            draft, "eval_steps", *names, *lengths, why="changes nothing without validation.data_args.file_name"
+        )
+        return
+    columns = {"verifier_column": source[f"{DATA}.tag"]}
+    if source[f"{DATA}.messages"] != "messages":
+        columns["messages_column"] = source[f"{DATA}.messages"]
+    tables = [
+        ({"path": path} if path.endswith((".jsonl", ".parquet")) else {"dataset": path}) | columns
+        for path in source[field]
+    ]
+    draft.set("evaluation.sources", tables, source.origin(field))
+    draft.set("evaluation.num_prompts", 1_000_000, source.origin(field))
+    draft.set("evaluation.every_steps", source["eval_steps"], source.origin("eval_steps"))
+    temperature, top_p, top_k, samples = (source[name] for name in names)
+    draft.set("evaluation.temperature", temperature, source.origin(names[0]))
+    if temperature:
+        draft.set("evaluation.top_p", top_p, source.origin(names[1]))
+        draft.set("evaluation.top_k", max(0, top_k or 0), source.origin(names[2]))
+        draft.set("evaluation.samples_per_prompt", samples, source.origin(names[3]))
+    else:
+        source.note_unused(draft, *names[1:], why="at temperature 0 all answers to a question are the same")
+    prompt, whole = (source[name] for name in lengths)
+    if whole:
+        length = whole - (prompt or source["prompt_length"])
+        draft.set("evaluation.max_completion_tokens", length, source.origin(*lengths))

@@ -1,0 +1,129 @@
+"""ROLL's rewards: which verifier scores a tag, its options, and the judge."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.translate.roll.reward_worker import RewardWorker
+from shoal.translate.shared.draft import Draft, Origin, Source
+
+_NGRAM_PENALTY = {"max_penalty": -0.5, "ngram_size": 3}
+"""What ROLL's crossthinkqa and ifeval workers subtract at most, and for repetitions of how many words."""
+_TEST_S, _TESTS_S = 20.0, 120.0
+"""ROLL's time for the tests of a program; how long all of them may take here."""
+
+
+_QUESTION = (
+    "Does the response come to the same final answer as the reference? SCORE is 1 if it does, else 0.\n\n"
+    "Question:\n{question}\n\nReference:\n{reference}\n\nResponse:\n{answer}"
+)
+"""What the judge is asked: ROLL's worker counts a yes as 1, and everything else as 0."""
+
+
+def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
+    """Sets the verifier of each tag, options of the verifiers, the penalty for repetition, and the judge."""
+    origin = Origin("rewards", True)
+    remap: dict[str, str] = {}
+    for worker in workers:
+        for tag in worker.tags:
+            if remap.setdefault(tag.lower(), worker.verifier) != worker.verifier:
+                where = f"rewards.{worker.domain}.tag_included"
+                draft.refuse(where, tag, "two workers score this tag in different ways", cure="reward.remap")
+    if remap:
+        draft.set("reward.remap", remap, Origin("rewards: worker_cls and tag_included", True))
+    if options := _options(workers, draft):
+        draft.set("reward.verifiers", options, origin)
+        if "code" in options:
+            draft.set("reward.timeout_s", _TESTS_S + 2, origin)
+    if penalized := sorted({worker.verifier for worker in workers if worker.penalizes_repetition}):
+        draft.set("reward.repetition", _NGRAM_PENALTY | {"verifiers": penalized}, origin)
+        draft.notes.append(
+            "reward.repetition: ROLL's workers crossthinkqa and ifeval count repetitions of 3 words; here of 3 tokens"
+        )
+    if len({worker.verifier for worker in workers}) > 1:
+        draft.set("advantage.batch_per_verifier", True, Origin("rewards: ROLL compares within a domain", True))
+    _judge(workers, source, draft)
+    _describe(workers, draft)
+
+
+def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[str, Any]]:
+    """Returns the options of verifiers that follow ROLL's workers."""
+    options: dict[str, dict[str, Any]] = {}
+    for worker in workers:
+        kind = worker.options.get("reward_type")
+        if worker.verifier == "code":
+            options["code"] = {"partial_credit": False, "timeout_s": _TEST_S, "total_timeout_s": _TESTS_S}
+        elif worker.class_name == "CrossThinkQARuleRewardWorker":
+            if kind not in ("loose", "soft", "strict"):
+                known = "known: loose, soft, strict"
+                draft.refuse(f"rewards.{worker.domain}.reward_type", kind, known, cure="reward.verifiers")
+            elif options.setdefault("multiple_choice", {"values": kind}) != {"values": kind}:
+                reason = "another worker scores choices in another way, and the verifier has one"
+                draft.refuse(f"rewards.{worker.domain}.reward_type", kind, reason, cure="reward.verifiers")
+        elif kind is not None:
+            draft.notes.append(f"rewards.{worker.domain}.reward_type = {kind}: only ROLL's crossthinkqa reads it")
+    return options
+
+
+def _judge(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
+    """Sets the model that judges, and its address if ROLL calls one."""
+    shared = source["reward_model"] or {}
+    judges = [worker for worker in workers if worker.verifier == "llm_judge"]
+    if not judges:
+        if shared:
+            draft.notes.append("reward_model: no worker of rewards is a judge, so nothing asks it")
+        return
+    where, options = f"rewards.{judges[0].domain}", judges[0].options
+    if len(judges) > 1:
+        draft.refuse(f"rewards.{judges[1].domain}", "", "one judge answers for all domains", cure="reward.judge")
+    generating = options.get("generating_args") or shared.get("generating_args") or {}
+    names = (options.get("judge_model_name"), _model_name(shared), _model_name(options))
+    model = next((name for name in names if isinstance(name, str) and name), "")
+    judge: dict[str, Any] = {"model": model.rstrip("/")} if model else {}
+    judge |= {"template": _QUESTION, "min_score": 0, "max_score": 1}
+    if options.get("judge_model_type") == "api" and options.get("judge_api_url"):
+        judge["base_url"] = options["judge_api_url"]
+    if generating.get("temperature") is not None:
+        judge["temperature"] = generating["temperature"]
+    draft.set("reward.judge", judge, Origin(where, True))
+    if "base_url" not in judge:
+        draft.notes.append(
+            f"{where}: ROLL runs the judge {model} itself; here it is a server: start one, and give its address with "
+            "--set reward.judge.base_url=...; without one, data whose labels need a judge are refused"
+        )
+    if options.get("judge_api_key"):
+        draft.notes.append(f"{where}.judge_api_key: put the key into a variable that reward.judge.api_key_env names")
+    draft.notes.append(
+        f"{where}.judge_prompt = {options.get('judge_prompt')}: ROLL's text, which asks for yes or no, is not taken "
+        "over: reward.judge.template asks whether the answer agrees with the reference"
+    )
+    if left := [name for name in generating if name != "temperature"]:
+        draft.notes.append(f"{where}.generating_args: {', '.join(left)} are settings of the judge's server")
+
+
+def _model_name(options: Mapping[str, Any]) -> Any:
+    return (options.get("model_args") or {}).get("model_name_or_path")
+
+
+def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
+    """Notes where our verifiers judge otherwise than ROLL's workers."""
+    verifiers = {worker.verifier for worker in workers}
+    if "math" in verifiers:
+        draft.notes.append(
+            "verifier math: both compare by math-verify; ROLL reads the answer after </think> or the last empty line, "
+            "Shoal the last answer of the completion"
+        )
+    if "code" in verifiers:
+        draft.notes.append(
+            "verifier code: labels are lists of Python tests; rows of ROLL with case_type input need the verifier "
+            "code_stdio, and others a list of tests in their label (docs/rewards.md)"
+        )
+    if any(worker.options.get("reward_type") == "soft" and worker.verifier == "multiple_choice" for worker in workers):
+        draft.notes.append(
+            "verifier multiple_choice: a right letter without a box is worth 0.5, and counts as wrong where "
+            "grpo.difficulty_* counts correct completions; ROLL counts it as correct there"
+        )
+    for worker in workers:
+        if worker.class_name == "MultipleChoiceBoxedRuleRewardWorker":
+            draft.notes.append(
+                f"rewards.{worker.domain}: ROLL's class gives every completion the reward 0; here 1 or 0"
+            )
