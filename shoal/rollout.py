@@ -110,6 +110,8 @@ class SamplingParams:
     min_p: float = 0.0
     stop_strings: tuple[str, ...] = ()
     """Non-empty texts that end a completion. The text itself stays a part of the completion."""
+    return_support: bool = False
+    """Return the support of each token with the completion."""
 
 
 class FinishReason(StrEnum):
@@ -121,6 +123,21 @@ class FinishReason(StrEnum):
     """The completion or the context reached its limit."""
     ABORT = "abort"
     """The request was aborted before the completion was whole; never trained on."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """The tokens that each token of a completion was drawn from: those that top-k, top-p and min-p left."""
+
+    token_ids: Int32Array
+    """For one token after the other: the sampled token first, then the others."""
+    counts: Int32Array
+    """[T] the number of tokens in the support of each token, at least 1."""
+
+    def part(self, start: int, end: int) -> "Support":
+        """Returns the supports of the tokens `start` to `end` (exclusive)."""
+        first, last = (int(self.counts[:index].sum()) for index in (start, end))
+        return Support(self.token_ids[first:last], self.counts[start:end])
 
 
 @dataclass(frozen=True)
@@ -139,10 +156,20 @@ class Completion:
     text: str = ""
     loss_mask: BoolArray | None = None
     """[T] True where the token counts in the loss; None means that all count."""
+    support: Support | None = None
+    """None where each token was drawn from the whole vocabulary, or where nobody asked."""
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays."""
+        arrays = [self.token_ids, self.behavior_logprobs]
+        if self.support is not None:
+            arrays += [self.support.token_ids, self.support.counts]
+        return sum(array.nbytes for array in arrays)
 
     @property
     def oldest_version(self) -> WeightVersion:

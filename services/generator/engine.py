@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.rollout import FinishReason, Float32Array, Int32Array, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import FinishReason, Float32Array, Int32Array, SamplingParams, Support, VersionSpan, WeightVersion
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.weights.rendezvous import Rendezvous
 
@@ -20,6 +20,8 @@ class Sample:
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
     """Cover 0..T in order, without gaps."""
+    support: Support | None = None
+    """If `SamplingParams.return_support` asked for it."""
 
 
 @dataclass(frozen=True)

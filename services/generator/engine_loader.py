@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from services.generator.engine import Engine
 from services.generator.requests import Requests
+from services.generator.vllm_sampling import fits_masks
 from services.generator.weight_loader import WeightLoader
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -57,8 +58,8 @@ class EngineLoader:
         earlier, is_loading = self._lifecycle.run_id, self._lifecycle.state == worker_pb2.WORKER_STATE_LOADING
         if (is_loading or self._running) and self._config and _engine_part(config) != _engine_part(self._config):
             refusal = self._lifecycle.restart(
-                f"the generator serves run {earlier}, whose [model], [generator] or sampling.stop_strings settings "
-                f"differ from those of run {run_id}"
+                f"the generator serves run {earlier}, whose [model], [generator], sampling.stop_strings or "
+                f"sampling.top_k settings differ from those of run {run_id}"
             )
             self._drop_requests(f"run {run_id} took the generator over", ErrorReason.OTHER_RUN)
             raise refusal
@@ -148,7 +149,9 @@ class EngineLoader:
 
 def _engine_part(config: RunConfig) -> tuple[object, ...]:
     """Returns the part of a configuration that the engine is made from."""
-    return config.model, config.generator, config.max_model_len, bool(config.sampling.stop_strings)
+    sampling = config.sampling
+    supports = sampling.top_k, fits_masks(config)
+    return config.model, config.generator, config.max_model_len, bool(sampling.stop_strings), supports
 
 
 def _loaded_state(weights: WeightLoader) -> tuple[worker_pb2.WorkerState.ValueType, str]:

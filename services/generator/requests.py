@@ -61,7 +61,7 @@ class _Group:
 
     @property
     def num_bytes(self) -> int:
-        return sum(8 * completion.num_tokens for completion in self.finished)
+        return sum(completion.num_bytes for completion in self.finished)
 
     def wake_readers(self) -> None:
         self.progress.set()
@@ -163,6 +163,7 @@ class Requests:
             finish_reason=sample.finish_reason,
             version_spans=sample.version_spans,
             seed=request.seeds[index],
+            support=sample.support,
         )
         group.finished.append(completion)
         self.num_sampled_tokens += completion.num_tokens

@@ -18,6 +18,7 @@ from shoal.weights.manifest import Manifest, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import (
     completion_to_wire,
+    detach_support,
     float32_to_wire,
     int32_from_wire,
     invalid,
@@ -79,7 +80,10 @@ class GeneratorServicer(GeneratorServiceServicer):
                 f"the generator is STALE: {running.weights.stale_reason}", reason=ErrorReason.STALE
             )
         async for completion in running.requests.stream(group):
-            yield pb.GenerateGroupResponse(completion=completion_to_wire(completion))
+            message = completion_to_wire(completion)
+            for part in detach_support(message):
+                yield pb.GenerateGroupResponse(support_token_ids=part)
+            yield pb.GenerateGroupResponse(completion=message)
 
     async def JoinWeightGroup(self, request: pb.JoinWeightGroupRequest, context: Context) -> pb.JoinWeightGroupResponse:
         running = self._loader.running

@@ -72,6 +72,10 @@ class VllmEngine:
         return not self._llm.model_config.skip_tokenizer_init
 
     @property
+    def _returns_masks(self) -> bool:
+        return bool(self._llm.model_config.return_sampling_mask)
+
+    @property
     def max_model_len(self) -> int:
         return self._max_model_len
 
@@ -85,10 +89,14 @@ class VllmEngine:
                 "sampling.stop_strings: this engine was started without a tokenizer, so it cannot find strings; set "
                 "sampling.stop_strings in the configuration of the run"
             )
-        return read_sample(await self._generate(prompt_token_ids, lambda: sampling_params(sampling, seed)))
+        masks, vocab_size = self._returns_masks, self.vocab_size
+        output = await self._generate(
+            prompt_token_ids, lambda: sampling_params(sampling, seed, masks=masks, vocab_size=vocab_size)
+        )
+        return read_sample(output, with_support=sampling.return_support)
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
-        return read_logprobs(await self._generate(token_ids, scoring_params))
+        return read_logprobs(await self._generate(token_ids, lambda: scoring_params(masks=self._returns_masks)))
 
     async def _generate(self, token_ids: Sequence[int], make_params: Callable[[], Any]) -> "RequestOutput":
         from vllm.exceptions import VLLMClientError

@@ -1,25 +1,43 @@
-"""Requests to vLLM and its answers: sampling parameters, samples, log-probabilities."""
+"""Requests to vLLM and its answers: sampling parameters, samples, log-probabilities, supports.
 
+Engines with sampling masks return the supports whole. The others list the likeliest log-probabilities after top-k,
+top-p and min-p, where a token that was left out has -infinity.
+
+Letters: T tokens of a completion, L listed values of all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from services.generator.engine import Sample
+from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal
-from shoal.rollout import FinishReason, Float32Array, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import FinishReason, Float32Array, Int32Array, SamplingParams, Support, VersionSpan, WeightVersion
 
 if TYPE_CHECKING:
     import vllm
+    from vllm.logprobs import FlatLogprobs
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def sampling_params(sampling: SamplingParams, seed: int) -> "vllm.SamplingParams":
-    """Returns vLLM's parameters for one completion. Raises `ValueError` for values that vLLM refuses."""
+def sampling_params(sampling: SamplingParams, seed: int, *, masks: bool, vocab_size: int) -> "vllm.SamplingParams":
+    """Returns vLLM's parameters for one completion. Raises `ValueError` for values that vLLM refuses.
+
+    `masks` is whether the engine returns sampling masks.
+    """
     import vllm
     from vllm.sampling_params import RequestOutputKind
 
+    if masks and sampling.temperature == 0:
+        # Such an engine refuses a temperature of 0, and any request without top_k.
+        sampling = replace(sampling, temperature=1.0, top_p=1.0, top_k=1, min_p=0.0)
+    lists_support = sampling.return_support and not masks
     return vllm.SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -30,7 +48,7 @@ def sampling_params(sampling: SamplingParams, seed: int) -> "vllm.SamplingParams
         # Only the caller's tokens and strings end a completion: vLLM would add the model's stop tokens.
         ignore_eos=True,
         seed=seed,
-        logprobs=0,
+        logprobs=min(num_listed(sampling.top_k), vocab_size) if lists_support else 0,
         flat_logprobs=True,
         stop=list(sampling.stop_strings),
         include_stop_str_in_output=True,
@@ -43,13 +61,14 @@ def sampling_params(sampling: SamplingParams, seed: int) -> "vllm.SamplingParams
     )
 
 
-def scoring_params() -> "vllm.SamplingParams":
+def scoring_params(*, masks: bool) -> "vllm.SamplingParams":
     """Returns vLLM's parameters to score a prompt. vLLM has to sample one token as well."""
     import vllm
     from vllm.sampling_params import RequestOutputKind
 
     return vllm.SamplingParams(
         max_tokens=1,
+        top_k=1 if masks else 0,
         prompt_logprobs=0,
         flat_logprobs=True,
         detokenize=False,
@@ -57,7 +76,7 @@ def scoring_params() -> "vllm.SamplingParams":
     )
 
 
-def read_sample(output: "vllm.RequestOutput") -> Sample:
+def read_sample(output: "vllm.RequestOutput", *, with_support: bool) -> Sample:
     """Reads the completion of an output. Raises `Internal` for an unknown finish reason."""
     completion = output.outputs[0]
     finish = _FINISH_REASONS.get(completion.finish_reason)
@@ -66,15 +85,23 @@ def read_sample(output: "vllm.RequestOutput") -> Sample:
             f"vLLM ended a completion for the reason {completion.finish_reason!r}", reason=ErrorReason.ENGINE_FAILED
         )
     found = completion.logprobs
+    token_ids = np.array(completion.token_ids, dtype=np.int32)
+    # The sampled token comes first at each position.
+    logprobs = np.array([found.logprobs[start] for start in found.start_indices], dtype=np.float32)
+    support = None
+    if with_support and completion.sampling_mask is not None:
+        support = masked_support(token_ids, completion.sampling_mask.token_ids)
+    elif with_support:
+        support, logprobs = listed_support(token_ids, found)
     return Sample(
-        token_ids=np.array(completion.token_ids, dtype=np.int32),
-        # The sampled token comes first at each position.
-        logprobs=np.array([found.logprobs[start] for start in found.start_indices], dtype=np.float32),
+        token_ids=token_ids,
+        logprobs=logprobs,
         finish_reason=finish,
         version_spans=tuple(
             VersionSpan(WeightVersion.parse(span.version), span.start, span.end)
             for span in completion.weight_versions or ()
         ),
+        support=support,
     )
 
 
@@ -83,3 +110,59 @@ def read_logprobs(output: "vllm.RequestOutput") -> Float32Array:
     found = output.prompt_logprobs
     starts = found.start_indices[1:]
     return np.array([found.logprobs[start] for start in starts], dtype=np.float32)
+
+
+def num_listed(top_k: int) -> int:
+    """Returns how many log-probabilities to ask for at each token.
+
+    vLLM keeps all tokens whose logit equals the k-th, and in bfloat16 many are equal.
+    """
+    return 2 * top_k
+
+
+def fits_masks(config: RunConfig) -> bool:
+    """Returns whether an engine with sampling masks can serve a run: it refuses requests without top_k.
+
+    A greedy request is one with top_k 1. Answers to held-out questions may be drawn from the whole vocabulary.
+    """
+    evaluation = config.evaluation
+    return config.sampling.is_restricted and (
+        not evaluation.sources or evaluation.temperature == 0 or evaluation.top_k > 0
+    )
+
+
+def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> Support:
+    """Reads vLLM's sampling masks: for each token the ids that were kept. Raises `Internal` if one is missing."""
+    if len(masks) != len(token_ids_T):
+        raise Internal(
+            f"vLLM returned {len(masks)} sampling masks for {len(token_ids_T)} tokens", reason=ErrorReason.ENGINE_FAILED
+        )
+    counts = np.array([len(mask) for mask in masks], dtype=np.int64)
+    ids = np.fromiter((token for mask in masks for token in mask), dtype=np.int32, count=int(counts.sum()))
+    position = np.repeat(np.arange(len(masks)), counts)
+    is_other = ids != token_ids_T[position]
+    return _support(token_ids_T, ids[is_other], position[is_other])
+
+
+def listed_support(token_ids_T: Int32Array, found: "FlatLogprobs") -> tuple[Support, Float32Array]:
+    """Reads the finite log-probabilities that were listed: the supports, and [T] the tokens' log-probabilities.
+
+    The log-probabilities are normalized over what is listed, since more equal logits than there is room for are
+    possible: then a support ends with the list, and the token was drawn from that part of the tokens that were kept.
+    """
+    starts_T = np.array(found.start_indices)
+    ids_L, values_L = np.array(found.token_ids, dtype=np.int32), np.array(found.logprobs)
+    position_L = np.repeat(np.arange(len(starts_T)), np.diff(np.append(starts_T, len(ids_L))))
+    # The sampled token comes first at each position, and again in its rank.
+    is_other_L = np.isfinite(values_L) & (ids_L != token_ids_T[position_L])
+    ids, position, values = ids_L[is_other_L], position_L[is_other_L], values_L[is_other_L]
+    mass_T = np.exp(values_L[starts_T]) + np.bincount(position, np.exp(values), minlength=len(starts_T))
+    logprobs_T = (values_L[starts_T] - np.log(mass_T)).astype(np.float32)
+    return _support(token_ids_T, ids, position), logprobs_T
+
+
+def _support(token_ids_T: Int32Array, others: Int32Array, position: npt.NDArray[np.int64]) -> Support:
+    """Puts each token before the others of its support; `position` is the index of the token of each other one."""
+    num_others_T = np.bincount(position, minlength=len(token_ids_T))
+    starts_T = np.cumsum(num_others_T) - num_others_T
+    return Support(np.insert(others, starts_T, token_ids_T), (num_others_T + 1).astype(np.int32))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from services.generator.gpu_cache import kv_cache_bytes
 from services.generator.model_check import CheckedModel, checked_model, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
+from services.generator.vllm_sampling import fits_masks, num_listed
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal, InvalidArgument
@@ -152,6 +153,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
         model=str(model.folder),
         trust_remote_code=config.model.trust_remote_code,
         **_tokenizer_arguments(config, model),
+        **_support_arguments(config, on_cpu=on_cpu),
         dtype=model.dtype,
         max_model_len=max_model_len,
         tensor_parallel_size=generator.tensor_parallel_size,
@@ -172,6 +174,15 @@ def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, An
         return {"skip_tokenizer_init": True}
     tokenizer = config.model.tokenizer
     return {"tokenizer": str(model.folder if tokenizer is None else tokenizer_folder(tokenizer))}
+
+
+def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
+    """Returns the settings that let vLLM return the support of each token: masks, which need a GPU, or lists."""
+    if not config.sampling.is_restricted:
+        return {}
+    if fits_masks(config) and not on_cpu:
+        return {"return_sampling_mask": True}
+    return {"max_logprobs": num_listed(config.sampling.top_k)}
 
 
 def _check_head_size(folder: Path, *, trust_remote_code: bool) -> None:

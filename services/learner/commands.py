@@ -26,7 +26,7 @@ from shoal.models.model_folder import model_config, resolve_model
 from shoal.rollout import Float32Array, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
-from shoal.wire import batch_from_wire, int32_from_wire
+from shoal.wire import batch_from_wire, int32_from_wire, supports_from_wire
 from shoal.worker.progress import Progress, silent
 
 _log = logging.getLogger(__name__)
@@ -129,11 +129,23 @@ class LearnerCommands:
         """Takes a train step, as `Learner.step`."""
         return self.learner.step(batch)
 
+    def check_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> None:
+        """Raises the error of a request for log-probabilities that the learner cannot compute."""
+        learner = self.learner
+        if request.model == learner_pb2.MODEL_REFERENCE:
+            learner.require_reference()
+        sequences = [int32_from_wire(data, f"token_ids[{index}]") for index, data in enumerate(request.token_ids)]
+        for index, sequence in enumerate(sequences):
+            learner.check_sequence(sequence, f"token_ids[{index}]")
+        for index, support in enumerate(supports_from_wire(request, sequences)):
+            learner.check_support(support, f"support_token_ids[{index}]")
+
     def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
         """Computes the log-probabilities of each sequence, as `Learner.logprobs`, under the policy or the reference."""
         sequences = [int32_from_wire(data, "token_ids") for data in request.token_ids]
         is_reference = request.model == learner_pb2.MODEL_REFERENCE
-        return self.learner.logprobs(sequences, request.temperature, is_reference=is_reference)
+        supports = supports_from_wire(request, sequences)
+        return self.learner.logprobs(sequences, request.temperature, is_reference=is_reference, supports=supports)
 
     def publish_weights(
         self, request: learner_pb2.PublishWeightsRequest, publisher: WeightPublisher | None

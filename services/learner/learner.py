@@ -22,6 +22,7 @@ from services.learner.model.packing import (
     PackedRow,
     check_batch,
     check_rewards,
+    check_supports,
     check_tokens,
     num_loss_tokens,
     pack_for_rank,
@@ -34,7 +35,7 @@ from shoal.errors import FailedPrecondition
 from shoal.grpo.kl import adapted_coef
 from shoal.grpo.seeds import dropout_seed
 from shoal.models.model_folder import ModelDescription
-from shoal.rollout import Float32Array, TrainBatch, TrainGroup, WeightVersion
+from shoal.rollout import Float32Array, Support, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
 
 
@@ -96,6 +97,7 @@ class Learner:
         started = time.monotonic()
         check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
         check_rewards(batch, self.config.loss.objective)
+        check_supports(batch, self.config.sampling)
         record = StepRecord()
         refusals = []
         survey = self.survey(batch.groups, batch.temperature) if needs_survey(self.config) else None
@@ -231,19 +233,31 @@ class Learner:
         if limit is not None and len(sequence) > limit:
             raise invalid(field, f"{len(sequence)} tokens; the model takes {limit}")
 
+    def check_support(self, support: Support, field: str) -> None:
+        """Raises `InvalidArgument` that names `field` for tokens that the model does not have."""
+        check_tokens(support.token_ids, self.model.vocab_size, field, "the support")
+
     def logprobs(
-        self, sequences: list[npt.NDArray[np.int32]], temperature: float, *, is_reference: bool = False
+        self,
+        sequences: list[npt.NDArray[np.int32]],
+        temperature: float,
+        *,
+        is_reference: bool = False,
+        supports: Sequence[Support] = (),
     ) -> list[Float32Array]:
         """Computes the log-probability of every token but the first of each sequence, under the current weights.
 
-        The weights are the policy's, or the reference's. Call it on all ranks. Each rank computes everything, since
-        with sharded parameters all have to take part anyway. Raises `FailedPrecondition` when the run has no reference.
+        With `supports`, one for each sequence, those of its last tokens over their supports. The weights are the
+        policy's, or the reference's. Call it on all ranks. Each rank computes everything, since with sharded parameters
+        all have to take part anyway. Raises `FailedPrecondition` when the run has no reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []
         for chunk in _chunks(sequences, self.config.learner.pack_tokens):
-            logprobs_C = model(sequence_row(chunk).to(self.process_group.device), temperature)
-            scored += _split(logprobs_C, [len(sequence) - 1 for sequence in chunk])
+            of_chunk = supports[len(scored) : len(scored) + len(chunk)]
+            logprobs_C = model(sequence_row(chunk, of_chunk).to(self.process_group.device), temperature)
+            lengths = [len(support.counts) for support in of_chunk] or [len(sequence) - 1 for sequence in chunk]
+            scored += _split(logprobs_C, lengths)
         return scored
 
     def require_reference(self) -> Reference:

@@ -210,18 +210,13 @@ class LearnerService(LearnerServiceServicer):
         if request.model not in (learner_pb2.MODEL_UNSPECIFIED, learner_pb2.MODEL_POLICY, learner_pb2.MODEL_REFERENCE):
             raise invalid("model", f"must be MODEL_POLICY or MODEL_REFERENCE (given: {request.model})")
 
-        def check(commands: LearnerCommands) -> None:
-            if request.model == learner_pb2.MODEL_REFERENCE:
-                commands.learner.require_reference()
-            for index, data in enumerate(request.token_ids):
-                commands.learner.check_sequence(int32_from_wire(data, f"token_ids[{index}]"), f"token_ids[{index}]")
-
         def work(commands: LearnerCommands) -> learner_pb2.ComputeLogprobsResponse:
             logprobs = commands.compute_logprobs(request)
             version = version_to_wire(commands.learner.version)
             return learner_pb2.ComputeLogprobsResponse(logprobs=map(float32_to_wire, logprobs), version=version)
 
-        return await self._run(Command.COMPUTE_LOGPROBS, request.SerializeToString(), work, check)
+        body = request.SerializeToString()
+        return await self._run(Command.COMPUTE_LOGPROBS, body, work, lambda commands: commands.check_logprobs(request))
 
     async def CreateWeightGroup(
         self, request: learner_pb2.CreateWeightGroupRequest, context: Any

@@ -28,15 +28,15 @@ from shoal.v1 import weights_pb2 as shoal_dot_v1_dot_weights__pb2
 from shoal.v1 import worker_pb2 as shoal_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18shoal/v1/generator.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\x1a\x16shoal/v1/weights.proto\x1a\x15shoal/v1/worker.proto\"[\n GeneratorServiceConfigureRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"K\n!GeneratorServiceConfigureResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\"\x7f\n\x14GenerateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12*\n\x08sampling\x18\x03 \x01(\x0b\x32\x18.shoal.v1.SamplingParams\x12\r\n\x05seeds\x18\x04 \x03(\x03\"A\n\x15GenerateGroupResponse\x12(\n\ncompletion\x18\x01 \x01(\x0b\x32\x14.shoal.v1.Completion\"\x83\x01\n\x16JoinWeightGroupRequest\x12.\n\nrendezvous\x18\x01 \x01(\x0b\x32\x1a.shoal.v1.WeightRendezvous\x12\x13\n\x0brank_offset\x18\x02 \x01(\x05\x12$\n\x08manifest\x18\x03 \x01(\x0b\x32\x12.shoal.v1.Manifest\"\x19\n\x17JoinWeightGroupResponse\"o\n\x12LoadWeightsRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12 \n\x06\x63\x61nary\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Canary\"\xb5\x01\n\x13LoadWeightsResponse\x12\"\n\x05stage\x18\x01 \x01(\x0e\x32\x13.shoal.v1.LoadStage\x12$\n\x06hashes\x18\x02 \x03(\x0b\x32\x14.shoal.v1.TensorHash\x12 \n\x06\x63\x61nary\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Canary\x12\x0f\n\x07pause_s\x18\x04 \x01(\x01\x12\x11\n\treceive_s\x18\x05 \x01(\x01\x12\x0e\n\x06load_s\x18\x06 \x01(\x01\"\x19\n\x17LeaveWeightGroupRequest\"\x1a\n\x18LeaveWeightGroupResponse\"\x18\n\x16PauseGenerationRequest\"\x19\n\x17PauseGenerationResponse\"\x19\n\x17ResumeGenerationRequest\"\x1a\n\x18ResumeGenerationResponse\"\x0e\n\x0cSleepRequest\"\x0f\n\rSleepResponse\"\r\n\x0bWakeRequest\"\x0e\n\x0cWakeResponse\"\'\n\x12ScoreTokensRequest\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\"Q\n\x13ScoreTokensResponse\x12\x10\n\x08logprobs\x18\x01 \x01(\x0c\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"\"\n GeneratorServiceGetStatusRequest\"\xc9\x01\n!GeneratorServiceGetStatusResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x12\n\x05\x65poch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10num_weight_ranks\x18\x04 \x01(\x05\x12\x1a\n\x12num_sampled_tokens\x18\x05 \x01(\x03\x42\x08\n\x06_epoch*R\n\tLoadStage\x12\x1a\n\x16LOAD_STAGE_UNSPECIFIED\x10\x00\x12\x14\n\x10LOAD_STAGE_READY\x10\x01\x12\x13\n\x0fLOAD_STAGE_DONE\x10\x02\x32\xa3\x07\n\x10GeneratorService\x12\x64\n\tConfigure\x12*.shoal.v1.GeneratorServiceConfigureRequest\x1a+.shoal.v1.GeneratorServiceConfigureResponse\x12R\n\rGenerateGroup\x12\x1e.shoal.v1.GenerateGroupRequest\x1a\x1f.shoal.v1.GenerateGroupResponse0\x01\x12V\n\x0fJoinWeightGroup\x12 .shoal.v1.JoinWeightGroupRequest\x1a!.shoal.v1.JoinWeightGroupResponse\x12L\n\x0bLoadWeights\x12\x1c.shoal.v1.LoadWeightsRequest\x1a\x1d.shoal.v1.LoadWeightsResponse0\x01\x12Y\n\x10LeaveWeightGroup\x12!.shoal.v1.LeaveWeightGroupRequest\x1a\".shoal.v1.LeaveWeightGroupResponse\x12V\n\x0fPauseGeneration\x12 .shoal.v1.PauseGenerationRequest\x1a!.shoal.v1.PauseGenerationResponse\x12Y\n\x10ResumeGeneration\x12!.shoal.v1.ResumeGenerationRequest\x1a\".shoal.v1.ResumeGenerationResponse\x12\x38\n\x05Sleep\x12\x16.shoal.v1.SleepRequest\x1a\x17.shoal.v1.SleepResponse\x12\x35\n\x04Wake\x12\x15.shoal.v1.WakeRequest\x1a\x16.shoal.v1.WakeResponse\x12J\n\x0bScoreTokens\x12\x1c.shoal.v1.ScoreTokensRequest\x1a\x1d.shoal.v1.ScoreTokensResponse\x12\x64\n\tGetStatus\x12*.shoal.v1.GeneratorServiceGetStatusRequest\x1a+.shoal.v1.GeneratorServiceGetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18shoal/v1/generator.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\x1a\x16shoal/v1/weights.proto\x1a\x15shoal/v1/worker.proto\"[\n GeneratorServiceConfigureRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"K\n!GeneratorServiceConfigureResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\"\x7f\n\x14GenerateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12*\n\x08sampling\x18\x03 \x01(\x0b\x32\x18.shoal.v1.SamplingParams\x12\r\n\x05seeds\x18\x04 \x03(\x03\"\\\n\x15GenerateGroupResponse\x12(\n\ncompletion\x18\x01 \x01(\x0b\x32\x14.shoal.v1.Completion\x12\x19\n\x11support_token_ids\x18\x02 \x01(\x0c\"\x83\x01\n\x16JoinWeightGroupRequest\x12.\n\nrendezvous\x18\x01 \x01(\x0b\x32\x1a.shoal.v1.WeightRendezvous\x12\x13\n\x0brank_offset\x18\x02 \x01(\x05\x12$\n\x08manifest\x18\x03 \x01(\x0b\x32\x12.shoal.v1.Manifest\"\x19\n\x17JoinWeightGroupResponse\"o\n\x12LoadWeightsRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12 \n\x06\x63\x61nary\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Canary\"\xb5\x01\n\x13LoadWeightsResponse\x12\"\n\x05stage\x18\x01 \x01(\x0e\x32\x13.shoal.v1.LoadStage\x12$\n\x06hashes\x18\x02 \x03(\x0b\x32\x14.shoal.v1.TensorHash\x12 \n\x06\x63\x61nary\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Canary\x12\x0f\n\x07pause_s\x18\x04 \x01(\x01\x12\x11\n\treceive_s\x18\x05 \x01(\x01\x12\x0e\n\x06load_s\x18\x06 \x01(\x01\"\x19\n\x17LeaveWeightGroupRequest\"\x1a\n\x18LeaveWeightGroupResponse\"\x18\n\x16PauseGenerationRequest\"\x19\n\x17PauseGenerationResponse\"\x19\n\x17ResumeGenerationRequest\"\x1a\n\x18ResumeGenerationResponse\"\x0e\n\x0cSleepRequest\"\x0f\n\rSleepResponse\"\r\n\x0bWakeRequest\"\x0e\n\x0cWakeResponse\"\'\n\x12ScoreTokensRequest\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\"Q\n\x13ScoreTokensResponse\x12\x10\n\x08logprobs\x18\x01 \x01(\x0c\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"\"\n GeneratorServiceGetStatusRequest\"\xc9\x01\n!GeneratorServiceGetStatusResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x12\n\x05\x65poch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10num_weight_ranks\x18\x04 \x01(\x05\x12\x1a\n\x12num_sampled_tokens\x18\x05 \x01(\x03\x42\x08\n\x06_epoch*R\n\tLoadStage\x12\x1a\n\x16LOAD_STAGE_UNSPECIFIED\x10\x00\x12\x14\n\x10LOAD_STAGE_READY\x10\x01\x12\x13\n\x0fLOAD_STAGE_DONE\x10\x02\x32\xa3\x07\n\x10GeneratorService\x12\x64\n\tConfigure\x12*.shoal.v1.GeneratorServiceConfigureRequest\x1a+.shoal.v1.GeneratorServiceConfigureResponse\x12R\n\rGenerateGroup\x12\x1e.shoal.v1.GenerateGroupRequest\x1a\x1f.shoal.v1.GenerateGroupResponse0\x01\x12V\n\x0fJoinWeightGroup\x12 .shoal.v1.JoinWeightGroupRequest\x1a!.shoal.v1.JoinWeightGroupResponse\x12L\n\x0bLoadWeights\x12\x1c.shoal.v1.LoadWeightsRequest\x1a\x1d.shoal.v1.LoadWeightsResponse0\x01\x12Y\n\x10LeaveWeightGroup\x12!.shoal.v1.LeaveWeightGroupRequest\x1a\".shoal.v1.LeaveWeightGroupResponse\x12V\n\x0fPauseGeneration\x12 .shoal.v1.PauseGenerationRequest\x1a!.shoal.v1.PauseGenerationResponse\x12Y\n\x10ResumeGeneration\x12!.shoal.v1.ResumeGenerationRequest\x1a\".shoal.v1.ResumeGenerationResponse\x12\x38\n\x05Sleep\x12\x16.shoal.v1.SleepRequest\x1a\x17.shoal.v1.SleepResponse\x12\x35\n\x04Wake\x12\x15.shoal.v1.WakeRequest\x1a\x16.shoal.v1.WakeResponse\x12J\n\x0bScoreTokens\x12\x1c.shoal.v1.ScoreTokensRequest\x1a\x1d.shoal.v1.ScoreTokensResponse\x12\x64\n\tGetStatus\x12*.shoal.v1.GeneratorServiceGetStatusRequest\x1a+.shoal.v1.GeneratorServiceGetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.generator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOADSTAGE']._serialized_start=1554
-  _globals['_LOADSTAGE']._serialized_end=1636
+  _globals['_LOADSTAGE']._serialized_start=1581
+  _globals['_LOADSTAGE']._serialized_end=1663
   _globals['_GENERATORSERVICECONFIGUREREQUEST']._serialized_start=139
   _globals['_GENERATORSERVICECONFIGUREREQUEST']._serialized_end=230
   _globals['_GENERATORSERVICECONFIGURERESPONSE']._serialized_start=232
@@ -44,43 +44,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEGROUPREQUEST']._serialized_start=309
   _globals['_GENERATEGROUPREQUEST']._serialized_end=436
   _globals['_GENERATEGROUPRESPONSE']._serialized_start=438
-  _globals['_GENERATEGROUPRESPONSE']._serialized_end=503
-  _globals['_JOINWEIGHTGROUPREQUEST']._serialized_start=506
-  _globals['_JOINWEIGHTGROUPREQUEST']._serialized_end=637
-  _globals['_JOINWEIGHTGROUPRESPONSE']._serialized_start=639
-  _globals['_JOINWEIGHTGROUPRESPONSE']._serialized_end=664
-  _globals['_LOADWEIGHTSREQUEST']._serialized_start=666
-  _globals['_LOADWEIGHTSREQUEST']._serialized_end=777
-  _globals['_LOADWEIGHTSRESPONSE']._serialized_start=780
-  _globals['_LOADWEIGHTSRESPONSE']._serialized_end=961
-  _globals['_LEAVEWEIGHTGROUPREQUEST']._serialized_start=963
-  _globals['_LEAVEWEIGHTGROUPREQUEST']._serialized_end=988
-  _globals['_LEAVEWEIGHTGROUPRESPONSE']._serialized_start=990
-  _globals['_LEAVEWEIGHTGROUPRESPONSE']._serialized_end=1016
-  _globals['_PAUSEGENERATIONREQUEST']._serialized_start=1018
-  _globals['_PAUSEGENERATIONREQUEST']._serialized_end=1042
-  _globals['_PAUSEGENERATIONRESPONSE']._serialized_start=1044
-  _globals['_PAUSEGENERATIONRESPONSE']._serialized_end=1069
-  _globals['_RESUMEGENERATIONREQUEST']._serialized_start=1071
-  _globals['_RESUMEGENERATIONREQUEST']._serialized_end=1096
-  _globals['_RESUMEGENERATIONRESPONSE']._serialized_start=1098
-  _globals['_RESUMEGENERATIONRESPONSE']._serialized_end=1124
-  _globals['_SLEEPREQUEST']._serialized_start=1126
-  _globals['_SLEEPREQUEST']._serialized_end=1140
-  _globals['_SLEEPRESPONSE']._serialized_start=1142
-  _globals['_SLEEPRESPONSE']._serialized_end=1157
-  _globals['_WAKEREQUEST']._serialized_start=1159
-  _globals['_WAKEREQUEST']._serialized_end=1172
-  _globals['_WAKERESPONSE']._serialized_start=1174
-  _globals['_WAKERESPONSE']._serialized_end=1188
-  _globals['_SCORETOKENSREQUEST']._serialized_start=1190
-  _globals['_SCORETOKENSREQUEST']._serialized_end=1229
-  _globals['_SCORETOKENSRESPONSE']._serialized_start=1231
-  _globals['_SCORETOKENSRESPONSE']._serialized_end=1312
-  _globals['_GENERATORSERVICEGETSTATUSREQUEST']._serialized_start=1314
-  _globals['_GENERATORSERVICEGETSTATUSREQUEST']._serialized_end=1348
-  _globals['_GENERATORSERVICEGETSTATUSRESPONSE']._serialized_start=1351
-  _globals['_GENERATORSERVICEGETSTATUSRESPONSE']._serialized_end=1552
-  _globals['_GENERATORSERVICE']._serialized_start=1639
-  _globals['_GENERATORSERVICE']._serialized_end=2570
+  _globals['_GENERATEGROUPRESPONSE']._serialized_end=530
+  _globals['_JOINWEIGHTGROUPREQUEST']._serialized_start=533
+  _globals['_JOINWEIGHTGROUPREQUEST']._serialized_end=664
+  _globals['_JOINWEIGHTGROUPRESPONSE']._serialized_start=666
+  _globals['_JOINWEIGHTGROUPRESPONSE']._serialized_end=691
+  _globals['_LOADWEIGHTSREQUEST']._serialized_start=693
+  _globals['_LOADWEIGHTSREQUEST']._serialized_end=804
+  _globals['_LOADWEIGHTSRESPONSE']._serialized_start=807
+  _globals['_LOADWEIGHTSRESPONSE']._serialized_end=988
+  _globals['_LEAVEWEIGHTGROUPREQUEST']._serialized_start=990
+  _globals['_LEAVEWEIGHTGROUPREQUEST']._serialized_end=1015
+  _globals['_LEAVEWEIGHTGROUPRESPONSE']._serialized_start=1017
+  _globals['_LEAVEWEIGHTGROUPRESPONSE']._serialized_end=1043
+  _globals['_PAUSEGENERATIONREQUEST']._serialized_start=1045
+  _globals['_PAUSEGENERATIONREQUEST']._serialized_end=1069
+  _globals['_PAUSEGENERATIONRESPONSE']._serialized_start=1071
+  _globals['_PAUSEGENERATIONRESPONSE']._serialized_end=1096
+  _globals['_RESUMEGENERATIONREQUEST']._serialized_start=1098
+  _globals['_RESUMEGENERATIONREQUEST']._serialized_end=1123
+  _globals['_RESUMEGENERATIONRESPONSE']._serialized_start=1125
+  _globals['_RESUMEGENERATIONRESPONSE']._serialized_end=1151
+  _globals['_SLEEPREQUEST']._serialized_start=1153
+  _globals['_SLEEPREQUEST']._serialized_end=1167
+  _globals['_SLEEPRESPONSE']._serialized_start=1169
+  _globals['_SLEEPRESPONSE']._serialized_end=1184
+  _globals['_WAKEREQUEST']._serialized_start=1186
+  _globals['_WAKEREQUEST']._serialized_end=1199
+  _globals['_WAKERESPONSE']._serialized_start=1201
+  _globals['_WAKERESPONSE']._serialized_end=1215
+  _globals['_SCORETOKENSREQUEST']._serialized_start=1217
+  _globals['_SCORETOKENSREQUEST']._serialized_end=1256
+  _globals['_SCORETOKENSRESPONSE']._serialized_start=1258
+  _globals['_SCORETOKENSRESPONSE']._serialized_end=1339
+  _globals['_GENERATORSERVICEGETSTATUSREQUEST']._serialized_start=1341
+  _globals['_GENERATORSERVICEGETSTATUSREQUEST']._serialized_end=1375
+  _globals['_GENERATORSERVICEGETSTATUSRESPONSE']._serialized_start=1378
+  _globals['_GENERATORSERVICEGETSTATUSRESPONSE']._serialized_end=1579
+  _globals['_GENERATORSERVICE']._serialized_start=1666
+  _globals['_GENERATORSERVICE']._serialized_end=2597
 # @@protoc_insertion_point(module_scope)

@@ -146,18 +146,24 @@ class GenerateGroupResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPLETION_FIELD_NUMBER: _builtins.int
+    SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    support_token_ids: _builtins.bytes
+    """The first part of `support_token_ids` of the next completion, or a further
+    part, where they are too many for one message.
+    """
     @_builtins.property
     def completion(self) -> _rollout_pb2.Completion:
-        """One finished completion."""
+        """One finished completion; absent if `support_token_ids` is set."""
 
     def __init__(
         self,
         *,
         completion: _rollout_pb2.Completion | None = ...,
+        support_token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

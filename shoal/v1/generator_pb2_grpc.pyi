@@ -52,8 +52,8 @@ class GeneratorServiceStub:
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
     * `UNAVAILABLE` with the reason STARTING_OVER: the engine was started with
-      other `model` or `generator` settings, or without the tokenizer that stop
-      strings need. The generator aborts the requests in flight, restarts its
+      other `model` or `generator` settings, without the tokenizer that stop
+      strings need, or for another `sampling.top_k`. The generator aborts the requests in flight, restarts its
       program in the same process, and registers as another worker, which
       accepts the configuration. `google.rpc.RetryInfo` in the details contains
       the delay until then. Repeats before that get the same error. Another
@@ -187,8 +187,8 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     * `INVALID_ARGUMENT`: the configuration does not validate; the details
       name each field.
     * `UNAVAILABLE` with the reason STARTING_OVER: the engine was started with
-      other `model` or `generator` settings, or without the tokenizer that stop
-      strings need. The generator aborts the requests in flight, restarts its
+      other `model` or `generator` settings, without the tokenizer that stop
+      strings need, or for another `sampling.top_k`. The generator aborts the requests in flight, restarts its
       program in the same process, and registers as another worker, which
       accepts the configuration. `google.rpc.RetryInfo` in the details contains
       the delay until then. Repeats before that get the same error. Another
@@ -325,8 +325,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: the configuration does not validate; the details
           name each field.
         * `UNAVAILABLE` with the reason STARTING_OVER: the engine was started with
-          other `model` or `generator` settings, or without the tokenizer that stop
-          strings need. The generator aborts the requests in flight, restarts its
+          other `model` or `generator` settings, without the tokenizer that stop
+          strings need, or for another `sampling.top_k`. The generator aborts the requests in flight, restarts its
           program in the same process, and registers as another worker, which
           accepts the configuration. `google.rpc.RetryInfo` in the details contains
           the delay until then. Repeats before that get the same error. Another

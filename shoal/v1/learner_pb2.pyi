@@ -108,6 +108,11 @@ class TrainStepRequest(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
+    SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    support_token_ids: _builtins.bytes
+    """The first part of `support_token_ids` of the next completion, or a further
+    part, where they are too many for one message.
+    """
     @_builtins.property
     def header(self) -> Global___TrainStepHeader:
         """First message of the stream."""
@@ -126,12 +131,13 @@ class TrainStepRequest(_message.Message):
         header: Global___TrainStepHeader | None = ...,
         group: Global___GroupHeader | None = ...,
         rollout: Global___TrainRollout | None = ...,
+        support_token_ids: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "part", b"part", "rollout", b"rollout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "part", b"part", "rollout", b"rollout", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "part", b"part", "rollout", b"rollout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "part", b"part", "rollout", b"rollout", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "group", "rollout"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "group", "rollout", "support_token_ids"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -331,6 +337,8 @@ class ComputeLogprobsRequest(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SUPPORT_COUNTS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits."""
     model: Global___Model.ValueType
@@ -339,16 +347,30 @@ class ComputeLogprobsRequest(_message.Message):
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Sequences of tokens. Each int32, little-endian; 4 * P bytes."""
 
+    @_builtins.property
+    def support_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """For each sequence the supports of its last tokens, as in `Completion`; or no
+        entry at all, which is the whole vocabulary for all tokens.
+        """
+
+    @_builtins.property
+    def support_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """For each sequence the number of tokens in each of these supports. int32,
+        little-endian.
+        """
+
     def __init__(
         self,
         *,
         token_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         temperature: _builtins.float = ...,
         model: Global___Model.ValueType = ...,
+        support_token_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        support_counts: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "support_counts", b"support_counts", "support_token_ids", b"support_token_ids", "temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -364,8 +386,9 @@ class ComputeLogprobsResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Log-probability of each token but the first, for each sequence. float32,
-        little-endian; 4 * (P - 1) bytes.
+        """Log-probability of each token but the first, for each sequence; with
+        supports, of each token that has one, and over that support. float32,
+        little-endian; 4 * (P - 1) bytes without supports.
         """
 
     @_builtins.property

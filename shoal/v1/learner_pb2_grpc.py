@@ -153,7 +153,8 @@ class LearnerServiceServicer:
 
         Errors:
 
-        * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
+        * `INVALID_ARGUMENT`: a sequence of fewer than two tokens, or a support
+        without its token.
         * `FAILED_PRECONDITION`: not configured, or the run has no reference.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -88,7 +88,8 @@ class LearnerServiceStub:
 
     Errors:
 
-    * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
+    * `INVALID_ARGUMENT`: a sequence of fewer than two tokens, or a support
+      without its token.
     * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
     CreateWeightGroup: _grpc.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]
@@ -214,7 +215,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 
     Errors:
 
-    * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
+    * `INVALID_ARGUMENT`: a sequence of fewer than two tokens, or a support
+      without its token.
     * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
     CreateWeightGroup: _aio.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]  # type: ignore[assignment]
@@ -355,7 +357,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `INVALID_ARGUMENT`: a sequence of fewer than two tokens.
+        * `INVALID_ARGUMENT`: a sequence of fewer than two tokens, or a support
+          without its token.
         * `FAILED_PRECONDITION`: not configured, or the run has no reference.
         """
 

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/rollout.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\"\x93\x01\n\x06Prompt\x12\x11\n\tprompt_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\rground_truths\x18\x04 \x03(\x0b\x32\x15.shoal.v1.GroundTruth\x12\'\n\x08messages\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"f\n\x0bGroundTruth\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12%\n\x05label\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_weight\"\x9f\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1d\n\x15max_completion_tokens\x18\x05 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cstop_strings\x18\x07 \x03(\t\"\xdc\x01\n\nCompletion\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x19\n\x11\x62\x65havior_logprobs\x18\x03 \x01(\x0c\x12\x11\n\tloss_mask\x18\x04 \x01(\x0c\x12-\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12,\n\rversion_spans\x18\x06 \x03(\x0b\x32\x15.shoal.v1.VersionSpan\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x0c\n\x04seed\x18\x08 \x01(\x03\"8\n\rWeightVersion\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x03\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\"S\n\x0bVersionSpan\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\r\n\x05start\x18\x02 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x05\"\xad\x01\n\x05Score\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x0e\n\x06reward\x18\x03 \x01(\x01\x12\x30\n\x0fverifier_scores\x18\x04 \x03(\x0b\x32\x17.shoal.v1.VerifierScore\x12#\n\x05parts\x18\x05 \x03(\x0b\x32\x14.shoal.v1.RewardPart\")\n\nRewardPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"\xbc\x01\n\rVerifierScore\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\r\n\x05value\x18\x03 \x01(\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x12\n\nduration_s\x18\x05 \x01(\x01\x12(\n\x0bstep_scores\x18\x06 \x03(\x0b\x32\x13.shoal.v1.StepScore\x12\x13\n\x0b\x63ode_digest\x18\x07 \x01(\t\",\n\tStepScore\x12\x10\n\x08\x65nd_char\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03*\x7f\n\x0cScoreOutcome\x12\x1d\n\x19SCORE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14SCORE_OUTCOME_SCORED\x10\x01\x12\x1c\n\x18SCORE_OUTCOME_UNSCORABLE\x10\x02\x12\x18\n\x14SCORE_OUTCOME_FAILED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/rollout.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\"\x93\x01\n\x06Prompt\x12\x11\n\tprompt_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\rground_truths\x18\x04 \x03(\x0b\x32\x15.shoal.v1.GroundTruth\x12\'\n\x08messages\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"f\n\x0bGroundTruth\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12%\n\x05label\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_weight\"\xb7\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1d\n\x15max_completion_tokens\x18\x05 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cstop_strings\x18\x07 \x03(\t\x12\x16\n\x0ereturn_support\x18\x08 \x01(\x08\"\x8f\x02\n\nCompletion\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x19\n\x11\x62\x65havior_logprobs\x18\x03 \x01(\x0c\x12\x11\n\tloss_mask\x18\x04 \x01(\x0c\x12-\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12,\n\rversion_spans\x18\x06 \x03(\x0b\x32\x15.shoal.v1.VersionSpan\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x19\n\x11support_token_ids\x18\t \x01(\x0c\x12\x16\n\x0esupport_counts\x18\n \x01(\x0c\"8\n\rWeightVersion\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x03\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\"S\n\x0bVersionSpan\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\r\n\x05start\x18\x02 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x05\"\xad\x01\n\x05Score\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x0e\n\x06reward\x18\x03 \x01(\x01\x12\x30\n\x0fverifier_scores\x18\x04 \x03(\x0b\x32\x17.shoal.v1.VerifierScore\x12#\n\x05parts\x18\x05 \x03(\x0b\x32\x14.shoal.v1.RewardPart\")\n\nRewardPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"\xbc\x01\n\rVerifierScore\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\r\n\x05value\x18\x03 \x01(\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x12\n\nduration_s\x18\x05 \x01(\x01\x12(\n\x0bstep_scores\x18\x06 \x03(\x0b\x32\x13.shoal.v1.StepScore\x12\x13\n\x0b\x63ode_digest\x18\x07 \x01(\t\",\n\tStepScore\x12\x10\n\x08\x65nd_char\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03*\x7f\n\x0cScoreOutcome\x12\x1d\n\x19SCORE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14SCORE_OUTCOME_SCORED\x10\x01\x12\x1c\n\x18SCORE_OUTCOME_UNSCORABLE\x10\x02\x12\x18\n\x14SCORE_OUTCOME_FAILED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.rollout_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=1350
-  _globals['_FINISHREASON']._serialized_end=1470
-  _globals['_SCOREOUTCOME']._serialized_start=1472
-  _globals['_SCOREOUTCOME']._serialized_end=1599
+  _globals['_FINISHREASON']._serialized_start=1425
+  _globals['_FINISHREASON']._serialized_end=1545
+  _globals['_SCOREOUTCOME']._serialized_start=1547
+  _globals['_SCOREOUTCOME']._serialized_end=1674
   _globals['_PROMPT']._serialized_start=67
   _globals['_PROMPT']._serialized_end=214
   _globals['_CHATMESSAGE']._serialized_start=216
@@ -43,19 +43,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUNDTRUTH']._serialized_start=262
   _globals['_GROUNDTRUTH']._serialized_end=364
   _globals['_SAMPLINGPARAMS']._serialized_start=367
-  _globals['_SAMPLINGPARAMS']._serialized_end=526
-  _globals['_COMPLETION']._serialized_start=529
-  _globals['_COMPLETION']._serialized_end=749
-  _globals['_WEIGHTVERSION']._serialized_start=751
-  _globals['_WEIGHTVERSION']._serialized_end=807
-  _globals['_VERSIONSPAN']._serialized_start=809
-  _globals['_VERSIONSPAN']._serialized_end=892
-  _globals['_SCORE']._serialized_start=895
-  _globals['_SCORE']._serialized_end=1068
-  _globals['_REWARDPART']._serialized_start=1070
-  _globals['_REWARDPART']._serialized_end=1111
-  _globals['_VERIFIERSCORE']._serialized_start=1114
-  _globals['_VERIFIERSCORE']._serialized_end=1302
-  _globals['_STEPSCORE']._serialized_start=1304
-  _globals['_STEPSCORE']._serialized_end=1348
+  _globals['_SAMPLINGPARAMS']._serialized_end=550
+  _globals['_COMPLETION']._serialized_start=553
+  _globals['_COMPLETION']._serialized_end=824
+  _globals['_WEIGHTVERSION']._serialized_start=826
+  _globals['_WEIGHTVERSION']._serialized_end=882
+  _globals['_VERSIONSPAN']._serialized_start=884
+  _globals['_VERSIONSPAN']._serialized_end=967
+  _globals['_SCORE']._serialized_start=970
+  _globals['_SCORE']._serialized_end=1143
+  _globals['_REWARDPART']._serialized_start=1145
+  _globals['_REWARDPART']._serialized_end=1186
+  _globals['_VERIFIERSCORE']._serialized_start=1189
+  _globals['_VERIFIERSCORE']._serialized_end=1377
+  _globals['_STEPSCORE']._serialized_start=1379
+  _globals['_STEPSCORE']._serialized_end=1423
 # @@protoc_insertion_point(module_scope)

@@ -212,6 +212,7 @@ class SamplingParams(_message.Message):
     MAX_COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     STOP_STRINGS_FIELD_NUMBER: _builtins.int
+    RETURN_SUPPORT_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits: from 0.01 to 2, or 0 for greedy."""
     top_p: _builtins.float
@@ -222,6 +223,11 @@ class SamplingParams(_message.Message):
     """Minimum probability relative to the most likely token; 0 keeps all."""
     max_completion_tokens: _builtins.int
     """Maximum length of a completion, in tokens, at least 1."""
+    return_support: _builtins.bool
+    """Return the support of each sampled token with the completion. Needs `top_k`
+    and a temperature above 0, and a generator that is configured with a
+    `sampling.top_k` of at least this one.
+    """
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a completion. The completion contains the sampled one."""
@@ -243,10 +249,11 @@ class SamplingParams(_message.Message):
         max_completion_tokens: _builtins.int = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         stop_strings: _abc.Iterable[_builtins.str] | None = ...,
+        return_support: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_completion_tokens", b"max_completion_tokens", "min_p", b"min_p", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_completion_tokens", b"max_completion_tokens", "min_p", b"min_p", "return_support", b"return_support", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -266,6 +273,8 @@ class Completion(_message.Message):
     VERSION_SPANS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SUPPORT_COUNTS_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
     """Position in the group, from 0."""
     token_ids: _builtins.bytes
@@ -289,6 +298,17 @@ class Completion(_message.Message):
     """
     seed: _builtins.int
     """Seed of the completion. Below 2^53."""
+    support_token_ids: _builtins.bytes
+    """The support of each token, if `return_support` asked for it: the tokens that
+    top-k, top-p and min-p left to draw from. For one token after the other, the
+    sampled token first, then the others. int32, little-endian. Where they are
+    too many for one message, these are the last ones; the messages before hold
+    the others.
+    """
+    support_counts: _builtins.bytes
+    """Number of tokens in the support of each token, at least 1. int32,
+    little-endian; 4 * T bytes, or empty.
+    """
     @_builtins.property
     def version_spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionSpan]:
         """The weights that produced each token, in order, without gaps."""
@@ -304,10 +324,12 @@ class Completion(_message.Message):
         version_spans: _abc.Iterable[Global___VersionSpan] | None = ...,
         text: _builtins.str = ...,
         seed: _builtins.int = ...,
+        support_token_ids: _builtins.bytes = ...,
+        support_counts: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behavior_logprobs", b"behavior_logprobs", "finish_reason", b"finish_reason", "loss_mask", b"loss_mask", "sample_index", b"sample_index", "seed", b"seed", "text", b"text", "token_ids", b"token_ids", "version_spans", b"version_spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behavior_logprobs", b"behavior_logprobs", "finish_reason", b"finish_reason", "loss_mask", b"loss_mask", "sample_index", b"sample_index", "seed", b"seed", "support_counts", b"support_counts", "support_token_ids", b"support_token_ids", "text", b"text", "token_ids", b"token_ids", "version_spans", b"version_spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

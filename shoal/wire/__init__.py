@@ -17,12 +17,14 @@ from shoal.wire.fields import invalid
 from shoal.wire.prompts import ground_truth_from_wire, ground_truth_to_wire, prompt_from_wire, prompt_to_wire
 from shoal.wire.sampling import sampling_from_wire, sampling_to_wire
 from shoal.wire.scores import score_from_wire, score_to_wire
+from shoal.wire.supports import detach_support, support_from_wire, supports_from_wire
 
 __all__ = [
     "batch_from_wire",
     "batch_to_wire",
     "completion_from_wire",
     "completion_to_wire",
+    "detach_support",
     "finish_reason_from_wire",
     "finish_reason_to_wire",
     "float32_from_wire",
@@ -38,6 +40,8 @@ __all__ = [
     "sampling_to_wire",
     "score_from_wire",
     "score_to_wire",
+    "support_from_wire",
+    "supports_from_wire",
     "version_from_wire",
     "version_to_wire",
 ]

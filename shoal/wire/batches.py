@@ -1,13 +1,14 @@
 """Train batches as the stream of messages of `TrainStep`."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from shoal.rollout import Rollout, TrainBatch, TrainGroup
 from shoal.v1 import learner_pb2
 from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire
 from shoal.wire.completions import completion_from_wire, completion_to_wire, version_from_wire, version_to_wire
 from shoal.wire.fields import invalid
+from shoal.wire.supports import detach_support
 
 
 def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
@@ -30,9 +31,12 @@ def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
             )
         )
         for rollout in group.rollouts:
+            completion = completion_to_wire(rollout.completion, with_text=False)
+            for part in detach_support(completion):
+                yield learner_pb2.TrainStepRequest(support_token_ids=part)
             yield learner_pb2.TrainStepRequest(
                 rollout=learner_pb2.TrainRollout(
-                    completion=completion_to_wire(rollout.completion, with_text=False),
+                    completion=completion,
                     advantage=rollout.advantage,
                     weight=rollout.weight,
                     reward=rollout.reward,
@@ -47,6 +51,7 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
     """Reads a whole `TrainStep` stream. Raises `InvalidArgument` for wrong fields and for messages out of order."""
     header: learner_pb2.TrainStepHeader | None = None
     groups: list[tuple[learner_pb2.GroupHeader, list[Rollout]]] = []
+    support = b""
     for message in messages:
         part = message.WhichOneof("part")
         if (header is None) != (part == "header"):
@@ -55,23 +60,16 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
             header = message.header
         elif part == "group":
             groups.append((message.group, []))
+        elif part == "support_token_ids":
+            support += message.support_token_ids
         elif part == "rollout" and groups:
-            groups[-1][1].append(_rollout_from_wire(message.rollout))
+            groups[-1][1].append(_rollout_from_wire(message.rollout, support))
+            support = b""
         else:
             raise invalid("part", f"a rollout follows its group's header (found: {part})")
     if header is None:
         raise invalid("part", "the stream is empty; it begins with a header")
-    if not header.train_step_id:
-        raise invalid("header.train_step_id", "is required")
-    if not 0 < header.temperature < math.inf:
-        raise invalid("header.temperature", f"must be above 0 and finite (given: {header.temperature})")
-    if len(groups) != header.num_groups:
-        raise invalid("header.num_groups", f"announced {header.num_groups}, sent {len(groups)}")
-    for group, rollouts in groups:
-        if len(rollouts) != group.num_rollouts:
-            raise invalid(
-                "group.num_rollouts", f"{group.group_id} announced {group.num_rollouts}, sent {len(rollouts)}"
-            )
+    _check_headers(header, groups)
     return TrainBatch(
         train_step_id=header.train_step_id,
         expected_version=version_from_wire(header.expected_version),
@@ -88,8 +86,24 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
     )
 
 
-def _rollout_from_wire(message: learner_pb2.TrainRollout) -> Rollout:
-    completion = completion_from_wire(message.completion)
+def _check_headers(
+    header: learner_pb2.TrainStepHeader, groups: Sequence[tuple[learner_pb2.GroupHeader, Sequence[Rollout]]]
+) -> None:
+    if not header.train_step_id:
+        raise invalid("header.train_step_id", "is required")
+    if not 0 < header.temperature < math.inf:
+        raise invalid("header.temperature", f"must be above 0 and finite (given: {header.temperature})")
+    if len(groups) != header.num_groups:
+        raise invalid("header.num_groups", f"announced {header.num_groups}, sent {len(groups)}")
+    for group, rollouts in groups:
+        if len(rollouts) != group.num_rollouts:
+            raise invalid(
+                "group.num_rollouts", f"{group.group_id} announced {group.num_rollouts}, sent {len(rollouts)}"
+            )
+
+
+def _rollout_from_wire(message: learner_pb2.TrainRollout, earlier_support: bytes) -> Rollout:
+    completion = completion_from_wire(message.completion, earlier_support)
     token_advantages = None
     if message.token_advantages:
         token_advantages = float32_from_wire(message.token_advantages, "rollout.token_advantages")

@@ -6,6 +6,7 @@ from shoal.rollout import Completion, FinishReason, VersionSpan, WeightVersion
 from shoal.v1 import rollout_pb2
 from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire
 from shoal.wire.fields import invalid
+from shoal.wire.supports import support_from_wire
 
 _FINISH_TO_WIRE = {
     FinishReason.STOP: rollout_pb2.FINISH_REASON_STOP,
@@ -36,7 +37,7 @@ def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> Finis
 
 
 def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rollout_pb2.Completion:
-    mask = completion.loss_mask
+    mask, support = completion.loss_mask, completion.support
     return rollout_pb2.Completion(
         sample_index=completion.sample_index,
         token_ids=int32_to_wire(completion.token_ids),
@@ -49,10 +50,13 @@ def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rol
         ],
         text=completion.text if with_text else "",
         seed=completion.seed,
+        support_token_ids=b"" if support is None else int32_to_wire(support.token_ids),
+        support_counts=b"" if support is None else int32_to_wire(support.counts),
     )
 
 
-def completion_from_wire(message: rollout_pb2.Completion) -> Completion:
+def completion_from_wire(message: rollout_pb2.Completion, earlier_support: bytes = b"") -> Completion:
+    """Reads a completion. `earlier_support` is what messages before it held of its `support_token_ids`."""
     token_ids = int32_from_wire(message.token_ids, "completion.token_ids")
     logprobs = float32_from_wire(message.behavior_logprobs, "completion.behavior_logprobs")
     if len(logprobs) != len(token_ids):
@@ -66,6 +70,10 @@ def completion_from_wire(message: rollout_pb2.Completion) -> Completion:
         end = span.end
     if end != len(token_ids):
         raise invalid("completion.version_spans", f"cover {end} of {len(token_ids)} tokens")
+    support = None
+    if message.support_counts or message.support_token_ids or earlier_support:
+        ids = earlier_support + message.support_token_ids
+        support = support_from_wire(ids, message.support_counts, token_ids, "completion.support")
     return Completion(
         sample_index=message.sample_index,
         token_ids=token_ids,
@@ -77,4 +85,5 @@ def completion_from_wire(message: rollout_pb2.Completion) -> Completion:
         ),
         text=message.text,
         seed=message.seed,
+        support=support,
     )

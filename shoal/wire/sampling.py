@@ -14,6 +14,7 @@ def sampling_to_wire(sampling: SamplingParams) -> rollout_pb2.SamplingParams:
         max_completion_tokens=sampling.max_completion_tokens,
         stop_token_ids=sampling.stop_token_ids,
         stop_strings=sampling.stop_strings,
+        return_support=sampling.return_support,
     )
 
 
@@ -31,6 +32,11 @@ def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
         raise invalid("sampling.max_completion_tokens", f"must be at least 1 (given: {message.max_completion_tokens})")
     if "" in message.stop_strings:
         raise invalid("sampling.stop_strings", "must not be empty: every completion would end with its first token")
+    if message.return_support and (message.top_k < 1 or message.temperature == 0):
+        raise invalid(
+            "sampling.return_support",
+            f"needs top_k and temperature above 0 (given: {message.top_k} and {message.temperature:g})",
+        )
     return SamplingParams(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -39,4 +45,5 @@ def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
         max_completion_tokens=message.max_completion_tokens,
         stop_token_ids=tuple(message.stop_token_ids),
         stop_strings=tuple(message.stop_strings),
+        return_support=message.return_support,
     )

@@ -1,6 +1,7 @@
 """Recorded-looking batches for the tests of the learner."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from shoal.rollout import (
     FinishReason,
     Float32Array,
     Rollout,
+    Support,
     TrainBatch,
     TrainGroup,
     VersionSpan,
@@ -54,6 +56,23 @@ def make_groups(num_groups: int = 4, group_size: int = 4, *, seed: int = 0) -> t
         )
         for number in range(num_groups)
     )
+
+
+def with_supports(groups: Sequence[TrainGroup], *, vocab_size: int = 256, seed: int = 0) -> tuple[TrainGroup, ...]:
+    """The groups with a support of 1 to 6 tokens for each token."""
+    rng = np.random.default_rng(seed)
+
+    def supported(rollout: Rollout) -> Rollout:
+        completion = rollout.completion
+        counts = rng.integers(1, 7, size=completion.num_tokens).astype(np.int32)
+        rows = [
+            [token, *rng.choice(np.delete(np.arange(vocab_size), token), size=count - 1, replace=False)]
+            for token, count in zip(completion.token_ids, counts, strict=True)
+        ]
+        support = Support(np.concatenate([np.empty(0), *rows]).astype(np.int32), counts)
+        return replace(rollout, completion=replace(completion, support=support))
+
+    return tuple(replace(group, rollouts=tuple(map(supported, group.rollouts))) for group in groups)
 
 
 def make_batch(

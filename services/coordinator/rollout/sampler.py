@@ -64,6 +64,7 @@ class Sampler:
             top_k=config.sampling.top_k,
             min_p=config.sampling.min_p,
             stop_strings=tuple(config.sampling.stop_strings),
+            return_support=config.sampling.is_restricted,
         )
 
     async def run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
@@ -127,7 +128,7 @@ class Sampler:
             if self._config.advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
                 seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
-                params = replace(self.sampling, temperature=0.0)
+                params = replace(self.sampling, temperature=0.0, return_support=False)
                 greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy")
                 sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling)
                 samplings.append(sampling)

@@ -313,6 +313,7 @@ def evaluation_sampling(config: RunConfig, training: SamplingParams) -> Sampling
         top_p=settings.top_p,
         top_k=settings.top_k,
         min_p=settings.min_p,
+        return_support=False,
     )
 
 

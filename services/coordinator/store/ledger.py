@@ -118,7 +118,8 @@ class Ledger:
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany(
                 "INSERT INTO completions (order_number, sample_index, text, num_tokens, finish_reason, seed,"
-                " version_spans, token_ids, behavior_logprobs) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " version_spans, token_ids, behavior_logprobs, support_token_ids, support_counts)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
             self._move(connection, order_number, GroupState.SAMPLED, policy_version, detail)
@@ -194,8 +195,8 @@ class Ledger:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advantages = NULL"
-                " WHERE token_ids IS NOT NULL AND"
+                "UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advantages = NULL,"
+                " support_token_ids = NULL, support_counts = NULL WHERE token_ids IS NOT NULL AND"
                 " order_number IN (SELECT order_number FROM groups WHERE state IN ('TRAINED', 'DROPPED'))"
             )
 

@@ -36,6 +36,7 @@ class TrainedGroup:
 
 def sampled_row(order_number: int, completion: Completion) -> tuple[object, ...]:
     """The columns of a completion that was sampled, in the order of the ledger's INSERT."""
+    support = completion.support
     return (
         order_number,
         completion.sample_index,
@@ -46,6 +47,8 @@ def sampled_row(order_number: int, completion: Completion) -> tuple[object, ...]
         json.dumps([[str(span.version), span.start, span.end] for span in completion.version_spans]),
         int32_to_wire(completion.token_ids),
         float32_to_wire(completion.behavior_logprobs),
+        None if support is None else int32_to_wire(support.token_ids),
+        None if support is None else int32_to_wire(support.counts),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every change of the tables, or of a column's contents that earlier code cannot read.
 
 Stored in the file as SQLite's `user_version`; 0 in files from before there was a version.
@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS completions (
     version_spans TEXT NOT NULL,
     token_ids BLOB,
     behavior_logprobs BLOB,
+    support_token_ids BLOB,
+    support_counts BLOB,
     outcome TEXT,
     reward REAL,
     verifier_scores TEXT,

@@ -66,8 +66,10 @@ class RewardKlController:
         logprobs = await self._learner.reference_logprobs(
             [np.concatenate([group.prompt.token_ids, completion.token_ids]) for group, completion in pairs],
             self._config.sampling.temperature,
+            # Where the policy's log-probabilities are over a support, so are the reference's.
+            [completion.support for _, completion in pairs if completion.support is not None],
         )
-        # The log-probabilities of the prompt come first.
+        # The log-probabilities of the prompt, if any, come first.
         reference = [values[len(values) - c.num_tokens :] for (_, c), values in zip(pairs, logprobs, strict=True)]
         behavior = [completion.behavior_logprobs for _, completion in pairs]
         masks = [counted_tokens(completion) for _, completion in pairs]

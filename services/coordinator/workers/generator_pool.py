@@ -86,9 +86,13 @@ class GeneratorPool:
         self.utilization.out(len(seeds))
         try:
             while len(received) < len(seeds):
+                support = b""
                 try:
                     async for response in member.stub.GenerateGroup(request, timeout=timeout_s):
-                        completion = completion_from_wire(response.completion)
+                        if response.support_token_ids:
+                            support += response.support_token_ids
+                            continue
+                        completion, support = completion_from_wire(response.completion, support), b""
                         if completion.sample_index not in received:
                             received.add(completion.sample_index)
                             member.outstanding -= 1

@@ -5,13 +5,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
-from shoal.rollout import Float32Array, Int32Array, TrainBatch, WeightVersion
+from shoal.rollout import Float32Array, Int32Array, Support, TrainBatch, WeightVersion
 from shoal.rpc import retries
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
@@ -22,7 +24,8 @@ STORAGE_TIMEOUT_S = 1800.0
 """For calls that write or read a whole model."""
 
 NUM_TOKENS_A_CALL = 2**18
-"""Tokens of the sequences in one call for log-probabilities: 1 MiB each way, and seconds between two heartbeats."""
+"""Tokens of sequences and supports in one call for log-probabilities: 1 MiB each way, and seconds between two
+heartbeats."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +77,27 @@ class LearnerClient:
             metrics=dict(response.metrics),
         )
 
-    async def reference_logprobs(self, sequences: Sequence[Int32Array], temperature: float) -> tuple[Float32Array, ...]:
-        """Computes the reference's log-probabilities of each sequence, for all its tokens but the first."""
-        result: list[Float32Array] = []
-        for part in _parts(sequences):
+    async def reference_logprobs(
+        self, sequences: Sequence[Int32Array], temperature: float, supports: Sequence[Support] = ()
+    ) -> tuple[Float32Array, ...]:
+        """Computes the reference's log-probabilities of each sequence, for all its tokens but the first.
+
+        With `supports`, one for each sequence, for its last tokens alone, over their supports.
+        """
+        result: list[list[Float32Array]] = [[] for _ in sequences]
+        for part in _parts(sequences, supports):
+            with_support = [piece.support for piece in part if piece.support is not None]
             request = learner_pb2.ComputeLogprobsRequest(
-                token_ids=map(int32_to_wire, part), temperature=temperature, model=learner_pb2.MODEL_REFERENCE
+                token_ids=[int32_to_wire(piece.token_ids) for piece in part],
+                temperature=temperature,
+                model=learner_pb2.MODEL_REFERENCE,
+                support_token_ids=[int32_to_wire(support.token_ids) for support in with_support],
+                support_counts=[int32_to_wire(support.counts) for support in with_support],
             )
             response = await self._stub.ComputeLogprobs(request, timeout=self._step_timeout_s)
-            result += [float32_from_wire(data, "logprobs") for data in response.logprobs]
-        return tuple(result)
+            for piece, data in zip(part, response.logprobs, strict=True):
+                result[piece.index].append(float32_from_wire(data, "logprobs"))
+        return tuple(np.concatenate(values) for values in result)
 
     async def create_weight_group(
         self, epoch: int, world_size: int
@@ -138,13 +152,44 @@ class LearnerClient:
         )
 
 
-def _parts(sequences: Sequence[Int32Array]) -> Iterator[Sequence[Int32Array]]:
-    """Yields the sequences of each call."""
-    part: list[Int32Array] = []
-    for sequence in sequences:
-        if part and sum(map(len, part)) + len(sequence) > NUM_TOKENS_A_CALL:
+@dataclass(frozen=True)
+class _Piece:
+    """What one call asks of one sequence."""
+
+    index: int
+    """Of the sequence."""
+    token_ids: Int32Array
+    support: Support | None
+
+    @property
+    def num_numbers(self) -> int:
+        of_support = 0 if self.support is None else len(self.support.token_ids) + len(self.support.counts)
+        return len(self.token_ids) + of_support
+
+
+def _parts(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iterator[Sequence[_Piece]]:
+    """Yields the pieces of each call."""
+    part: list[_Piece] = []
+    for piece in _pieces(sequences, supports):
+        if part and sum(other.num_numbers for other in part) + piece.num_numbers > NUM_TOKENS_A_CALL:
             yield part
             part = []
-        part.append(sequence)
+        part.append(piece)
     if part:
         yield part
+
+
+def _pieces(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iterator[_Piece]:
+    """Yields each sequence, or, where its support is too much for one call, its beginnings.
+
+    Each beginning ends with the tokens that it asks for.
+    """
+    if not supports:
+        yield from (_Piece(index, sequence, None) for index, sequence in enumerate(sequences))
+        return
+    for index, (sequence, support) in enumerate(zip(sequences, supports, strict=True)):
+        first = len(sequence) - len(support.counts)
+        number_T = np.cumsum(support.counts) // (NUM_TOKENS_A_CALL // 2)
+        for number in np.unique(number_T):
+            start, end = np.searchsorted(number_T, [number, number + 1])
+            yield _Piece(index, sequence[: first + end], support.part(int(start), int(end)))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet, Member
@@ -203,7 +204,7 @@ class RewardPool:
                     continue
                 num_tokens[completion.sample_index] = completion.num_tokens
                 self.utilization.out()
-                yield reward_pb2.ScoreGroupRequest(completion=completion_to_wire(completion))
+                yield reward_pb2.ScoreGroupRequest(completion=completion_to_wire(replace(completion, support=None)))
 
         member.outstanding += 1
         try:

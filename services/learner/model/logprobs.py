@@ -1,9 +1,10 @@
 """Log-probabilities and entropies of scored tokens, computed a chunk of logits at a time.
 
-Letters: C scored tokens, B of them in a block, E size of the hidden state, V size of the vocabulary.
+Letters: C scored tokens, B of them in a block, E size of the hidden state, V size of the vocabulary, K tokens of the
+largest support.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,34 +26,57 @@ class TokenScorer(nn.Module):
         super().__init__()
         self.weight = head.weight
         self.bias = head.bias
+        # Not from the weight, which is empty while it is sharded.
+        self.vocabulary = head.out_features
         self.chunk_tokens = chunk_tokens
         self.logit_softcap = logit_softcap
         self.entropy_gradient = False
         """Whether the entropies have a gradient, as an entropy bonus needs; it costs a second pass over the logits."""
 
-    def forward(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, hidden_CE: Tensor, targets_C: Tensor, temperature: float, support_CK: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Computes the targets' log-probabilities at the temperature, [C], and the entropies, [C]; both float32.
 
-        The log-probabilities have a gradient; the entropies have one if `entropy_gradient` is set. At most
-        `chunk_tokens` rows of logits exist at once. With more than one chunk the backward pass recomputes the logits.
+        Both are those of the whole vocabulary, or of the supports, which begin with the targets. The log-probabilities
+        have a gradient; the entropies have one if `entropy_gradient` is set. At most `chunk_tokens` rows of logits
+        exist at once, or as much memory of the weight's rows. With more than one chunk the backward pass recomputes
+        them.
         """
-        if len(targets_C) <= self.chunk_tokens:
-            return self._score(hidden_CE, targets_C, temperature)
+        score: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] = self._score
+        choices, num_rows = targets_C, self.chunk_tokens
+        if support_CK is not None:
+            score, choices = self._score_supports, support_CK
+            num_rows = max(1, num_rows * self.vocabulary // (support_CK.shape[1] * hidden_CE.shape[1]))
+        if len(choices) <= num_rows:
+            return score(hidden_CE, choices, temperature)
         scored = [
-            checkpoint(self._score, hidden, targets, temperature, use_reentrant=False)
-            for hidden, targets in zip(
-                hidden_CE.split(self.chunk_tokens), targets_C.split(self.chunk_tokens), strict=True
-            )
+            checkpoint(score, hidden, chosen, temperature, use_reentrant=False)
+            for hidden, chosen in zip(hidden_CE.split(num_rows), choices.split(num_rows), strict=True)
         ]
         logprobs, entropies = zip(*scored, strict=True)
         return torch.cat(logprobs), torch.cat(entropies)
 
+    def _score_supports(self, hidden_CE: Tensor, support_CK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Computes only the logits of the supports, from their rows of the weight: other tokens have no gradient."""
+        is_padding_CK = support_CK < 0
+        ids_CK = support_CK.clamp(min=0)
+        logits_CK = (nn.functional.embedding(ids_CK, self.weight) @ hidden_CE[:, :, None]).squeeze(-1)
+        if self.bias is not None:
+            logits_CK = logits_CK + self.bias[ids_CK]
+        scaled_CK = self._softcapped(logits_CK).float() / temperature
+        logprobs_CK = scaled_CK.masked_fill(is_padding_CK, -torch.inf).log_softmax(dim=-1)
+        entropy_C = -(logprobs_CK.exp() * logprobs_CK.masked_fill(is_padding_CK, 0.0)).sum(dim=-1)
+        return logprobs_CK[:, 0], entropy_C if self.entropy_gradient else entropy_C.detach()
+
     def _score(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        logits_CV = nn.functional.linear(hidden_CE, self.weight, self.bias)
-        if self.logit_softcap is not None:
-            logits_CV = self.logit_softcap * torch.tanh(logits_CV / self.logit_softcap)
+        logits_CV = self._softcapped(nn.functional.linear(hidden_CE, self.weight, self.bias))
         scored: tuple[Tensor, Tensor] = _TokenLogprobs.apply(logits_CV, targets_C, temperature, self.entropy_gradient)
         return scored
+
+    def _softcapped(self, logits: Tensor) -> Tensor:
+        cap = self.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -1,20 +1,22 @@
 """Packing: the tensors of this rank's forwards, from the groups of a train step.
 
 Letters for shapes: R tokens of a row, each prompt once; C completion tokens that are scored; N sequences (a prompt
-with one completion) of about the same length L.
+with one completion) of about the same length L; K tokens of the largest support in a row.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from shoal.config.algorithm import SamplingConfig
 from shoal.grpo.packing import GroupLengths, Row, plan_packing
-from shoal.rollout import FinishReason, Rollout, TrainBatch, TrainGroup
+from shoal.rollout import FinishReason, Rollout, Support, TrainBatch, TrainGroup
 from shoal.wire import invalid
 
 Int64Array = npt.NDArray[np.int64]
@@ -57,13 +59,19 @@ class PackedRow:
     """[C] int64, the scored tokens."""
     at_C: Tensor
     """[C] int64, the index of the scored token among its mini-batch's `LossTokens`; -1 if it is not among them."""
+    support_CK: Tensor | None = None
+    """[C, K] int64, the scored token, the others of its support, then -1; None where all are the whole vocabulary."""
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids_R)
 
     def to(self, device: torch.device) -> "PackedRow":
-        return PackedRow(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            moved[field.name] = None if value is None else value.to(device)
+        return PackedRow(**moved)
 
 
 def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None) -> None:
@@ -87,11 +95,27 @@ def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None
             if not (np.isfinite(rollout.weight) and rollout.weight >= 0):
                 raise invalid("rollout.weight", f"{name} must be at least 0 and finite (given: {rollout.weight})")
             check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
+            if completion.support is not None:
+                check_tokens(completion.support.token_ids, vocab_size, "completion.support_token_ids", name)
             length = len(group.prompt_token_ids) + completion.num_tokens
             if max_positions is not None and length > max_positions:
                 raise invalid(
                     "completion.token_ids",
                     f"{name} is {length} tokens with its prompt; the model takes {max_positions}",
+                )
+
+
+def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
+    """Raises `InvalidArgument` when a completion lacks the support that sampling restricts it to, or has one."""
+    for group in batch.groups:
+        for rollout in group.rollouts:
+            completion = rollout.completion
+            if (completion.support is not None) != sampling.is_restricted:
+                fault = "is missing" if sampling.is_restricted else "is set"
+                raise invalid(
+                    "completion.support_token_ids",
+                    f"{fault} for group {group.group_id}, sample {completion.sample_index}, and sampling.top_k is "
+                    f"{sampling.top_k}; the learner normalizes over the support if and only if that is above 0",
                 )
 
 
@@ -180,6 +204,7 @@ def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array
     predicting: list[Int64Array] = []
     targets: list[npt.NDArray[np.int32]] = []
     at: list[Int64Array] = []
+    supports: list[Int64Array] = []
     end = 0
     for piece in row:
         prompt = groups[piece.group].prompt_token_ids
@@ -200,6 +225,8 @@ def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array
             predicting.append(sequence[len(prompt) - 1 : -1][counts])
             targets.append(completion.token_ids[counts])
             at.append(np.arange(start, start + int(counts.sum())))
+            if completion.support is not None:
+                supports.append(_support_rows(completion.support)[counts])
             end += completion.num_tokens
     if not sum(map(len, targets)):
         return _idle_row()
@@ -210,6 +237,7 @@ def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array
         predicting_C=_tensor(predicting, torch.int64),
         targets_C=_tensor(targets, torch.int64),
         at_C=_tensor(at, torch.int64),
+        support_CK=_support_tensor(supports),
     )
 
 
@@ -218,20 +246,42 @@ def _idle_row() -> PackedRow:
     return sequence_row([np.zeros(2, dtype=np.int32)])
 
 
-def sequence_row(sequences: Sequence[npt.NDArray[np.int32]]) -> PackedRow:
-    """Packs whole sequences of at least two tokens into a row that scores every token but the first of each."""
+def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[Support] = ()) -> PackedRow:
+    """Packs whole sequences of at least two tokens into a row that scores every token but the first of each.
+
+    With `supports`, one for each sequence, it scores the last tokens of each: those that have one.
+    """
     lengths = [len(sequence) for sequence in sequences]
+    num_scored = [len(support.counts) for support in supports] or [length - 1 for length in lengths]
+    firsts = [length - num for length, num in zip(lengths, num_scored, strict=True)]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     at = [np.arange(start, start + length) for start, length in zip(starts[:-1], lengths, strict=True)]
-    targets = _tensor([sequence[1:] for sequence in sequences], torch.int64)
+    targets = _tensor([sequence[first:] for sequence, first in zip(sequences, firsts, strict=True)], torch.int64)
     return PackedRow(
         token_ids_R=_tensor(sequences, torch.int64),
         positions_R=_tensor([np.arange(length) for length in lengths], torch.int64),
         layout=make_layout(at, int(starts[-1])),
-        predicting_C=_tensor([indices[:-1] for indices in at], torch.int64),
+        predicting_C=_tensor([indices[first - 1 : -1] for indices, first in zip(at, firsts, strict=True)], torch.int64),
         targets_C=targets,
         at_C=torch.full((len(targets),), -1),
+        support_CK=_support_tensor([_support_rows(support) for support in supports]),
     )
+
+
+def _support_rows(support: Support) -> Int64Array:
+    """Returns the supports of a completion's tokens, [T, K]; -1 after the end of each."""
+    rows = np.full((len(support.counts), int(support.counts.max(initial=1))), -1, dtype=np.int64)
+    rows[np.arange(rows.shape[1]) < support.counts[:, None]] = support.token_ids
+    return rows
+
+
+def _support_tensor(supports: Sequence[Int64Array]) -> Tensor | None:
+    """Returns the supports of a row, [C, K]; None for a row without any."""
+    if not supports:
+        return None
+    largest = max(rows.shape[1] for rows in supports)
+    padded = [np.pad(rows, ((0, 0), (0, largest - rows.shape[1])), constant_values=-1) for rows in supports]
+    return torch.from_numpy(np.concatenate(padded))
 
 
 def make_layout(sequences: Sequence[Int64Array], num_tokens: int) -> Layout:

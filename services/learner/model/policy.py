@@ -62,7 +62,7 @@ class Policy(nn.Module):
                 layout=row.layout,
             ).last_hidden_state
             scored: tuple[Tensor, Tensor] = self.scorer(
-                hidden_1RE[0].index_select(0, row.predicting_C), row.targets_C, temperature
+                hidden_1RE[0].index_select(0, row.predicting_C), row.targets_C, temperature, row.support_CK
             )
         return scored
 

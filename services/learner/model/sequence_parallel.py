@@ -71,6 +71,7 @@ def share_of(row: PackedRow, group: SequenceGroup) -> RowShare:
         layout=layout,
         predicting_C=row.predicting_C[is_mine_C] - mine.start,
         targets_C=row.targets_C[is_mine_C],
+        support_CK=None if row.support_CK is None else row.support_CK[is_mine_C],
     )
     return RowShare(share, owner_C)
 

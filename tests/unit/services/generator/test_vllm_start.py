@@ -73,3 +73,31 @@ def test_the_engine_runs_code_of_a_model_only_if_it_is_trusted(arguments_of: Any
     assert arguments_of()["trust_remote_code"] is False
     trusted = arguments_of(model={"path": str(tmp_path), "trust_remote_code": True})
     assert trusted["trust_remote_code"] is True
+
+
+GREEDY = {"evaluation": {"sources": [{"task": "arithmetic"}]}}
+FULL = {"evaluation": {"sources": [{"task": "arithmetic"}], "temperature": 1.0, "top_p": 0.9}}
+TOP_K = {"evaluation": {"sources": [{"task": "arithmetic"}], "temperature": 1.0, "top_k": 50}}
+
+
+@pytest.mark.parametrize("others", [{}, GREEDY, TOP_K], ids=["no evaluation", "greedy", "top_k"])
+def test_an_engine_on_a_gpu_returns_sampling_masks_where_every_request_has_a_top_k(
+    arguments_of: Any, others: dict[str, Any]
+) -> None:
+    arguments = arguments_of(sampling={"top_k": 20, "top_p": 0.9}, **others)
+    assert arguments["return_sampling_mask"] is True and "max_logprobs" not in arguments
+    # vLLM refuses masks with other log-probabilities, whose mass would not be 1.
+    assert arguments["logprobs_mode"] == "processed_logprobs"
+
+
+@pytest.mark.parametrize(("on_cpu", "others"), [(True, {}), (True, GREEDY), (False, FULL)])
+def test_an_engine_without_masks_lists_twice_as_many_log_probabilities_as_top_k(
+    arguments_of: Any, on_cpu: bool, others: dict[str, Any]
+) -> None:
+    arguments = arguments_of(on_cpu=on_cpu, sampling={"top_k": 20, "min_p": 0.1}, **others)
+    assert arguments["max_logprobs"] == 40 and "return_sampling_mask" not in arguments
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_an_engine_of_a_run_at_full_support_gets_no_setting_of_supports(arguments_of: Any, on_cpu: bool) -> None:
+    assert not {"max_logprobs", "return_sampling_mask"} & arguments_of(on_cpu=on_cpu).keys()

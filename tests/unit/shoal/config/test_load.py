@@ -49,9 +49,13 @@ def test_an_unknown_key_is_refused_with_the_field_that_is_meant(values: dict[str
         ("sampling", {"temperature": 0.001}, "sampling.temperature", "0.01"),
         ("sampling", {"temperature": 2.5}, "sampling.temperature", "2"),
         ("grpo", {"groups_per_step": 5, "num_mini_batches": 2}, "grpo", "num_mini_batches (2)"),
-        ("sampling", {"top_p": 0.9}, "sampling.top_p", "evaluation.top_p may have any value) (given: 0.9)"),
-        ("sampling", {"top_k": 20}, "sampling.top_k", "biases the importance ratio"),
-        ("sampling", {"min_p": True}, "sampling.min_p", "must be 0 in training"),
+        ("sampling", {"top_p": 0.9}, "sampling.top_p", "needs sampling.top_k above 0"),
+        ("sampling", {"top_p": 0.9}, "sampling.top_p", "0.86 on average, and below 0.8 or above 1.2 for 23 %"),
+        ("sampling", {"top_p": 0.9}, "sampling.top_p", "(given: 0.9)"),
+        ("sampling", {"min_p": 0.1}, "sampling.min_p", "needs sampling.top_k above 0, for example 50, or must be 0"),
+        ("sampling", {"top_k": 1}, "sampling.top_k", "must be 0 (all tokens) or at least 2"),
+        ("sampling", {"top_k": 2000}, "sampling.top_k", "1024"),
+        ("sampling", {"min_p": True}, "sampling", "min_p must be a number (given: true)"),
         ("grpo", {"group_size": True}, "grpo", "group_size must be a number (given: true)"),
         ("learner", {"zero_stage": 4}, "learner.zero_stage", "4"),
         ("run", {"name": "No Good"}, "run.name", "a-z"),
@@ -62,6 +66,12 @@ def test_an_invalid_value_is_refused_with_the_valid_ones(
 ) -> None:
     found, description = violation({section: values})
     assert found == field and words in description, f"{found}: {description}"
+
+
+def test_sampling_is_restricted_by_top_k_with_or_without_the_others() -> None:
+    assert not parse_config(MINIMAL).sampling.is_restricted
+    for values in ({"top_k": 2}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.05, "top_k": 1024}):
+        assert parse_config(MINIMAL | {"sampling": values}).sampling.is_restricted, values
 
 
 def test_a_config_is_unchanged_after_a_round_trip_as_a_struct() -> None:

@@ -1,11 +1,14 @@
 """Completions as messages: what is read is checked, and errors name the field."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.rollout import Completion, FinishReason, VersionSpan, WeightVersion
-from shoal.wire import completion_from_wire, completion_to_wire
+from shoal.rollout import Completion, FinishReason, Support, VersionSpan, WeightVersion
+from shoal.rpc.options import MAX_MESSAGE_BYTES
+from shoal.wire import completion_from_wire, completion_to_wire, detach_support
 
 VERSION = WeightVersion(0, 3)
 
@@ -30,3 +33,47 @@ def test_a_completion_names_the_weights_that_sampled_each_token() -> None:
 def test_version_spans_that_do_not_cover_the_tokens_are_refused(spans: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(InvalidArgument, match=r"completion\.version_spans"):
         completion_from_wire(completion_to_wire(completion(*spans)))
+
+
+def supported(ids: list[int], counts: list[int]) -> Completion:
+    return replace(completion((0, 6)), support=Support(np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int32)))
+
+
+def test_a_support_travels_with_its_completion() -> None:
+    sent = supported([0, 9, 1, 2, 0, 3, 4, 5, 7, 8], [2, 1, 2, 1, 1, 3])
+    read = completion_from_wire(completion_to_wire(sent)).support
+    assert read is not None and sent.support is not None
+    assert read.token_ids.tolist() == sent.support.token_ids.tolist()
+    assert read.counts.tolist() == sent.support.counts.tolist()
+    assert read.part(2, 6).token_ids.tolist() == [2, 0, 3, 4, 5, 7, 8], "the supports of the last four tokens"
+    assert completion_from_wire(completion_to_wire(completion((0, 6)))).support is None
+
+
+def test_a_support_that_is_too_large_for_a_message_travels_before_its_completion() -> None:
+    size = 2 * MAX_MESSAGE_BYTES // 4
+    sent = supported([0, 1, 2, 3, 4, 5, *range(6, size)], [1, 1, 1, 1, 1, size - 5])
+    message = completion_to_wire(sent)
+    parts = list(detach_support(message))
+    assert max(map(len, parts)) <= MAX_MESSAGE_BYTES / 2 and message.ByteSize() <= MAX_MESSAGE_BYTES / 2
+    read = completion_from_wire(message, b"".join(parts)).support
+    assert read is not None and sent.support is not None
+    assert np.array_equal(read.token_ids, sent.support.token_ids)
+
+
+def test_a_small_support_travels_in_its_completion() -> None:
+    assert not list(detach_support(completion_to_wire(supported([0, 1, 2, 3, 4, 5], [1] * 6))))
+
+
+@pytest.mark.parametrize(
+    ("ids", "counts", "message"),
+    [
+        ([0, 1, 2, 3, 4, 5], [1] * 5, "support_counts: 5 values for 6 tokens"),
+        ([0, 1, 2, 3, 4], [1, 1, 1, 1, 1, 0], r"support_counts: must be at least 1, .*\(given: 0\)"),
+        ([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2], "support_token_ids: has 6 values; the counts say 7"),
+        ([0, 1, 9, 2, 3, 4, 5], [1, 1, 2, 1, 1, 1], r"must begin with the sampled token \(not so for token 2\)"),
+        ([0, 1, 2, 3, 4, 5], [], "support_counts: 0 values for 6 tokens"),
+    ],
+)
+def test_a_support_that_is_not_of_the_tokens_is_refused(ids: list[int], counts: list[int], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        completion_from_wire(completion_to_wire(supported(ids, counts)))

@@ -1,5 +1,6 @@
 import hashlib
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from shoal.rollout import (
     Rollout,
     Score,
     ScoreOutcome,
+    Support,
     VerifierScore,
     VersionSpan,
     WeightVersion,
@@ -136,6 +138,24 @@ async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_s
     assert rows.fetchall() == [(0, 1, "2"), (1, 0, "2")]
 
 
+async def test_supports_are_kept_and_deleted_with_their_tokens(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await ledger.issued(0, 3, "g0", PROMPT, "ab" * 16, 2, "")
+    support = Support(np.array([5, 9, 6, 7, 8], np.int32), np.array([2, 1, 2], np.int32))
+    await ledger.sampled(0, [replace(completion(0), support=support), completion(1)], 2, "generator-0")
+    query = "SELECT support_token_ids, support_counts FROM completions ORDER BY sample_index"
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite")
+    assert connection.execute(query).fetchall() == [
+        (support.token_ids.tobytes(), support.counts.tobytes()),
+        (None, None),
+    ]
+    await ledger.dropped(0, "no_signal", 2)
+    await ledger.forget_committed_tokens()
+    await ledger.close()
+    assert connection.execute(query).fetchall() == [(None, None)] * 2
+
+
 async def test_the_error_of_a_damaged_ledger_names_its_path(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_text("this is no database" * 100)
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
@@ -179,7 +199,7 @@ async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: 
 
 def test_a_change_of_the_tables_changes_the_version() -> None:
     tables = " ".join(SCHEMA.split())
-    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (1, "9d7a96f9a985a7e7"), (
+    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (2, "7b1c63fd4cc9bab6"), (
         "the ledger's tables have changed: raise SCHEMA_VERSION, and put both here"
     )
 

@@ -70,3 +70,58 @@ def test_a_likely_token_beside_large_logits_keeps_its_last_digits() -> None:
     assert abs(entropies.item() - entropy) < 1e-7, f"{entropies.item()}, wanted {entropy}"
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad[0, 1].item(), -10 * wanted[1].exp().item(), rtol=1e-6, atol=0)
+
+
+def supports_of(targets: Tensor) -> Tensor:
+    """Supports of 1 to 7 tokens, which begin with the targets; -1 after their ends."""
+    rows = [[int(target), *range(40, 40 + index % 7)] for index, target in enumerate(targets)]
+    return torch.tensor([row + [-1] * (7 - len(row)) for row in rows])
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk_tokens", [1, 5, 1000])
+def test_a_support_gives_the_values_and_gradients_of_all_logits_with_the_others_at_minus_infinity(
+    chunk_tokens: int, temperature: float, with_entropy: bool, softcap: float | None
+) -> None:
+    torch.manual_seed(0)
+    targets = torch.arange(TOKENS) * 7 % 40
+    support = supports_of(targets)
+    head = nn.Linear(HIDDEN, VOCABULARY)
+    hidden = torch.randn(TOKENS, HIDDEN, requires_grad=True)
+    scorer = TokenScorer(head, chunk_tokens=chunk_tokens, logit_softcap=softcap)
+    scorer.entropy_gradient = with_entropy
+    logprobs, entropies = scorer(hidden, targets, temperature, support)
+    assert entropies.requires_grad == with_entropy
+    weighted_sum(logprobs, entropies, with_entropy=with_entropy).backward()
+    mine = (logprobs, entropies, hidden.grad, head.weight.grad, head.bias.grad)
+
+    plain, plain_hidden = nn.Linear(HIDDEN, VOCABULARY), hidden.detach().clone().requires_grad_()
+    plain.load_state_dict(head.state_dict())
+    logits = plain(plain_hidden)
+    logits = (logits if softcap is None else softcap * torch.tanh(logits / softcap)) / temperature
+    is_in = torch.zeros(TOKENS, VOCABULARY, dtype=torch.bool)
+    for row, ids in enumerate(support):
+        is_in[row, ids[ids >= 0]] = True
+    distribution = logits.masked_fill(~is_in, -torch.inf).log_softmax(-1)
+    wanted_logprobs = distribution[torch.arange(TOKENS), targets]
+    wanted_entropies = -(distribution.exp() * distribution.masked_fill(~is_in, 0)).sum(-1)
+    weighted_sum(wanted_logprobs, wanted_entropies, with_entropy=with_entropy).backward()
+    assert plain_hidden.grad is not None
+    wanted = (wanted_logprobs, wanted_entropies, plain_hidden.grad, plain.weight.grad, plain.bias.grad)
+    names = ("log-probabilities", "entropies", "gradient of hidden", "gradient of weight", "gradient of bias")
+    for name, got, value in zip(names, mine, wanted, strict=True):
+        torch.testing.assert_close(got, value, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    left_out = [token for token in range(VOCABULARY) if not is_in[:, token].any()]
+    assert left_out and not head.weight.grad[left_out].any(), "a token in no support has a gradient"
+
+
+def test_a_support_of_the_whole_vocabulary_gives_the_values_without_one() -> None:
+    torch.manual_seed(0)
+    scorer = TokenScorer(nn.Linear(HIDDEN, VOCABULARY, bias=False), chunk_tokens=8)
+    hidden, targets = torch.randn(TOKENS, HIDDEN), torch.arange(TOKENS) * 7 % VOCABULARY
+    others = torch.stack([torch.arange(VOCABULARY)[torch.arange(VOCABULARY) != target] for target in targets])
+    restricted = scorer(hidden, targets, 0.7, torch.cat([targets[:, None], others], dim=1))
+    for mine, plain in zip(restricted, scorer(hidden, targets, 0.7), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5)

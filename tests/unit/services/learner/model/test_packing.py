@@ -10,15 +10,18 @@ from services.learner.loss.loss_tokens import LossTokens
 from services.learner.model.packing import (
     check_batch,
     check_rewards,
+    check_supports,
     cut_mini_batches,
     loss_mask,
     num_loss_tokens,
     pack_for_rank,
+    sequence_row,
 )
+from shoal.config.algorithm import SamplingConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason, Rollout, TrainGroup
 from tests.support.loss_variants import varied_groups
-from tests.support.train_batches import make_batch, make_groups
+from tests.support.train_batches import make_batch, make_groups, with_supports
 
 
 def changed(group: TrainGroup, **completion: object) -> TrainGroup:
@@ -153,3 +156,70 @@ def test_an_empty_prompt_is_refused() -> None:
     batch = make_batch(groups=[replace(first, prompt_token_ids=np.zeros(0, dtype=np.int32)), *others])
     with pytest.raises(InvalidArgument, match="nothing predicts its first token"):
         check_batch(batch, vocab_size=260, max_positions=None)
+
+
+def support_sets(ids: np.ndarray, counts: np.ndarray) -> list[list[int]]:
+    return [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_each_scored_token_keeps_its_support_in_the_rows(num_ranks: int) -> None:
+    first, *others = with_supports(make_groups(num_groups=3))
+    mask = np.arange(first.rollouts[0].completion.num_tokens) % 2 == 0
+    groups = [changed(first, loss_mask=mask), *others]
+    wanted = [
+        (int(token), ids)
+        for group in groups
+        for rollout in group.rollouts
+        for token, ids, counts in zip(
+            rollout.completion.token_ids,
+            support_sets(rollout.completion.support.token_ids, rollout.completion.support.counts),
+            loss_mask(rollout),
+            strict=True,
+        )
+        if counts
+    ]
+    found: list[tuple[int, int, list[int]]] = []
+    for rank in range(num_ranks):
+        for row in pack_for_rank(groups, max_tokens=60, rank=rank, num_ranks=num_ranks)[0]:
+            if row.support_CK is None:
+                assert not (row.at_C >= 0).any(), "scored tokens without a support"
+                continue
+            ids = [[token for token in tokens if token >= 0] for tokens in row.support_CK.tolist()]
+            found += zip(row.at_C.tolist(), row.targets_C.tolist(), ids, strict=True)
+    assert [(target, ids) for _, target, ids in sorted(found)] == wanted
+
+
+def test_rows_without_supports_have_none() -> None:
+    (row,), _ = pack_for_rank(make_groups(num_groups=1), max_tokens=1000, rank=0, num_ranks=1)
+    assert row.support_CK is None
+
+
+def test_the_last_tokens_of_sequences_are_scored_over_their_supports() -> None:
+    (group,) = with_supports(make_groups(num_groups=1, group_size=2))
+    completions = [rollout.completion for rollout in group.rollouts]
+    sequences = [np.concatenate([group.prompt_token_ids, completion.token_ids]) for completion in completions]
+    row = sequence_row(sequences, [completion.support for completion in completions])
+    assert row.targets_C.tolist() == [token for completion in completions for token in completion.token_ids.tolist()]
+    assert torch.equal(row.token_ids_R[row.predicting_C + 1], row.targets_C)
+    assert row.support_CK is not None and torch.equal(row.support_CK[:, 0], row.targets_C)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "is_set", "message"),
+    [
+        (20, False, "is missing for group g0, sample 0, and sampling.top_k is 20"),
+        (0, True, "is set for group g0, sample 0, and sampling.top_k is 0"),
+    ],
+)
+def test_supports_that_do_not_fit_the_sampling_are_refused(top_k: int, is_set: bool, message: str) -> None:
+    groups = make_groups()
+    with pytest.raises(InvalidArgument, match=rf"completion\.support_token_ids: {message}"):
+        check_supports(make_batch(groups=with_supports(groups) if is_set else groups), SamplingConfig(top_k=top_k))
+    check_supports(make_batch(groups=groups if is_set else with_supports(groups)), SamplingConfig(top_k=top_k))
+
+
+def test_a_support_with_a_token_that_the_model_lacks_is_refused() -> None:
+    groups = with_supports(make_groups(), vocab_size=300)
+    with pytest.raises(InvalidArgument, match=r"completion\.support_token_ids: group g\d, sample \d has token ids"):
+        check_batch(make_batch(groups=groups), vocab_size=257, max_positions=None)

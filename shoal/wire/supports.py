@@ -1,0 +1,63 @@
+"""Supports: the tokens that each token of a completion was drawn from, as bytes in messages."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from shoal.rollout import Int32Array, Support
+from shoal.v1 import learner_pb2, rollout_pb2
+from shoal.wire.arrays import int32_from_wire
+from shoal.wire.fields import invalid
+
+_PART_BYTES = 1 << 20
+"""Largest part of a support in one message: a quarter of the largest message."""
+
+
+def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: str) -> Support:
+    """Reads the supports of some tokens. `field` is the beginning of the names of the two fields."""
+    support = Support(int32_from_wire(ids, f"{field}_token_ids"), int32_from_wire(counts, f"{field}_counts"))
+    if len(support.counts) != len(token_ids):
+        raise invalid(f"{field}_counts", f"{len(support.counts)} values for {len(token_ids)} tokens")
+    if (support.counts < 1).any():
+        raise invalid(f"{field}_counts", f"must be at least 1, for the token itself (given: {support.counts.min()})")
+    ends = np.cumsum(support.counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if total != len(support.token_ids):
+        raise invalid(f"{field}_token_ids", f"has {len(support.token_ids)} values; the counts say {total}")
+    strange = np.flatnonzero(support.token_ids[ends - support.counts] != token_ids)
+    if len(strange):
+        raise invalid(f"{field}_token_ids", f"must begin with the sampled token (not so for token {strange[0]})")
+    return support
+
+
+def supports_from_wire(
+    request: learner_pb2.ComputeLogprobsRequest, sequences: Sequence[Int32Array]
+) -> tuple[Support, ...]:
+    """Reads the supports of the last tokens of some sequences; () where the request has none."""
+    ids, counts = request.support_token_ids, request.support_counts
+    if not ids and not counts:
+        return ()
+    if not len(ids) == len(counts) == len(sequences):
+        raise invalid(
+            "support_token_ids", f"{len(ids)} supports with {len(counts)} counts for {len(sequences)} sequences"
+        )
+    supports = []
+    for index, sequence in enumerate(sequences):
+        num_tokens = len(counts[index]) // 4
+        if num_tokens >= len(sequence):
+            raise invalid("support_counts", f"{num_tokens} values; the first of {len(sequence)} tokens is not scored")
+        last = sequence[len(sequence) - num_tokens :]
+        supports.append(support_from_wire(ids[index], counts[index], last, "support"))
+    return tuple(supports)
+
+
+def detach_support(message: rollout_pb2.Completion) -> Iterator[bytes]:
+    """Takes from a completion what is too much of its support for one message.
+
+    Yields it in parts, which the messages before the completion's have to hold, in this order.
+    """
+    ids = message.support_token_ids
+    while len(ids) > _PART_BYTES:
+        yield ids[:_PART_BYTES]
+        ids = ids[_PART_BYTES:]
+        message.support_token_ids = ids
