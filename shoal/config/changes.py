@@ -20,7 +20,7 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
     """Returns the configuration of a run that is resumed with changes.
 
     `changes` holds the fields to change, nested as in the configuration; null stands for a field's default. Where one
-    of `run.num_steps` and `run.total_episodes` changes, it replaces the other.
+    of `run.num_steps`, `run.total_episodes` and `run.total_epochs` changes, it replaces the others.
 
     Raises `InvalidArgument` for values that are not valid, for fields that a resumed run keeps, and for a new step size
     of a run that counts episodes.
@@ -29,10 +29,7 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
     merged = _merged(dump_config(config), plain, "")
     given = plain.get("run", {})
     if isinstance(given, Mapping):
-        if given.get("num_steps") is None and merged["run"].get("total_episodes") is not None:
-            merged["run"].pop("num_steps", None)
-        elif given.get("num_steps") is not None and "total_episodes" not in given:
-            merged["run"].pop("total_episodes", None)
+        _keep_one_length(merged["run"], given)
     changed = parse_config(merged)
     _check_step_size(config, changed)
     refused = {name: reason for name in changed_fields(config, changed) if (reason := _why_fixed(name, changed))}
@@ -42,6 +39,19 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
             violations=[FieldViolation(field=name, description=reason) for name, reason in refused.items()],
         )
     return changed
+
+
+def _keep_one_length(run: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Leaves in the table `[run]`, in place, the length that the changes give, or else the one that it had."""
+    lengths = ("num_steps", "total_episodes", "total_epochs")
+    kept = [name for name in lengths if given.get(name) is not None]
+    if not kept:
+        # The number of steps follows from the other length; epochs are counted again only where they change.
+        kept = [name for name in lengths[1:] if run.get(name) is not None] or ["num_steps"]
+        kept += ["num_steps"] if "total_epochs" in kept else []
+    for name in lengths:
+        if name not in kept:
+            run.pop(name, None)
 
 
 def changed_fields(before: RunConfig, after: RunConfig) -> dict[str, str]:
@@ -62,7 +72,15 @@ def fixed_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterat
 
 
 def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
-    """Raises `InvalidArgument` where `run.total_episodes` would count the steps taken as if they had the new size."""
+    """Raises `InvalidArgument` where episodes or epochs would count the steps taken as if they had the new size."""
+    groups = config.grpo.groups_per_step, changed.grpo.groups_per_step
+    if groups[0] != groups[1] and changed.run.total_epochs is not None:
+        reason = (
+            f"a resume that changes grpo.groups_per_step ({groups[0]} -> {groups[1]}) needs run.num_steps: "
+            f"run.total_epochs ({changed.run.total_epochs:g}) counts steps of one size. Give the run's whole number of "
+            "steps, those taken included"
+        )
+        raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
     before, after = (each.grpo.groups_per_step * each.grpo.group_size for each in (config, changed))
     if before != after and changed.run.total_episodes is not None:
         reason = (

@@ -1,8 +1,19 @@
 """The `[model]` table: what is trained."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, field_validator
 
 from shoal.config.section import Section
+
+_TEMPLATE_ARGUMENTS = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
+        *("return_assistant_tokens_mask", "tokenizer_kwargs"),
+    )
+)
+"""What Shoal or `apply_chat_template` gives a template, so that a configuration cannot."""
 
 
 class ModelConfig(Section):
@@ -22,3 +33,19 @@ class ModelConfig(Section):
     model: Jinja text, the path of a file with it, or a name: chatml, tulu, tulu_thinker, tulu_r1, zephyr, simple,
     simple_space, simple_chat, r1_zero, r1_zero_plain, r1_zero_boxed, answer_line, code_block. A path in a configuration
     file is read together with that file, on the machine of the command."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Values for variables of the chat template, for training and evaluation prompts, such as `enable_thinking = false`
+    for Qwen3. A name that the template does not use is refused. They are not exported with the model."""
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _are_variables(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name in values:
+            if not name.isidentifier() or name in _TEMPLATE_ARGUMENTS:
+                raise ValueError(f"{name!r} is no variable that a configuration can give to a chat template")
+        return {name: _whole(value) for name, value in values.items()}
+
+
+def _whole(value: Any) -> Any:
+    """Returns a number without fraction as a whole number: it travels as a double, and a template prints it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

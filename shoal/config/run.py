@@ -37,12 +37,17 @@ class RunSection(Section):
         default=0, ge=0, lt=2**53
     )
     """Seed of the data order, of every completion and of the learner."""
-    num_steps: int = Field(default=100, ge=1, lt=2**53)
-    """Train steps to take. A resume with another number extends the run, also a finished one, or ends it earlier; the
-    learning rate then follows the schedule of the new number."""
+    num_steps: int = Field(default=100, ge=0, lt=2**53)
+    """Train steps to take, at least 1; 0 stands for a number that `total_epochs` gives once the data are loaded. A
+    resume with another number extends the run, also a finished one, or ends it earlier; the learning rate then follows
+    the schedule of the new number."""
     total_episodes: int | None = Field(default=None, ge=1, lt=2**53)
     """Total number of completions to train on, instead of `num_steps`, which becomes
     total_episodes // (grpo.groups_per_step x grpo.group_size). A resume that changes this size needs `num_steps`."""
+    total_epochs: float | None = Field(default=None, gt=0, lt=2**31)
+    """Number of passes over the prompts that are short enough, instead of `num_steps`, which becomes
+    total_epochs x (prompts // grpo.groups_per_step), rounded up, when the data are loaded. A resume that changes
+    grpo.groups_per_step needs `num_steps`."""
 
     @field_validator("name")
     @classmethod
@@ -107,6 +112,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _steps_follow_from_episodes(self) -> Self:
+        if self.run.total_epochs is not None:
+            return self._with_steps_of_epochs()
+        if self.run.num_steps < 1:
+            raise ValueError("run.num_steps: must be at least 1 (given: 0)")
         if self.run.total_episodes is None:
             return self
         per_step = self.grpo.groups_per_step * self.grpo.group_size
@@ -124,6 +133,14 @@ class RunConfig(Section):
             )
         # The section is frozen for its users; its value is computed here.
         self.__dict__["run"] = self.run.model_copy(update={"num_steps": num_steps})
+        return self
+
+    def _with_steps_of_epochs(self) -> Self:
+        if self.run.total_episodes is not None:
+            raise ValueError("run.total_epochs: give it or run.total_episodes, not both")
+        if "num_steps" not in self.run.model_fields_set:
+            # The data decide; shoal.config.epochs counts them.
+            self.__dict__["run"] = self.run.model_copy(update={"num_steps": 0})
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """From sources to prompts."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def load_prompts(
         uses = Counter(select_rows(source, rows.name, len(rows.rows)))
         numbers = sorted(uses)
         conversations = [conversation_of(rows.rows[number], source, known_verifiers, reward) for number in numbers]
-        tokenized = _tokenize(conversations, tokenizer)
+        tokenized = _tokenize(conversations, tokenizer, model.chat_template_kwargs)
         kept: dict[int, tuple[Prompt, str]] = {}
         for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
             if len(token_ids) > data.max_prompt_tokens:
@@ -136,9 +136,11 @@ def _read_all(source: SourceConfig) -> RowSource:
     return make_task(source)
 
 
-def _tokenize(conversations: Sequence[Conversation], tokenizer: Any) -> list[tuple[str, list[int]]]:
-    """Returns text and token ids of each conversation, in order."""
-    texts = [_render(conversation, tokenizer) for conversation in conversations]
+def _tokenize(
+    conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any]
+) -> list[tuple[str, list[int]]]:
+    """Returns text and token ids of each conversation, in order; `variables` are those of the chat template."""
+    texts = [_render(conversation, tokenizer, variables) for conversation in conversations]
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):
         # The template already writes the special tokens.
@@ -149,7 +151,7 @@ def _tokenize(conversations: Sequence[Conversation], tokenizer: Any) -> list[tup
     return list(zip(texts, token_ids, strict=True))
 
 
-def _render(conversation: Conversation, tokenizer: Any) -> str:
+def _render(conversation: Conversation, tokenizer: Any, variables: Mapping[str, Any]) -> str:
     if not tokenizer.chat_template:
         raise InvalidArgument(
             "model.chat_template: the tokenizer has no chat template; set one, for example "
@@ -157,7 +159,7 @@ def _render(conversation: Conversation, tokenizer: Any) -> str:
         )
     try:
         messages = [{"role": message.role, "content": message.content} for message in conversation.messages]
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **variables)
     except Exception as error:  # A template is a program: it may raise anything.
         raise InvalidArgument(
             f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) refuses the "

@@ -162,6 +162,10 @@ def load_tokenizer(model: ModelConfig) -> Any:
     if model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)
         _check_syntax(tokenizer)
+    for name in model.chat_template_kwargs:
+        # Jinja accepts any name, and a misspelled one would change nothing.
+        if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
+            raise InvalidArgument(f"model.chat_template_kwargs.{name}: the chat template has no such variable")
     return tokenizer
 
 

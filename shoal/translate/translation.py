@@ -56,13 +56,14 @@ def translate(
     # A refusal may keep other fields from being read.
     for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
         draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
+    answered = {override.partition("=")[0].strip() for override in overrides}
+    _keep_given_length(draft, answered)
     values = _with_overrides(draft, overrides)
     if "path" not in values.get("model", {}):
         draft.refuse(system.model_field, None, "the source names no model: give --set model.path=MODEL")
     if not values.get("data", {}).get("sources"):
         where = system.data_field or "data"
         draft.refuse(where, None, "the source names no data: give --set 'data.sources=[{dataset = \"NAME\"}]'")
-    answered = {override.partition("=")[0].strip() for override in overrides}
     draft.refusals = [refusal for refusal in draft.refusals if not _is_answered(refusal.cure, answered)]
     skipped = frozenset(r.name for r in draft.refusals) if EVERYTHING in skip else frozenset(skip)
     known = {refusal.name for refusal in draft.refusals}
@@ -85,6 +86,14 @@ def translate(
     return Translation(
         to_toml(draft, _header(system, title, draft, skipped)), values, result.notes, result.refusals, skipped
     )
+
+
+def _keep_given_length(draft: Draft, given: set[str]) -> None:
+    """Removes the length of the run that the source gives, where an override gives another one."""
+    lengths = ("run.num_steps", "run.total_episodes", "run.total_epochs")
+    for name in lengths if given.intersection(lengths) else ():
+        if name not in given and draft.values.pop(name, None) is not None:
+            draft.notes.append(f"--set replaces the length of the run that the source says: {draft.origins[name]}")
 
 
 def _is_answered(cure: str, answered: set[str]) -> bool:

@@ -19,10 +19,11 @@ app = command_group("Show, check, translate, and suggest configurations.")
 @app.command()
 def show(config: ConfigFile, overrides: Overrides = None, output: OutputOption = Output.TABLE) -> None:
     """Print the resolved configuration, defaults included. Each line of the table is a value for --set."""
+    from services.coordinator.cli.config_check import counted
     from shoal.config import dump_config, load_config
     from shoal.config.derived import derived_values
 
-    loaded = load_config(config, overrides or [])
+    loaded = counted(load_config(config, overrides or []))
     values, derived = dump_config(loaded), asdict(derived_values(loaded))
     if output is Output.JSON:
         print_json({**values, "derived": derived})

@@ -12,7 +12,9 @@ from services.coordinator.run.label_check import Labels, left_out
 from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
+from shoal.config.epochs import with_counted_steps
 from shoal.config.load import config_digest
+from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.models.reward_model import describe_reward_model
 from shoal.quantities import format_bytes
 
@@ -20,12 +22,26 @@ _MANY_LABELS = 10_000
 """From this number on the check takes long enough for a note."""
 
 
+def counted(config: RunConfig) -> RunConfig:
+    """Returns the configuration with the steps of `run.total_epochs`, for which it loads the data.
+
+    Warns, and returns it as it is, where they cannot be loaded.
+    """
+    if config.run.num_steps:
+        return config
+    try:
+        return with_counted_steps(config, len(preflight(config).prompts))
+    except (InvalidArgument, FailedPrecondition) as error:
+        print(f"warning: run.num_steps is not known, because the data are not: {error}", file=sys.stderr)
+        return config
+
+
 def check_config(config: RunConfig) -> dict[str, Any]:
     """Computes the sizes that follow from a configuration."""
     derived = derived_values(config)
     return {
         "digest": config_digest(config),
-        "train_steps": derived.train_steps,
+        "train_steps": derived.train_steps or f"{config.run.total_epochs:g} epochs; --deep counts the prompts",
         "completions_per_step": derived.completions_per_step,
         "optimizer_steps_per_step": derived.optimizer_steps_per_step,
         "max_sequence_tokens": derived.max_sequence_tokens,
@@ -38,11 +54,13 @@ def check_inputs(config: RunConfig, data_dir: Path) -> dict[str, Any]:
     Raises `InvalidArgument` that names the field at fault.
     """
     inputs = preflight(config)
+    config = with_counted_steps(config, len(inputs.prompts))
     num_labels, unusable = _check_labels(config, inputs)
     prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
     model_folder = check_weights(config)
     held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
     facts = {
+        "train_steps": config.run.num_steps,
         "prompts": len(prompts),
         "prompts_dropped_too_long": inputs.prompts.num_dropped_too_long,
         "labels_looked_at": num_labels,

@@ -19,6 +19,7 @@ from services.coordinator.store.run_record import RunLock, RunRecord, RunState, 
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.changes import changed_config, changed_fields
+from shoal.config.epochs import with_counted_steps
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
@@ -49,6 +50,7 @@ class Runs:
                     reason=ErrorReason.RUN_EXISTS,
                 )
             inputs = await asyncio.to_thread(preflight, config)
+            config = with_counted_steps(config, len(inputs.prompts))
             record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
             return self._begin(record, config, inputs)
 
@@ -63,8 +65,9 @@ class Runs:
             config = changed_config(before, changes or {})
             checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
             await asyncio.to_thread(checkpoints.check_readable)
-            _check_num_steps(before, config, checkpoints)
             inputs = await asyncio.to_thread(preflight, config)
+            config = with_counted_steps(config, len(inputs.prompts))
+            _check_num_steps(before, config, checkpoints)
             record.attempt += 1
             record.num_steps = config.run.num_steps
             record.state, record.message = RunState.STARTING, ""

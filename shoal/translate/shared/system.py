@@ -78,3 +78,8 @@ class System:
     def knows(self, name: str) -> bool:
         """Returns whether a field, or a family of fields, has this name."""
         return name in self.names or any(name.startswith(family[:-1]) for family in self.families)
+
+    @property
+    def tables(self) -> list[str]:
+        """Fields that are tables, whose settings a nested source may give one by one."""
+        return [name for row in self.table if row.kind == "table" for name in (row.name, *row.aliases)]

@@ -80,7 +80,7 @@ def _processes(launcher: Sequence[str]) -> str | None:
 
 def _read_words(system: System, words: Sequence[Word], settings: Settings, *, folder: Path | None = None) -> None:
     if system.is_nested:
-        _read_overrides(words, settings)
+        _read_overrides(system, words, settings)
         return
     flags = read_flags(words, known=system.names, flags=system.flags)
     if "config" not in system.names and isinstance(config := flags.values.pop("config", None), str):
@@ -101,7 +101,7 @@ def _read_words(system: System, words: Sequence[Word], settings: Settings, *, fo
         settings.unset[name] = f"has no value: the script uses {', '.join(unknown)}, which it does not set"
 
 
-def _read_overrides(words: Sequence[Word], settings: Settings) -> None:
+def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -> None:
     texts = iter(words)
     for word in texts:
         if not word.text:
@@ -126,8 +126,13 @@ def _read_overrides(words: Sequence[Word], settings: Settings) -> None:
         else:
             if word.unknown:
                 settings.notes.append(f"{name}: {', '.join(word.unknown)} is not set by the script, so it is empty")
-            read = _scalar(value)
-            settings.take(dict(_flat(read, set(), f"{name}.")) if isinstance(read, Mapping) and read else {name: read})
+            for inner, item in _flat({name: _scalar(value)}, system.wholes):
+                table = next((table for table in system.tables if inner.startswith(f"{table}.")), None)
+                if table is not None:
+                    before = settings.values.get(table)
+                    whole = dict(before) if isinstance(before, Mapping) else {}
+                    inner, item = table, whole | {inner.removeprefix(f"{table}."): item}
+                settings.take({inner: item})
 
 
 def _scalar(text: str) -> Any:

@@ -80,12 +80,7 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
     if source["max_steps"] > 0:
         draft.set("run.num_steps", math.ceil(source["max_steps"] / optimizer_steps), source.origin("max_steps"))
     else:
-        draft.refuse(
-            "num_train_epochs",
-            source["num_train_epochs"],
-            "passes over data of unknown length: give max_steps, or --set run.num_steps=N",
-            cure="run.num_steps",
-        )
+        draft.set("run.total_epochs", source["num_train_epochs"], source.origin("num_train_epochs"))
     saves = source["save_steps"]
     every = max(1, int(saves) // optimizer_steps) if saves >= 1 else 50
     draft.set("checkpoint.every_steps", every, source.origin("save_steps"))

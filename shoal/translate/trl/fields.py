@@ -70,9 +70,7 @@ GRPO: list[Field] = [
         _stop_strings,
         why="only `stop`; the other settings have fields of their own",
     ),
-    refused(
-        "chat_template_kwargs", "any", None, "templates have no variables: write the values into model.chat_template"
-    ),
+    mapped("chat_template_kwargs", "table", None, "model.chat_template_kwargs", lambda value: value or None),
     *(
         ignored(name, _TRANSFORMERS)
         for name in (
@@ -166,7 +164,7 @@ TRAINING: list[Field] = [
     composed("run_name", "text", None, "run.name"),
     composed("per_device_train_batch_size", "integer", 8, "grpo.groups_per_step grpo.num_mini_batches"),
     composed("gradient_accumulation_steps", "integer", 1, "grpo.groups_per_step grpo.num_mini_batches"),
-    composed("num_train_epochs", "number", 3.0, "run.num_steps"),
+    composed("num_train_epochs", "number", 3.0, "run.total_epochs"),
     composed("max_steps", "integer", -1, "run.num_steps"),
     mapped("learning_rate", "number", 1e-6, "learner.learning_rate"),
     mapped("weight_decay", "number", 0.0, "learner.weight_decay"),

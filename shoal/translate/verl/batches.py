@@ -29,13 +29,9 @@ def compose_batches(source: Source, draft: Draft) -> None:
     steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
     if steps:
         draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
+        source.note_unused(draft, "trainer.total_epochs", why="trainer.total_training_steps ends the run")
     else:
-        draft.refuse(
-            "trainer.total_epochs",
-            epochs,
-            "passes over data of unknown length: give trainer.total_training_steps, or --set run.num_steps=N",
-            cure="run.num_steps",
-        )
+        draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
     saves = source["trainer.save_freq"]
     draft.set("checkpoint.every_steps", saves if saves > 0 else 50, source.origin("trainer.save_freq"))
     refills = source["algorithm.filter_groups.max_num_gen_batches"]

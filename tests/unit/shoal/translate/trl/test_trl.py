@@ -136,6 +136,7 @@ def test_generation_batches_of_trl_become_groups_and_mini_batches() -> None:
 
 
 def test_epochs_over_data_of_unknown_length_need_the_number_of_steps() -> None:
-    (refusal,) = translate_values("trl", {"num_train_epochs": 2}).blocking
-    assert refusal.name == "num_train_epochs" and "run.num_steps" in refusal.reason
-    assert config_of("trl", {"num_train_epochs": 2}, "run.num_steps=7").run.num_steps == 7
+    assert config_of("trl", {"num_train_epochs": 2}).run.total_epochs == 2
+    given = translate_values("trl", {"num_train_epochs": 2}, "run.num_steps=7")
+    assert (parse_config(given.values).run.num_steps, given.values["run"].get("total_epochs")) == (7, None)
+    assert any("replaces the length of the run that the source says: num_train_epochs = 2" in n for n in given.notes)

@@ -150,3 +150,25 @@ def test_an_override_that_is_a_table_is_read_as_its_parts() -> None:
         SYSTEMS["verl"], ["actor_rollout_ref.actor.optim.override_optimizer_config={foreach: true}"]
     )
     assert settings.values == {"actor_rollout_ref.actor.optim.override_optimizer_config.foreach": True}
+
+
+def test_epochs_of_verl_are_passes_over_the_prompts() -> None:
+    values = {name: value for name, value in VERL.items() if name != "trainer.total_training_steps"}
+    assert config_of("verl", values | {"trainer.total_epochs": 15}).run.total_epochs == 15
+    assert config_of("verl", values).run.total_epochs == 30, "verl's default"
+    both = translate_values("verl", VERL | {"trainer.total_epochs": 15})
+    assert (both.values["run"]["num_steps"], both.values["run"].get("total_epochs")) == (10, None)
+    assert any(note.startswith("trainer.total_epochs = 15: trainer.total_training_steps ends") for note in both.notes)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+data.apply_chat_template_kwargs.enable_thinking=False", "+data.apply_chat_template_kwargs.effort=low"],
+        ["data.apply_chat_template_kwargs={enable_thinking: false, effort: low}"],
+    ],
+)
+def test_variables_of_the_chat_template_are_translated(words: list[str]) -> None:
+    values = read_settings(SYSTEMS["verl"], words).values
+    config = config_of("verl", VERL | values)
+    assert config.model.chat_template_kwargs == {"enable_thinking": False, "effort": "low"}

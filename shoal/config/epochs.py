@@ -1,0 +1,39 @@
+"""The number of train steps that `run.total_epochs` stands for, which the data decide."""
+
+import math
+
+from shoal.config.load import dump_config, parse_config
+from shoal.config.run import RunConfig
+from shoal.errors import FieldViolation, InvalidArgument
+
+
+def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
+    """Returns the configuration with `run.num_steps` counted, where it has `run.total_epochs`.
+
+    A pass has as many steps as there are whole batches of prompts in the data, as in other trainers; the next pass
+    begins with those that are left.
+
+    Raises `InvalidArgument` for data of less than one batch, and where `run.num_steps` has another number.
+    """
+    if config.run.total_epochs is None:
+        return config
+    per_epoch = num_prompts // config.grpo.groups_per_step
+    if per_epoch < 1:
+        raise _refused(
+            f"counts passes of whole batches, and the data have {num_prompts} prompts for batches of "
+            f"{config.grpo.groups_per_step}: lower grpo.groups_per_step, or give run.num_steps instead"
+        )
+    num_steps = math.ceil(config.run.total_epochs * per_epoch)
+    if config.run.num_steps not in (0, num_steps):
+        raise _refused(
+            f"({config.run.total_epochs:g}, which is {num_steps} steps of {config.grpo.groups_per_step} of "
+            f"{num_prompts} prompts) and run.num_steps ({config.run.num_steps}) differ: give one of them"
+        )
+    values = dump_config(config)
+    values["run"]["num_steps"] = num_steps
+    return parse_config(values)
+
+
+def _refused(reason: str) -> InvalidArgument:
+    violation = FieldViolation(field="run.total_epochs", description=reason)
+    return InvalidArgument(f"run.total_epochs: {reason}", violations=[violation])
