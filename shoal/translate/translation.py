@@ -12,6 +12,7 @@ from shoal.translate.shared.model_features import refuse_model_features
 from shoal.translate.shared.system import System
 from shoal.translate.shared.toml import to_toml
 from shoal.translate.sources.settings import Settings
+from shoal.translate.version import CURRENT, Version, with_defaults
 
 EVERYTHING = "all"
 
@@ -37,15 +38,25 @@ class Translation:
 
 
 def translate(
-    system: System, settings: Settings, *, skip: Sequence[str] = (), overrides: Sequence[str] = (), title: str = ""
+    system: System,
+    settings: Settings,
+    *,
+    skip: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    title: str = "",
+    version: Version = CURRENT,
 ) -> Translation:
     """Translates settings: each one is mapped, or named in a note or a refusal.
 
     `skip` names refused fields to leave out on purpose ("all" for every one); `overrides` are settings of ours,
-    "a.b=value", which are applied last. Raises `InvalidArgument` when an override cannot be read.
+    "a.b=value", which are applied last; `version` decides the defaults. Raises `InvalidArgument` when an override
+    cannot be read.
     """
+    system, settings = with_defaults(system, version, settings)
     draft = Draft(notes=list(settings.notes))
-    source = Source(system.table, settings.values, draft, system=system.name)
+    source = Source(
+        system.table, settings.values, draft, system=system.name, since=version.suffix, checkout=version.checkout
+    )
     for name, reason in settings.unset.items():
         source.miss(name, reason, draft)
     for name, (value, why) in system.implied.items():
@@ -84,7 +95,7 @@ def translate(
     if result.blocking:
         return result
     return Translation(
-        to_toml(draft, _header(system, title, draft, skipped)), values, result.notes, result.refusals, skipped
+        to_toml(draft, _header(system, title, draft, skipped, version)), values, result.notes, result.refusals, skipped
     )
 
 
@@ -129,11 +140,15 @@ def _merged(before: Any, value: Any) -> Any:
     return {**before, **{key: _merged(before.get(key), item) for key, item in value.items()}}
 
 
-def _header(system: System, title: str, draft: Draft, skipped: frozenset[str]) -> list[str]:
+def _header(system: System, title: str, draft: Draft, skipped: frozenset[str], version: Version) -> list[str]:
     lines = [f"Translated from {system.name}{f': {title}' if title else ''} by `shoal config translate`."]
+    if version.suffix:
+        lines.append(f"Defaults are those of {system.name}{version.suffix}.")
     left_out = [refusal for refusal in draft.refusals if refusal.blocks and refusal.name in skipped]
     if left_out:
         lines += ["", "Incomplete. Left out on request:"]
         for refusal in left_out:
-            lines += textwrap.wrap(str(refusal), 118, initial_indent="  ", subsequent_indent="    ")
+            lines += textwrap.wrap(
+                str(refusal), 118, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+            )
     return lines

@@ -75,6 +75,14 @@ def translate(
         str, typer.Option("--from", metavar="SYSTEM", help="open-instruct, roll, unsloth, trl or verl.")
     ] = "",
     overrides: Overrides = None,
+    as_of: Annotated[
+        str,
+        typer.Option("--as-of", metavar="YYYY-MM", help="Assume the system's defaults of that month."),
+    ] = "",
+    checkout: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Read chat templates, prompts and defaults from a clone of the system."),
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,7 +102,9 @@ def translate(
         raise InvalidArgument(f"{problem}; choose one of {', '.join(SYSTEMS)}")
     if not source:
         raise InvalidArgument("give a file (.sh, .yaml, .json, .py, .ipynb), or the settings themselves after --")
-    translation = translate_arguments(system, source, skip=skip or [], overrides=overrides or [])
+    translation = translate_arguments(
+        system, source, skip=skip or [], overrides=overrides or [], as_of=as_of, checkout=checkout
+    )
     for note in translation.notes:
         print(f"note: {note}", file=sys.stderr)
     for refusal in translation.refusals:

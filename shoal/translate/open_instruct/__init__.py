@@ -2,7 +2,9 @@
 
 import re
 
+from shoal.translate.open_instruct.checkout import read_checkout
 from shoal.translate.open_instruct.compose import compose
+from shoal.translate.open_instruct.defaults import DEFAULTS_AS_OF
 from shoal.translate.open_instruct.fields import (
     DATA,
     EARLIER,
@@ -30,4 +32,6 @@ OPEN_INSTRUCT = System(
         },
     },
     model_field="model_name_or_path",
+    defaults_as_of=DEFAULTS_AS_OF,
+    read_checkout=read_checkout,
 )

@@ -1,6 +1,7 @@
 """open-instruct's chat templates by name, with ours that write the same turns."""
 
 from shoal.chat_templates import template_text
+from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.draft import Draft, Source
 
 _OURS = {
@@ -45,6 +46,7 @@ _WITHOUT_ONE = {
 
 _FIELD = "model.chat_template"
 _CURE = f"give its Jinja text, or the path of a file with it: --set {_FIELD}=..."
+_WITH_CHECKOUT = "give --checkout DIR, a clone of open-instruct, whose own template is then used"
 
 
 def set_chat_template(source: Source, draft: Draft) -> None:
@@ -55,14 +57,17 @@ def set_chat_template(source: Source, draft: Draft) -> None:
             reason = f"puts bos_token before the tokenizer's own chat template, whose text is unknown here: {_CURE}"
             draft.refuse("add_bos", True, reason, cure=_FIELD)
         return
+    if source.checkout is not None:
+        _set_from_checkout(name, source.checkout, source, draft)
+        return
     ours = _OURS.get(name)
     if ours is None:
         reason = (
-            f"{_WITHOUT_ONE[name]}; or {_CURE}"
+            f"{_WITHOUT_ONE[name]}; or {_WITH_CHECKOUT}; or {_CURE}"
             if name in _WITHOUT_ONE
             else (
-                "Shoal knows no such template of open-instruct, which silently uses the tokenizer's own instead: "
-                f"leave it out to do the same, or {_CURE}"
+                "Shoal knows no such template of open-instruct, which silently uses the tokenizer's own where it has "
+                f"none: {_WITH_CHECKOUT}; or leave it out; or {_CURE}"
             )
         )
         draft.refuse("chat_template_name", name, reason, cure=_FIELD)
@@ -70,7 +75,27 @@ def set_chat_template(source: Source, draft: Draft) -> None:
     if ours in _IN_OUR_WORDS:
         draft.notes.append(
             f"chat_template_name = {name}: same turns and same beginning of the answer; the instruction has Shoal's "
-            "own wording"
+            "own wording; --checkout takes open-instruct's"
         )
-    names = ("chat_template_name", "add_bos") if add_bos else ("chat_template_name",)
-    draft.set(_FIELD, "{{ bos_token }}" + template_text(ours) if add_bos else ours, source.origin(*names))
+    _set(ours, template_text(ours), source, draft)
+
+
+def _set_from_checkout(name: str, checkout: Checkout, source: Source, draft: Draft) -> None:
+    """Sets the template as the checkout has it; one that it does not have is the tokenizer's own, as there."""
+    if text := checkout.chat_templates.get(name):
+        _set(text, text, source, draft)
+    elif source["add_bos"]:
+        draft.refuse("add_bos", True, f"the checkout has no chat template {name!r}: {_CURE}", cure=_FIELD)
+    else:
+        draft.notes.append(
+            f"chat_template_name = {name}: the checkout has no such template; open-instruct then uses the tokenizer's "
+            "own, as this configuration does"
+        )
+
+
+def _set(template: str, text: str, source: Source, draft: Draft) -> None:
+    """Sets a template, or its text after the token that begins a text."""
+    if source["add_bos"]:
+        draft.set(_FIELD, "{{ bos_token }}" + text, source.origin("chat_template_name", "add_bos"))
+    else:
+        draft.set(_FIELD, template, source.origin("chat_template_name"))

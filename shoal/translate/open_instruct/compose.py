@@ -1,10 +1,10 @@
 """Settings that several of open-instruct's flags decide together."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 from shoal.translate.open_instruct.chat_template import set_chat_template
+from shoal.translate.open_instruct.data import compose_data, compose_evaluation, num_steps
 from shoal.translate.open_instruct.judge import compose_judge
 from shoal.translate.open_instruct.reward import compose_reward
 from shoal.translate.shared.draft import Draft, Source
@@ -12,18 +12,20 @@ from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import set_scheduler
 
 _REFILLS = 100
+_NEVER = 1_000_000
+"""Steps between checkpoints where open-instruct writes none; Shoal writes one at the end in any case."""
 _MAX_LOG_RATIO = 10.0
 """open-instruct clamps the log-ratio of its correction to this."""
 
 
-_EVALUATION = (
-    "dataset_mixer_eval_list_splits",
-    "local_eval_every",
-    "num_evals",
-    "eval_on_step_0",
-    "eval_pass_at_k",
-    "eval_top_p",
-    "eval_response_length",
+_RHO = (
+    "use_rho_correction",
+    "rho_clamp_lower_bound",
+    "rho_clamp_upper_bound",
+    "rho_mask_lower_bound",
+    "rho_mask_upper_bound",
+    "rho_mask_sequence_level",
+    "rho_mask_tv_divergence",
 )
 
 
@@ -32,16 +34,16 @@ def compose(source: Source, draft: Draft) -> None:
     _run(source, draft)
     set_chat_template(source, draft)
     _tracking(source, draft)
-    _schedule(source, draft)
     _ranks(source, draft)
+    _schedule(source, draft)
     _kl(source, draft)
     _loss(source, draft)
     _correction(source, draft)
     _advantage(source, draft)
-    _data(source, draft)
+    compose_data(source, draft)
     compose_reward(source, draft)
     compose_judge(source, draft)
-    _evaluation(source, draft)
+    compose_evaluation(source, draft)
     _checkpoints(source, draft)
 
 
@@ -94,8 +96,9 @@ def _schedule(source: Source, draft: Draft) -> None:
         learning_rate=source["learning_rate"],
     )
     steps, ratio = source["warm_up_steps"], source["warmup_ratio"]
-    per_step = source["num_samples_per_prompt_rollout"] * source["num_unique_prompts_rollout"]
-    total = source["total_episodes"] // max(1, per_step) * source["num_epochs"] * source["num_mini_batches"]
+    # The draft lacks what could not be read, which is refused.
+    mini_batches = draft.values.get("grpo.num_mini_batches") or 1
+    total = num_steps(source, draft) * source["num_epochs"] * mini_batches
     warmup = steps or int(total * ratio)
     if scheduler == "constant" and warmup:
         draft.notes.append(
@@ -109,6 +112,7 @@ def _schedule(source: Source, draft: Draft) -> None:
 def _ranks(source: Source, draft: Draft) -> None:
     ranks = sum(source["num_learners_per_node"])
     draft.set("launch.num_learner_ranks", ranks, source.origin("num_learners_per_node"))
+    _batches_per_rank(source, draft, ranks)
     if source["single_gpu_mode"] and not source.is_set("vllm_gpu_memory_utilization"):
         # The default of 0.9 leaves nothing for a learner on the same GPU.
         draft.set("generator.gpu_memory_utilization", 0.4, source.origin("single_gpu_mode"))
@@ -117,6 +121,27 @@ def _ranks(source: Source, draft: Draft) -> None:
         draft.set("learner.zero_hpz_partition_size", zpg, source.origin("deepspeed_zpg"))
     elif source.is_set("deepspeed_zpg") and zpg > 1:
         draft.notes.append(f"deepspeed_zpg = {zpg} changes nothing here: it needs ZeRO stage 3 and several ranks")
+
+
+def _batches_per_rank(source: Source, draft: Draft, ranks: int) -> None:
+    """Sets the sizes that the earlier trainer counted per rank: prompts of a rollout, completions of a mini-batch."""
+    prompts, completions = source["local_rollout_batch_size"], source["local_mini_batch_size"]
+    if prompts is not None:
+        origin = source.origin("local_rollout_batch_size", "num_learners_per_node")
+        draft.set("grpo.groups_per_step", prompts * ranks, origin)
+        draft.notes.append(
+            f"local_rollout_batch_size = {prompts}: an earlier trainer counted prompts per rank; its defaults may "
+            "differ from the present ones: --checkout DIR of that version has them"
+        )
+    if completions is None:
+        return
+    of_rank = (prompts or 0) * source["num_samples_per_prompt_rollout"]
+    if not prompts or completions < 1 or of_rank % completions:
+        reason = f"must divide local_rollout_batch_size x num_samples_per_prompt_rollout ({of_rank})"
+        draft.refuse("local_mini_batch_size", completions, reason, cure="grpo.num_mini_batches")
+        return
+    names = ("local_rollout_batch_size", "num_samples_per_prompt_rollout", "local_mini_batch_size")
+    draft.set("grpo.num_mini_batches", of_rank // completions, source.origin(*names))
 
 
 def _kl(source: Source, draft: Draft) -> None:
@@ -169,6 +194,8 @@ def _loss(source: Source, draft: Draft) -> None:
 
 def _correction(source: Source, draft: Draft) -> None:
     cap = source["truncated_importance_sampling_ratio_cap"]
+    if not source.is_set("truncated_importance_sampling_ratio_cap") and any(map(source.is_set, _RHO)):
+        cap = None  # A default that the flags which replaced it override.
     upper_name = "rho_clamp_upper_bound" if cap is None else "truncated_importance_sampling_ratio_cap"
     is_on = source["use_rho_correction"] and cap != 0
     lower, upper = source["rho_clamp_lower_bound"], source[upper_name]
@@ -224,87 +251,6 @@ def _advantage(source: Source, draft: Draft) -> None:
         draft.refuse("advantage_normalization_type", how, "known: centered and standard")
 
 
-def _data(source: Source, draft: Draft) -> None:
-    common: dict[str, Any] = {}
-    for name, ours, default in (
-        ("ground_truths_key", "ground_truth_column", "ground_truth"),
-        ("sft_messages_key", "messages_column", "messages"),
-    ):
-        if source[name] != default:
-            common[ours] = source[name]
-    common["weight"] = source["verification_reward"]
-    if prompt := source["system_prompt_override_file"]:
-        try:
-            common["system_prompt"] = Path(prompt).read_text(encoding="utf-8")
-        except OSError:
-            draft.refuse("system_prompt_override_file", prompt, "no such file here: translate on a machine that has it")
-    tables = _sources(source, draft, "dataset_mixer_list", "dataset_mixer_list_splits", common)
-    draft.set("data.sources", tables, source.origin("dataset_mixer_list", "verification_reward"))
-
-
-def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: dict[str, Any]) -> list[dict[str, Any]]:
-    items, splits = source[name] or [], source[splits_name]
-    if len(items) % 2:
-        draft.refuse(name, items, "must alternate names and amounts")
-        return []
-    pairs = list(zip(items[::2], items[1::2], strict=True))
-    if len(splits) == 2 * len(pairs):
-        splits = splits[::2]
-    if len(splits) not in (1, len(pairs)) and pairs:
-        draft.refuse(splits_name, splits, f"must be one split, or one per data set ({len(pairs)})")
-        return []
-    tables = []
-    for index, (data, amount) in enumerate(pairs):
-        is_file = data.endswith((".jsonl", ".parquet"))
-        table: dict[str, Any] = {"path": data} if is_file else {"dataset": data}
-        split = splits[index if len(splits) > 1 else 0]
-        if split != "train" and not is_file:
-            table["split"] = split
-        try:
-            table |= {"fraction": float(amount)} if "." in amount else {"count": int(amount)}
-        except ValueError:
-            draft.refuse(
-                name,
-                f"{data} {amount}",
-                "the amount must be a number: a share with a decimal point, or a count without one",
-            )
-            return []
-        if table.get("fraction") == 1.0:
-            del table["fraction"]
-        tables.append(table | common)
-    return tables
-
-
-def _evaluation(source: Source, draft: Draft) -> None:
-    tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", {})
-    every, on_start, samples = source["local_eval_every"], source["eval_on_step_0"], source["eval_pass_at_k"]
-    length, top_p = source["eval_response_length"], source["eval_top_p"]
-    every_name, times = "local_eval_every", source["num_evals"]
-    if times and times > 0 and not source.is_set("local_eval_every"):
-        per_step = source["num_samples_per_prompt_rollout"] * source["num_unique_prompts_rollout"]
-        every, every_name = max(1, source["total_episodes"] // max(1, per_step) // times), "num_evals"
-    if on_start and every <= 0:
-        draft.refuse("eval_on_step_0", True, f"needs local_eval_every above 0 (it is {every})")
-    if not tables:
-        if not source["dataset_mixer_eval_list"]:
-            source.note_unused(draft, *_EVALUATION, why="changes nothing without dataset_mixer_eval_list")
-        return
-    draft.set("evaluation.sources", tables, source.origin("dataset_mixer_eval_list"))
-    counts = [table.get("count") for table in tables]
-    total = sum(count or 0 for count in counts) if all(counts) else 1_000_000
-    draft.set("evaluation.num_prompts", total, source.origin("dataset_mixer_eval_list"))
-    draft.set("evaluation.every_steps", max(0, every), source.origin(every_name))
-    draft.set("evaluation.on_start", on_start, source.origin("eval_on_step_0"))
-    draft.set("evaluation.samples_per_prompt", samples, source.origin("eval_pass_at_k"))
-    draft.set("evaluation.temperature", source["temperature"], source.origin("temperature"))
-    if length is not None:
-        draft.set("evaluation.max_completion_tokens", length, source.origin("eval_response_length"))
-    if top_p is not None:
-        draft.set("evaluation.top_p", top_p, source.origin("eval_top_p"))
-    # open-instruct also evaluates on training questions: most of its scripts name the same data for both.
-    draft.set("evaluation.held_out", False, source.origin("dataset_mixer_eval_list"))
-
-
 def _checkpoints(source: Source, draft: Draft) -> None:
     folder, every, exports = source["checkpoint_state_dir"], source["checkpoint_state_freq"], source["save_freq"]
     if folder and every <= 0:
@@ -316,6 +262,6 @@ def _checkpoints(source: Source, draft: Draft) -> None:
     name = "checkpoint_state_freq"
     if not source.is_set(name) and source.is_set("save_freq") and exports > 0:
         name = "save_freq"
-    draft.set("checkpoint.every_steps", max(1, source[name]) if source[name] > 0 else 200, source.origin(name))
+    draft.set("checkpoint.every_steps", source[name] if source[name] > 0 else _NEVER, source.origin(name))
     if source.is_set("save_freq"):
         draft.notes.append(f"save_freq = {exports}: Shoal exports the model at the end of the run only")

@@ -18,6 +18,7 @@ _HUB = "the trained model stays in the run's folder; upload it from there"
 _WITH_JUDGE = "if an llm_judge flag is given"
 _OF_EVOLVING = "an option of apply_evolving_rubric_reward, which is refused"
 _ONE_ROW = "gradients do not depend on micro-batches; the learner processes one row at a time"
+_OLMO_CORE = "an option of the OLMo-core trainer; "
 _RUNTIME = "computed, not set: `shoal config show` prints it"
 
 EXPERIMENT = [
@@ -36,10 +37,11 @@ EXPERIMENT = [
     ignored("max_seq_length", _DEAD, aliases=["max_token_length"]),
     composed("lr_scheduler_type", "text", "linear", "learner.lr_scheduler learner.lr_min_ratio"),
     ignored("max_train_steps", _DEAD),
-    not_yet("activation_memory_budget", "number", 1.0, "FSDP"),
-    not_yet("activation_checkpointing_mode", "text", "budget", "FSDP"),
-    not_yet("activation_checkpointing_modules", "texts", None, "FSDP"),
-    ignored("compile_model", "an option of the OLMo-core trainer; the learner does not compile its model"),
+    *(
+        ignored(name, _OLMO_CORE + "learner.gradient_checkpointing decides what is kept for the backward pass")
+        for name in ("activation_memory_budget", "activation_checkpointing_mode", "activation_checkpointing_modules")
+    ),
+    ignored("compile_model", _OLMO_CORE + "the learner does not compile its model"),
     mapped("fused_optimizer", "flag", True, "learner.fused_adam"),
     ignored("cp_degree", _DEAD),
     ignored("cp_strategy", _DEAD),
@@ -110,10 +112,12 @@ EXPERIMENT = [
     ),
     mapped("deepspeed_offload_param", "flag", False, "learner.offload_parameters"),
     mapped("deepspeed_offload_optimizer", "flag", False, "learner.offload_optimizer"),
-    refused("deepspeed_checkpoint_load_universal", "flag", False, "a run resumes on as many ranks as it had"),
+    ignored("deepspeed_checkpoint_load_universal", "a run resumes on as many ranks as it had"),
     ignored("gather_whole_model", "ZeRO 3 parameters are gathered a bucket at a time"),
-    not_yet("fsdp_shard_degree", "integer", None, "FSDP"),
-    not_yet("fsdp_num_replicas", "integer", None, "FSDP"),
+    *(
+        ignored(name, _OLMO_CORE + "learner.zero_stage decides how the ranks share the model")
+        for name in ("fsdp_shard_degree", "fsdp_num_replicas")
+    ),
     ignored("enable_queue_dashboard", "`shoal run watch` shows the same"),
     ignored("queue_dashboard_port", "`shoal run watch` shows the same"),
     ignored("verbose", "logs are JSON lines with a level"),
@@ -123,16 +127,17 @@ EXPERIMENT = [
 ]
 
 EARLIER = [
+    composed("local_rollout_batch_size", "integer", None, "grpo.groups_per_step", why="times the number of ranks"),
+    composed(
+        "local_mini_batch_size",
+        "integer",
+        None,
+        "grpo.num_mini_batches",
+        why="local_rollout_batch_size x num_samples_per_prompt_rollout / local_mini_batch_size",
+    ),
     *(
-        refused(
-            name,
-            "integer",
-            None,
-            "a flag of the earlier trainer, which counted per rank: give num_unique_prompts_rollout = "
-            "local_rollout_batch_size x ranks, and num_mini_batches = local_rollout_batch_size x "
-            "number_samples_per_prompt / local_mini_batch_size",
-        )
-        for name in ("local_rollout_batch_size", "local_mini_batch_size", "rollout_batch_size", "mini_batch_size")
+        ignored(name, "the earlier trainer computes it from local_rollout_batch_size and local_mini_batch_size")
+        for name in ("rollout_batch_size", "mini_batch_size")
     ),
     ignored("local_rollout_forward_batch_size", _ONE_ROW),
     refused(
@@ -226,6 +231,7 @@ DATA = [
     composed("eval_response_length", "integer", None, "evaluation.max_completion_tokens"),
     composed("eval_on_step_0", "flag", False, "evaluation.on_start"),
     composed("eval_pass_at_k", "integer", 1, "evaluation.samples_per_prompt"),
+    composed("eval_temperature", "number", None, "evaluation.temperature", why="the training's, if it is not given"),
     composed("eval_top_p", "number", None, "evaluation.top_p"),
     ignored("save_traces", "the ledger keeps the text and scores of every group"),
     ignored("rollouts_save_path", "the ledger is in the run's folder"),
@@ -267,9 +273,21 @@ REWARD = [
         why=_WITH_JUDGE,
     ),
     ignored("apply_llm_verifier_reward", "the labels of the data decide which completions a judge scores"),
-    not_yet("apply_evolving_rubric_reward", "flag", False, "evolving rubrics"),
-    ignored("max_active_rubrics", _OF_EVOLVING),
-    ignored("cache_evolving_rubric_data_dir", _OF_EVOLVING),
+    not_yet(
+        "apply_evolving_rubric_reward", "flag", False, "evolving rubrics", aliases=["apply_adaptive_rubric_reward"]
+    ),
+    *(
+        ignored(name, _OF_EVOLVING)
+        for name in (
+            "max_active_rubrics",
+            "cache_evolving_rubric_data_dir",
+            "cache_adaptive_rubric_data_dir",
+            "save_adaptive_rubrics",
+            "normalize_rubric_scores",
+            "use_rubric_buffer",
+            "use_static_rubrics_as_persistent_rubrics",
+        )
+    ),
     ignored("code_api_url", "programs run in the sandbox of the reward service"),
     composed("code_max_execution_time", "number", 1.0, "reward.verifiers"),
     composed("code_pass_rate_reward_threshold", "number", 0.0, "reward.verifiers"),
@@ -360,20 +378,23 @@ ENGINE_AND_MODEL = [
 ]
 
 TOOLS = [
-    not_yet(name, "texts" if isinstance(default, list) else "any", default, "tools")
-    for name, default in (
-        ("tools", []),
-        ("tool_call_names", []),
-        ("tool_configs", []),
-        ("tool_parser_type", "legacy"),
-        ("max_steps", 5),
-        ("per_turn_max_tokens", None),
-        ("pass_tools_to_chat_template", True),
-        ("pool_size", None),
-        ("max_tool_calls", None),
-        ("search_api_endpoint", None),
-        ("code_tool_api_endpoint", None),
-    )
+    not_yet("max_tool_calls", "any", None, "tools", accepts=[None, 0, "0"]),
+    *(
+        not_yet(name, "texts" if isinstance(default, list) else "any", default, "tools")
+        for name, default in (
+            ("tools", []),
+            ("tool_call_names", []),
+            ("tool_configs", []),
+            ("tool_parser_type", "legacy"),
+            ("max_steps", 5),
+            ("per_turn_max_tokens", None),
+            ("pass_tools_to_chat_template", True),
+            ("pool_size", None),
+            ("search_api_endpoint", None),
+            ("code_tool_api_endpoint", None),
+            ("number_documents_to_search", 3),
+        )
+    ),
 ]
 
 INTERNAL = {

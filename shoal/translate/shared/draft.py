@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.field import Fate, Field, Unfit, read_value
 from shoal.translate.shared.not_yet import NOT_YET
 
@@ -68,8 +69,19 @@ class Origin:
 class Source:
     """The fields of one source, explicit or by the system's defaults; remembers which were read."""
 
-    def __init__(self, table: Sequence[Field], values: Mapping[str, Any], draft: Draft, *, system: str) -> None:
-        self._system = system
+    def __init__(
+        self,
+        table: Sequence[Field],
+        values: Mapping[str, Any],
+        draft: Draft,
+        *,
+        system: str,
+        since: str = "",
+        checkout: Checkout | None = None,
+    ) -> None:
+        """`since` names the version whose defaults the table has, as in "open-instruct's default in 2026-02"."""
+        self.checkout = checkout
+        self._system, self._since = system, since
         self._fields = {row.name: row for row in table}
         self._families = [row for row in table if row.name.endswith(".*")]
         self._names = {name: row.name for row in table for name in (row.name, *row.aliases)}
@@ -146,7 +158,7 @@ class Source:
         parts = []
         for name in names:
             spelled = self._spelled.get(name, name)
-            suffix = "" if name in self._values else f" ({self._system}'s default)"
+            suffix = "" if name in self._values else f" ({self._system}'s default{self._since})"
             parts.append(f"{spelled} = {_shown(self._values.get(name, self._fields[name].default))}{suffix}")
         return Origin(", ".join(parts), any(name in self._values for name in names))
 

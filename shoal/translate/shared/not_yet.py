@@ -6,7 +6,6 @@ NOT_YET: dict[str, str] = {
     "vision": "images, audio and video; today only text models are trained",
     "mixture of experts": "mixture-of-experts training; today only dense models are trained",
     "FP8 rollout": "quantized engines and caches; today the engine computes in float32, bfloat16 or float16",
-    "FSDP": "the OLMo-core and FSDP trainer; today the learner is DeepSpeed's",
     "evolving rubrics": "rubrics that change during a run; today the label rubric grades by those in the data",
     "distillation": "distillation from a teacher",
     "multi-token prediction": "heads that predict several tokens",

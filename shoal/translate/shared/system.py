@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import Field
 
@@ -38,6 +40,10 @@ class System:
     """Tables of which `compose` judges each setting that a Python file leaves unread."""
     functions: tuple[str, ...] = ()
     """Fields that are functions, which a Python file names."""
+    defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Month "YYYY-MM" -> the defaults of that time which differ from the table's."""
+    read_checkout: Callable[[Path], Checkout] | None = None
+    """Reads defaults and chat templates from the system's own source."""
     presets: re.Pattern[str] | None = None
     """References to the system's own files, which are known by name and left as they are."""
     is_nested: bool = False

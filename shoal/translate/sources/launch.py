@@ -71,8 +71,13 @@ def _joined(words: Sequence[Word]) -> list[list[Word]]:
             if index:
                 parts.append([])
             if piece or (word.unknown and not word.text):
-                parts[-1].append(Word(piece, word.unknown))
+                parts[-1].append(Word(_unquoted(piece), word.unknown))
     return parts
+
+
+def _unquoted(text: str) -> str:
+    """Removes quotes around a whole word, which are for the launcher's shell: `--stop '"</answer>"'`."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")
     if launch.program.endswith("grpo.py"):
         settings.notes.append(
-            "grpo.py trains with OLMo-core and FSDP, which are not yet available: DeepSpeed trains with its settings"
+            "grpo.py trains with OLMo-core and FSDP; the learner here is DeepSpeed's, with learner.zero_stage"
         )
     words = list(launch.arguments)
     # A program may take a file of settings before its flags.

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.config import load_config
 from shoal.config.derived import derived_values
-from shoal.translate import SYSTEMS
+from shoal.translate import SYSTEMS, translate_arguments
 from shoal.translate.shared.field import Fate
 from tests.golden import golden_folder
 from tests.support.repository import ROOT
@@ -32,6 +32,26 @@ def test_a_recipe_leaves_out_only_features_that_shoal_lacks(path: Path) -> None:
     assert set(left_out) <= lacking | {"chat_template_name", "system_prompt_override_file"}
     (row,) = (line for line in (RECIPES / "README.md").read_text().splitlines() if line.startswith(f"| [{path.name}]"))
     assert re.findall(r"`(\w+)`", row) == left_out
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_clone_of_open_instruct_completes_a_recipe(path: Path, tmp_path: Path) -> None:
+    head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
+    left_out = dict(re.findall(r"^#   (\w+) = (\S+):", head, re.MULTILINE))
+    assert ("--checkout DIR DIR/scripts/train/" in head) == bool(left_out)
+    package = tmp_path / "open_instruct"
+    package.mkdir()
+    (package / "grpo_fast.py").write_text("class Args:\n    beta: float = 0.5\nArgumentParserPlus((Args, Args))\n")
+    template = left_out.get("chat_template_name", "none")
+    (package / "dataset_transformation.py").write_text(f"CHAT_TEMPLATES = {{{template!r}: 'a template'}}\n")
+    prompt = tmp_path / left_out.get("system_prompt_override_file", "none")
+    prompt.parent.mkdir(parents=True, exist_ok=True)
+    prompt.write_text("a prompt")
+    flags = [part for name, value in left_out.items() for part in (f"--{name}", value)]
+    translation = translate_arguments("open-instruct", ["--model_name_or_path", "m", *flags], checkout=tmp_path)
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    assert ("a template" in translation.toml) == ("chat_template_name" in left_out)
+    assert ("a prompt" in translation.toml) == ("system_prompt_override_file" in left_out)
 
 
 def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:

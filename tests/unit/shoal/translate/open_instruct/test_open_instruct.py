@@ -299,6 +299,51 @@ def test_a_flag_with_the_prefix_no_is_false() -> None:
 
 
 def test_a_planned_feature_is_not_yet_available() -> None:
-    refusals = _refusals("--use_peft", "true", "--tools", "search", "--fsdp_shard_degree", "2")
-    assert set(refusals) == {"use_peft", "tools", "fsdp_shard_degree"}
+    refusals = _refusals("--use_peft", "true", "--tools", "search", "--apply_adaptive_rubric_reward", "true")
+    assert set(refusals) == {"use_peft", "tools", "apply_adaptive_rubric_reward"}
     assert all(reason.startswith("not yet available: ") for reason in refusals.values())
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "ours"),
+    [
+        ("fsdp_shard_degree", "8", "learner.zero_stage"),
+        ("fsdp_num_replicas", "1", "learner.zero_stage"),
+        ("activation_memory_budget", "0.5", "learner.gradient_checkpointing"),
+        ("deepspeed_checkpoint_load_universal", "true", "as many ranks"),
+        ("backend_timeout", "1200", "weights.timeout_s"),
+        ("vllm_sync_backend", "gloo", "weights.backend"),
+        ("gather_whole_model", "false", "a bucket at a time"),
+    ],
+)
+def test_how_work_is_spread_is_noted_with_what_decides_it_here(flag: str, value: str, ours: str) -> None:
+    translation = _translate(f"--{flag}", value)
+    assert not translation.blocking, [str(refusal) for refusal in translation.blocking]
+    (note,) = [note for note in translation.notes if note.startswith(flag)]
+    assert ours in note, note
+
+
+def test_updates_that_are_not_in_flight_are_ours_too() -> None:
+    assert not _config("--inflight_updates", "false").weights.inflight_updates
+    assert _config().weights.inflight_updates
+
+
+def test_code_of_a_model_is_trusted_only_where_the_source_does_with_a_note() -> None:
+    assert not _config().model.trust_remote_code
+    assert _config("--trust_remote_code").model.trust_remote_code
+    assert any("Python code" in note for note in _translate("--trust_remote_code").notes)
+
+
+def test_batches_that_an_earlier_trainer_counted_per_rank_are_multiplied() -> None:
+    flags = ("--local_rollout_batch_size", "8", "--actor_num_gpus_per_node", "6", "--number_samples_per_prompt", "4")
+    config = _config(*flags, "--local_mini_batch_size", "16", "--total_episodes", "1920", "--warmup_ratio", "0.5")
+    grpo = config.grpo
+    assert (grpo.groups_per_step, grpo.group_size, grpo.num_mini_batches) == (48, 4, 2)
+    assert (config.run.num_steps, config.learner.warmup_steps) == (10, 10), "10 steps of 2 mini-batches"
+    assert "local_mini_batch_size" in _refusals(*flags, "--local_mini_batch_size", "5")
+
+
+def test_an_evaluation_has_its_own_temperature_or_that_of_training() -> None:
+    flags = ("--temperature", "0.9", "--dataset_mixer_eval_list", "d.jsonl", "8")
+    assert _config(*flags).evaluation.temperature == 0.9
+    assert _config(*flags, "--eval_temperature", "0.6").evaluation.temperature == 0.6

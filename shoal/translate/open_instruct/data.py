@@ -1,0 +1,114 @@
+"""open-instruct's flags for training data and for its evaluation during training."""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+
+_EVALUATION = (
+    "dataset_mixer_eval_list_splits",
+    "local_eval_every",
+    "num_evals",
+    "eval_on_step_0",
+    "eval_pass_at_k",
+    "eval_temperature",
+    "eval_top_p",
+    "eval_response_length",
+)
+
+
+def num_steps(source: Source, draft: Draft) -> int:
+    """Returns the number of train steps; `compose` has set the number of groups in each."""
+    groups = draft.values.get("grpo.groups_per_step") or 1
+    return int(source["total_episodes"] // max(1, source["num_samples_per_prompt_rollout"] * groups))
+
+
+def compose_data(source: Source, draft: Draft) -> None:
+    """Sets the sources of the training prompts."""
+    common: dict[str, Any] = {}
+    for name, ours, default in (
+        ("ground_truths_key", "ground_truth_column", "ground_truth"),
+        ("sft_messages_key", "messages_column", "messages"),
+    ):
+        if source[name] != default:
+            common[ours] = source[name]
+    common["weight"] = source["verification_reward"]
+    if prompt := source["system_prompt_override_file"]:
+        common["system_prompt"] = _system_prompt(prompt, source, draft)
+    tables = _sources(source, draft, "dataset_mixer_list", "dataset_mixer_list_splits", common)
+    draft.set("data.sources", tables, source.origin("dataset_mixer_list", "verification_reward"))
+
+
+def _system_prompt(name: str, source: Source, draft: Draft) -> str:
+    """Returns the text of a file, which is named from here or from the root of the checkout."""
+    folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
+    for folder in folders:
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    reason = "no such file here: give --checkout DIR, a clone of open-instruct, if it is one of its files"
+    draft.refuse("system_prompt_override_file", name, "no such file in the checkout" if source.checkout else reason)
+    return ""
+
+
+def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: dict[str, Any]) -> list[dict[str, Any]]:
+    items, splits = source[name] or [], source[splits_name]
+    if len(items) % 2:
+        draft.refuse(name, items, "must alternate names and amounts")
+        return []
+    pairs = list(zip(items[::2], items[1::2], strict=True))
+    if len(splits) == 2 * len(pairs):
+        splits = splits[::2]
+    if len(splits) not in (1, len(pairs)) and pairs:
+        draft.refuse(splits_name, splits, f"must be one split, or one per data set ({len(pairs)})")
+        return []
+    tables = []
+    for index, (data, amount) in enumerate(pairs):
+        is_file = data.endswith((".jsonl", ".parquet"))
+        table: dict[str, Any] = {"path": data} if is_file else {"dataset": data}
+        split = splits[index if len(splits) > 1 else 0]
+        if split != "train" and not is_file:
+            table["split"] = split
+        try:
+            table |= {"fraction": float(amount)} if "." in amount else {"count": int(amount)}
+        except ValueError:
+            draft.refuse(
+                name,
+                f"{data} {amount}",
+                "the amount must be a number: a share with a decimal point, or a count without one",
+            )
+            return []
+        if table.get("fraction") == 1.0:
+            del table["fraction"]
+        tables.append(table | common)
+    return tables
+
+
+def compose_evaluation(source: Source, draft: Draft) -> None:
+    """Sets the questions of the evaluation, and how they are asked."""
+    tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", {})
+    every, on_start, samples = source["local_eval_every"], source["eval_on_step_0"], source["eval_pass_at_k"]
+    length, top_p = source["eval_response_length"], source["eval_top_p"]
+    every_name, times = "local_eval_every", source["num_evals"]
+    if times and times > 0 and not source.is_set("local_eval_every"):
+        every, every_name = max(1, num_steps(source, draft) // times), "num_evals"
+    if on_start and every <= 0:
+        draft.refuse("eval_on_step_0", True, f"needs local_eval_every above 0 (it is {every})")
+    if not tables:
+        if not source["dataset_mixer_eval_list"]:
+            source.note_unused(draft, *_EVALUATION, why="changes nothing without dataset_mixer_eval_list")
+        return
+    draft.set("evaluation.sources", tables, source.origin("dataset_mixer_eval_list"))
+    counts = [table.get("count") for table in tables]
+    total = sum(count or 0 for count in counts) if all(counts) else 1_000_000
+    draft.set("evaluation.num_prompts", total, source.origin("dataset_mixer_eval_list"))
+    draft.set("evaluation.every_steps", max(0, every), source.origin(every_name))
+    draft.set("evaluation.on_start", on_start, source.origin("eval_on_step_0"))
+    draft.set("evaluation.samples_per_prompt", samples, source.origin("eval_pass_at_k"))
+    how = "temperature" if source["eval_temperature"] is None else "eval_temperature"
+    draft.set("evaluation.temperature", source[how], source.origin(how))
+    if length is not None:
+        draft.set("evaluation.max_completion_tokens", length, source.origin("eval_response_length"))
+    if top_p is not None:
+        draft.set("evaluation.top_p", top_p, source.origin("eval_top_p"))
+    # open-instruct also evaluates on training questions: most of its scripts name the same data for both.
+    draft.set("evaluation.held_out", False, source.origin("dataset_mixer_eval_list"))
