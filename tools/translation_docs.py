@@ -33,8 +33,8 @@ class, or a notebook with one. Nothing is executed: the reader skips launchers (
 variables and simple tests, and reports each value that only a run could show. Settings after the file override it.
 
 Defaults are those of the version in the tables below. `--as-of 2026-02` takes those of that month, where Shoal knows
-them. `--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its prompt files from a clone. The
-code there is parsed and never run:
+them. `--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its prompt files from a clone.
+The code there is parsed and never run:
 
 ```bash
 shoal config translate --from open-instruct --checkout open-instruct open-instruct/scripts/train/olmo3/7b_think_rl.sh

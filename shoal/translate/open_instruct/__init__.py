@@ -10,6 +10,7 @@ from shoal.translate.open_instruct.fields import (
     EARLIER,
     ENGINE_AND_MODEL,
     EXPERIMENT,
+    LATER,
     OUTSIDE,
     REWARD,
     TOOLS,
@@ -19,7 +20,7 @@ from shoal.translate.shared.system import System
 
 OPEN_INSTRUCT = System(
     name="open-instruct",
-    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *EARLIER, *DATA, *REWARD, *ENGINE_AND_MODEL, *TOOLS),
+    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *EARLIER, *DATA, *REWARD, *ENGINE_AND_MODEL, *LATER, *TOOLS),
     compose=compose,
     implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
     programs=(re.compile(r"grpo\w*\.py$"),),

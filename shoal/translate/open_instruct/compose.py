@@ -99,13 +99,15 @@ def _schedule(source: Source, draft: Draft) -> None:
     # The draft lacks what could not be read, which is refused.
     mini_batches = draft.values.get("grpo.num_mini_batches") or 1
     total = num_steps(source, draft) * source["num_epochs"] * mini_batches
-    warmup = steps or int(total * ratio)
+    warmup = int(total * ratio) if ratio > 0 else steps
+    if ratio > 0:
+        source.note_unused(draft, "warm_up_steps", why="warmup_ratio decides, also in open-instruct")
     if scheduler == "constant" and warmup:
         draft.notes.append(
             f"warm-up of {warmup} optimizer steps: a constant schedule has no warm-up, also in open-instruct"
         )
     elif warmup:
-        names = ("warm_up_steps",) if steps else ("warmup_ratio", "total_episodes")
+        names = ("warmup_ratio", "total_episodes") if ratio > 0 else ("warm_up_steps",)
         draft.set("learner.warmup_steps", warmup, source.origin(*names))
 
 

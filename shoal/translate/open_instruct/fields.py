@@ -236,7 +236,11 @@ DATA = [
     ignored("save_traces", "the ledger keeps the text and scores of every group"),
     ignored("rollouts_save_path", "the ledger is in the run's folder"),
     ignored("max_possible_score", _RUNTIME),
-    ignored("inference_batch_size", "the engine admits as many requests as its cache holds: generator.max_num_seqs"),
+    ignored(
+        "inference_batch_size",
+        "the engine admits as many requests as its cache holds: generator.max_num_seqs",
+        aliases=["vllm_inference_batch_size"],
+    ),
     accepted("allow_world_padding", "flag", False, [False], "no rank gets padding: rows are dealt out evenly"),
 ]
 
@@ -376,6 +380,34 @@ ENGINE_AND_MODEL = [
     composed("ground_truths_key", "text", "ground_truth", "data.sources"),
     composed("sft_messages_key", "text", "messages", "data.sources"),
 ]
+
+LATER = [
+    not_yet("opd_enabled", "flag", False, "distillation"),
+    *(
+        ignored(name, "an option of opd_enabled, which is refused")
+        for name in (
+            "opd_loss_mode",
+            "opd_topk",
+            "opd_loss_coef",
+            "opd_use_task_rewards",
+            "opd_teacher_model_name_or_path",
+            "opd_teacher_model_revision",
+            "opd_teacher_num_engines",
+            "opd_teacher_tensor_parallel_size",
+            "opd_teacher_gpu_memory_utilization",
+            "opd_teacher_dtype",
+            "opd_teacher_enforce_eager",
+            "opd_teacher_enable_prefix_caching",
+            "opd_teacher_prompt_mode",
+        )
+    ),
+    refused("use_value_model", "flag", False, "GRPO needs no value model, and Shoal trains none"),
+    ignored("vllm_gdn_prefill_backend", "the engine chooses its own kernels"),
+    ignored(
+        "vllm_inference_batch_size", "the engine admits as many requests as its cache holds: generator.max_num_seqs"
+    ),
+]
+"""Fields on open-instruct's branches."""
 
 TOOLS = [
     not_yet("max_tool_calls", "any", None, "tools", accepts=[None, 0, "0"]),

@@ -347,3 +347,22 @@ def test_an_evaluation_has_its_own_temperature_or_that_of_training() -> None:
     flags = ("--temperature", "0.9", "--dataset_mixer_eval_list", "d.jsonl", "8")
     assert _config(*flags).evaluation.temperature == 0.9
     assert _config(*flags, "--eval_temperature", "0.6").evaluation.temperature == 0.6
+
+
+def test_a_ratio_of_warm_up_decides_before_a_number_of_steps() -> None:
+    flags = ("--total_episodes", "6400", "--warm_up_steps", "7")
+    assert _config(*flags).learner.warmup_steps == 7
+    both = _translate(*flags, "--warmup_ratio", "0.1")
+    assert parse_config(both.values).learner.warmup_steps == 10
+    assert any("warm_up_steps = 7: warmup_ratio decides" in note for note in both.notes), both.notes
+
+
+def test_quotes_for_the_shell_of_a_launcher_are_no_part_of_a_value(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    trainer = "python grpo_fast.py --model_name_or_path m --stop_strings '\"</answer>\"'\n"
+    script.write_text(f"python mason.py --gpus 8 -- source x.sh \\&\\& {trainer}")
+    config = parse_config(translate_arguments("open-instruct", [str(script)]).values)
+    assert config.sampling.stop_strings == ["</answer>"]
+    script.write_text(trainer)
+    config = parse_config(translate_arguments("open-instruct", [str(script)]).values)
+    assert config.sampling.stop_strings == ['"</answer>"'], "without a launcher there is one shell"
