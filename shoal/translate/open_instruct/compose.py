@@ -14,6 +14,8 @@ from shoal.translate.shared.scheduler import set_scheduler
 _REFILLS = 100
 _NEVER = 1_000_000
 """Steps between checkpoints where open-instruct writes none; Shoal writes one at the end in any case."""
+_ALL = 1_000_000
+"""Checkpoints to keep where open-instruct keeps all."""
 _MAX_LOG_RATIO = 10.0
 """open-instruct clamps the log-ratio of its correction to this."""
 
@@ -261,9 +263,9 @@ def _checkpoints(source: Source, draft: Draft) -> None:
         draft.notes.append(
             f"checkpoint_state_dir = {folder}: Shoal keeps checkpoints in the run's folder, below --data-dir"
         )
-    name = "checkpoint_state_freq"
-    if not source.is_set(name) and source.is_set("save_freq") and exports > 0:
-        name = "save_freq"
-    draft.set("checkpoint.every_steps", source[name] if source[name] > 0 else _NEVER, source.origin(name))
-    if source.is_set("save_freq"):
-        draft.notes.append(f"save_freq = {exports}: Shoal exports the model at the end of the run only")
+    draft.set("checkpoint.every_steps", every if every > 0 else _NEVER, source.origin("checkpoint_state_freq"))
+    draft.set("checkpoint.export_every_steps", max(0, exports), source.origin("save_freq"))
+    keep, origin = source["keep_last_n_checkpoints"], source.origin("keep_last_n_checkpoints")
+    keeps_all = keep is None or keep < 1
+    draft.set("checkpoint.keep_last", _ALL if keeps_all else keep, origin)
+    draft.set("checkpoint.export_keep_last", 0 if keeps_all else keep, origin)

@@ -50,7 +50,7 @@ EXPERIMENT = [
     composed("output_dir", "text", "output/", "", why="Shoal creates the run's folder below --data-dir"),
     ignored("checkpointing_steps", _DEAD),
     ignored("ephemeral_save_interval", _DEAD),
-    mapped("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last", lambda n: n if n and n > 0 else 1_000_000),
+    composed("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last checkpoint.export_keep_last"),
     ignored("resume_from_checkpoint", _DEAD + "; `shoal train --resume` continues a run"),
     mapped(
         "set_weight_decay_on_bias_and_norm",
@@ -66,7 +66,7 @@ EXPERIMENT = [
     composed(
         "num_evals", "integer", None, "evaluation.every_steps", why="that many evaluations, spread evenly over the run"
     ),
-    composed("save_freq", "integer", 200, "checkpoint.every_steps", why="if checkpoint_state_freq is not given"),
+    composed("save_freq", "integer", 200, "checkpoint.export_every_steps", why="-1 exports at the end alone"),
     ignored("backend_timeout", "each call has its own deadline: coordinator.*_timeout_s and weights.timeout_s"),
     mapped("model_dtype", "text", "bfloat16", "learner.compute_dtype"),
     mapped("num_mini_batches", "integer", 1, "grpo.num_mini_batches"),
@@ -403,9 +403,6 @@ LATER = [
     ),
     refused("use_value_model", "flag", False, "GRPO needs no value model, and Shoal trains none"),
     ignored("vllm_gdn_prefill_backend", "the engine chooses its own kernels"),
-    ignored(
-        "vllm_inference_batch_size", "the engine admits as many requests as its cache holds: generator.max_num_seqs"
-    ),
 ]
 """Fields on open-instruct's branches."""
 

@@ -366,3 +366,14 @@ def test_quotes_for_the_shell_of_a_launcher_are_no_part_of_a_value(tmp_path: Pat
     script.write_text(trainer)
     config = parse_config(translate_arguments("open-instruct", [str(script)]).values)
     assert config.sampling.stop_strings == ['"</answer>"'], "without a launcher there is one shell"
+
+
+def test_exports_and_checkpoints_have_the_cadence_of_the_source() -> None:
+    checkpoint = _config(
+        "--save_freq", "40", "--checkpoint_state_freq", "20", "--keep_last_n_checkpoints", "5"
+    ).checkpoint
+    assert (checkpoint.export_every_steps, checkpoint.export_keep_last) == (40, 5)
+    assert (checkpoint.every_steps, checkpoint.keep_last) == (20, 5)
+    none = _config("--save_freq", "-1", "--keep_last_n_checkpoints", "-1").checkpoint
+    assert (none.export_every_steps, none.export_keep_last, none.keep_last) == (0, 0, 1_000_000)
+    assert _config().checkpoint.export_every_steps == 200
