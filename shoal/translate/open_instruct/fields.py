@@ -401,6 +401,8 @@ LATER = [
             "opd_teacher_prompt_mode",
         )
     ),
+    outside("clean_checkpoints_at_end", "flag", False, "Shoal keeps the last checkpoints: checkpoint.keep_last"),
+    ignored("update_progress_every", "`shoal run watch` shows every step"),
     refused("use_value_model", "flag", False, "GRPO needs no value model, and Shoal trains none"),
     ignored("vllm_gdn_prefill_backend", "the engine chooses its own kernels"),
 ]

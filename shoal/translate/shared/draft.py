@@ -10,6 +10,19 @@ from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.field import Fate, Field, Unfit, read_value
 from shoal.translate.shared.not_yet import NOT_YET
 
+_PLACEMENT = (
+    "launch.",
+    "tracking.",
+    "generator.tensor_parallel_size",
+    "generator.pipeline_parallel_size",
+    "generator.gpu_memory_utilization",
+    "generator.enforce_eager",
+    "learner.offload_",
+    "learner.zero_",
+    "learner.sequence_parallel_size",
+)
+"""Fields of ours that spread or show the work, and do not change what is learned: a value that cannot be read may be
+left to their defaults."""
 _NEVER_NULL = ("text", "integer", "number", "flag", "texts", "integers", "numbers")
 
 
@@ -132,6 +145,9 @@ class Source:
             return  # An alias of it has a value.
         if row is not None and row.fate is Fate.IGNORED:
             draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
+            return
+        if row is not None and row.to and all(target.startswith(_PLACEMENT) for target in row.to):
+            draft.notes.append(f"{spelled} {reason}; {' and '.join(row.to)} decides it here")
             return
         cure = row.to[0] if row is not None and len(row.to) == 1 else ""
         if cure:

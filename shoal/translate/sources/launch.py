@@ -23,9 +23,9 @@ class Launch:
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -> Launch:
-    """Finds the only launch in a script of a program that matches one of `programs`.
+    """Finds the launch in a script of a program that matches one of `programs`.
 
-    Raises `InvalidArgument` when there is no launch, or more than one.
+    Raises `InvalidArgument` when there is none, or when there are several with different settings.
     """
     script = read_script(text)
     launches = [launch for command in script.commands for launch in _launches(command, programs)]
@@ -36,11 +36,21 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -
         launches = [launch for command in commands for launch in _launches(command, programs)]
     if not launches:
         known = " or ".join(pattern.pattern for pattern in programs)
-        raise InvalidArgument(f"{where} starts no known trainer: none of its words matches {known}")
-    if len(launches) > 1:
-        raise InvalidArgument(f"{where} starts {len(launches)} trainers; give a script that starts one")
+        words = [word.text for command in script.commands for word in command]
+        other = next(
+            (f"; if {word} does, translate that, with these flags after it" for word in words if _is_script(word)), ""
+        )
+        raise InvalidArgument(f"{where} starts no known trainer: none of its words matches {known}{other}")
+    if any(launch.arguments != launches[0].arguments for launch in launches):
+        raise InvalidArgument(
+            f"{where} starts {len(launches)} trainers with different settings; give a script that starts one"
+        )
     guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
     return replace(launches[0], guesses=tuple(guesses))
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith(".sh") and not word.startswith("-")
 
 
 def _launches(command: Sequence[Word], programs: Sequence[re.Pattern[str]]) -> list[Launch]:

@@ -217,6 +217,28 @@ def test_a_script_without_a_known_trainer_is_refused(tmp_path: Path) -> None:
     script.write_text("python finetune.py --x 1\n")
     with pytest.raises(InvalidArgument, match="starts no known trainer"):
         translate_arguments("open-instruct", [str(script)])
+    script.write_text('bash "qwen3_4b.sh" --clip_higher 0.3\n')
+    with pytest.raises(InvalidArgument, match=r"if qwen3_4b\.sh does, translate that, with these flags after it"):
+        translate_arguments("open-instruct", [str(script)])
+
+
+def test_a_script_that_starts_trainers_with_the_same_settings_is_read_as_one(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "ALL=(--model_name_or_path m --beta 0.3)\npython grpo.py ${ALL[@]}\npython grpo_fast.py ${ALL[@]}\n"
+    )
+    assert parse_config(translate_arguments("open-instruct", [str(script)]).values).kl.coef == 0.3
+    script.write_text(script.read_text() + "python grpo_fast.py ${ALL[@]} --seed 2\n")
+    with pytest.raises(InvalidArgument, match="starts 3 trainers with different settings"):
+        translate_arguments("open-instruct", [str(script)])
+
+
+def test_a_number_of_engines_that_only_a_run_could_show_is_left_to_the_launch(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python grpo_fast.py --model_name_or_path m --vllm_num_engines $ENGINES --beta $BETA\n")
+    translation = translate_arguments("open-instruct", [str(script)])
+    assert [refusal.name for refusal in translation.blocking] == ["beta"]
+    assert any("launch.num_generators decides it here" in note for note in translation.notes), translation.notes
 
 
 def test_the_example_of_the_experiment_config_is_read_as_python(tmp_path: Path) -> None:
