@@ -117,6 +117,8 @@ def _ranks(source: Source, draft: Draft) -> None:
     ranks = sum(source["num_learners_per_node"])
     draft.set("launch.num_learner_ranks", ranks, source.origin("num_learners_per_node"))
     _batches_per_rank(source, draft, ranks)
+    if (source["fsdp_shard_degree"] or 1) > 1 and not source.is_set("deepspeed_stage"):
+        draft.set("learner.zero_stage", 3, source.origin("fsdp_shard_degree"))
     if source["single_gpu_mode"] and not source.is_set("vllm_gpu_memory_utilization"):
         # The default of 0.9 leaves nothing for a learner on the same GPU.
         draft.set("generator.gpu_memory_utilization", 0.4, source.origin("single_gpu_mode"))

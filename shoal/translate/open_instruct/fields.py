@@ -114,10 +114,14 @@ EXPERIMENT = [
     mapped("deepspeed_offload_optimizer", "flag", False, "learner.offload_optimizer"),
     ignored("deepspeed_checkpoint_load_universal", "a run resumes on as many ranks as it had"),
     ignored("gather_whole_model", "ZeRO 3 parameters are gathered a bucket at a time"),
-    *(
-        ignored(name, _OLMO_CORE + "learner.zero_stage decides how the ranks share the model")
-        for name in ("fsdp_shard_degree", "fsdp_num_replicas")
+    composed(
+        "fsdp_shard_degree",
+        "integer",
+        None,
+        "learner.zero_stage",
+        why="ZeRO 3 above 1, unless deepspeed_stage is given",
     ),
+    ignored("fsdp_num_replicas", _OLMO_CORE + "ZeRO 3 shares the model among all ranks"),
     ignored("enable_queue_dashboard", "`shoal run watch` shows the same"),
     ignored("queue_dashboard_port", "`shoal run watch` shows the same"),
     ignored("verbose", "logs are JSON lines with a level"),
@@ -344,20 +348,20 @@ ENGINE_AND_MODEL = [
         lambda _: True,
         why="open-instruct always does",
     ),
-    not_yet("use_peft", "flag", False, "LoRA"),
     *(
-        not_yet(name, "any", default, "LoRA")
-        for name, default in (
-            ("lora_r", 16),
-            ("lora_alpha", 32),
-            ("lora_dropout", 0.05),
-            ("lora_target_modules", None),
-            ("lora_modules_to_save", None),
-            ("lora_task_type", "CAUSAL_LM"),
-            ("load_in_8bit", False),
-            ("load_in_4bit", False),
-            ("bnb_4bit_quant_type", "nf4"),
-            ("use_bnb_nested_quant", False),
+        ignored(name, _DEAD + ": its GRPO trains all weights; learner.lora is Shoal's own way")
+        for name in (
+            "use_peft",
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_modules",
+            "lora_modules_to_save",
+            "lora_task_type",
+            "load_in_8bit",
+            "load_in_4bit",
+            "bnb_4bit_quant_type",
+            "use_bnb_nested_quant",
         )
     ),
     composed("tokenizer_name_or_path", "text", None, "model.tokenizer", aliases=["tokenizer_name"]),
