@@ -105,7 +105,6 @@ def test_older_spellings_have_the_same_meaning() -> None:
         (["--vllm_top_p", "0.9"], "vllm_top_p", "biases the importance ratio"),
         (["--total_episodes", "10"], "config", "at least the 64 completions of one step"),
         (["--tools", "python"], "tools", "not yet available"),
-        (["--use_peft"], "use_peft", "LoRA"),
         (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
         (["--learning_rate", "fast"], "learning_rate", "a number is expected"),
     ],
@@ -321,16 +320,15 @@ def test_a_flag_with_the_prefix_no_is_false() -> None:
 
 
 def test_a_planned_feature_is_not_yet_available() -> None:
-    refusals = _refusals("--use_peft", "true", "--tools", "search", "--apply_adaptive_rubric_reward", "true")
-    assert set(refusals) == {"use_peft", "tools", "apply_adaptive_rubric_reward"}
+    refusals = _refusals("--opd_enabled", "true", "--tools", "search", "--apply_adaptive_rubric_reward", "true")
+    assert set(refusals) == {"opd_enabled", "tools", "apply_adaptive_rubric_reward"}
     assert all(reason.startswith("not yet available: ") for reason in refusals.values())
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "ours"),
     [
-        ("fsdp_shard_degree", "8", "learner.zero_stage"),
-        ("fsdp_num_replicas", "1", "learner.zero_stage"),
+        ("fsdp_num_replicas", "1", "ZeRO 3"),
         ("activation_memory_budget", "0.5", "learner.gradient_checkpointing"),
         ("deepspeed_checkpoint_load_universal", "true", "as many ranks"),
         ("backend_timeout", "1200", "weights.timeout_s"),
@@ -399,3 +397,15 @@ def test_exports_and_checkpoints_have_the_cadence_of_the_source() -> None:
     none = _config("--save_freq", "-1", "--keep_last_n_checkpoints", "-1").checkpoint
     assert (none.export_every_steps, none.export_keep_last, none.keep_last) == (0, 0, 1_000_000)
     assert _config().checkpoint.export_every_steps == 200
+
+
+def test_a_model_that_fsdp_shards_is_sharded_here_too() -> None:
+    assert _config("--fsdp_shard_degree", "8", "--num_learners_per_node", "8").learner.zero_stage == 3
+    assert _config("--fsdp_shard_degree", "1").learner.zero_stage == 0
+    assert _config("--fsdp_shard_degree", "8", "--deepspeed_stage", "2").learner.zero_stage == 2
+
+
+def test_adapters_that_open_instruct_never_reads_are_noted() -> None:
+    translation = _translate("--use_peft", "true", "--lora_r", "8")
+    assert not translation.blocking and not parse_config(translation.values).learner.lora.rank
+    assert sum("never reads it: its GRPO trains all weights" in note for note in translation.notes) == 2
