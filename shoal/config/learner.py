@@ -107,7 +107,21 @@ class LearnerConfig(Section):
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
     """Attention implementation. `auto` is flash_attention_2 where it can compute: on a GPU of compute capability 8.0,
     with flash-attn 2.6, in bfloat16, for heads of size 256 at most. Elsewhere it is sdpa."""
+    freeze: Annotated[list[str], _SHARDED] = Field(default_factory=list)
+    """Prefixes of the names of parameters that are not trained, for example `["model.embed_tokens",
+    "model.layers.0."]`: no gradient, no optimizer state, no place in a checkpoint. They are published and exported as
+    they are."""
     lora: LoraConfig = LoraConfig()
+
+    @model_validator(mode="after")
+    def _freezes_a_part(self) -> Self:
+        if "" in self.freeze:
+            raise ValueError("freeze has an empty prefix, which would freeze every parameter: remove it")
+        if self.freeze and self.lora.is_on:
+            raise ValueError(
+                "freeze has no effect with lora, which freezes the whole model: remove freeze, or lora.rank"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sharding_parts_fit(self) -> Self:

@@ -2,22 +2,24 @@
 
 Usage: python learner_ranks.py FOLDER STAGE... Writes to FOLDER/stage-<stage>-of-<ranks>: gradient.safetensors and
 result.json. A stage is ZeRO's, and may end with "-offloaded" or, for adapters on a frozen model, with "-lora" or
-"-dropout".
+"-dropout", or for a frozen part with "-frozen".
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import services.learner.commands
 from services.learner.commands import LearnerCommands
 from services.learner.engine.deepspeed_engine import full_gradients
 from services.learner.learner import Learner
 from services.learner.loss.mini_batch import plan_mini_batches
+from services.learner.model.weights import whole_shape
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import RunConfig, parse_config
@@ -26,6 +28,8 @@ from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import int32_to_wire
 from tests.support.train_batches import make_batch, make_groups, with_behavior
+
+FROZEN = ["model.embed_tokens", "model.layers.0."]
 
 
 def main() -> None:
@@ -66,6 +70,7 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
                     "rank": 4 if kind in ("lora", "dropout") else 0,
                     "dropout": 0.1 if kind == "dropout" else 0.0,
                 },
+                "freeze": FROZEN if kind == "frozen" else [],
                 "compute_dtype": "float32",
                 "learning_rate": 1e-3,
                 "pack_tokens": 48,
@@ -91,6 +96,8 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["refused"] = [refused.applied, refused.skip_reason, learner.version.policy_version]
     result["refused_changed_weights"] = not torch.equal(before, weights_of(learner))
 
+    if kind == "frozen":
+        result["frozen"] = frozen_part(learner, folder)
     second = make_groups(seed=4)
     result["second"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
     request = learner_pb2.LoadCheckpointRequest(
@@ -110,6 +117,28 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["reset"] = str(commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
     result["changed"] = resume_with_changes(commands, config, request)
     return result
+
+
+def frozen_part(learner: Learner, folder: Path) -> dict[str, Any]:
+    """Compares the weights after a step with those of the model's files; returns the names by what happened."""
+    original = load_file(folder / "model" / "model.safetensors")
+    changed = {
+        name: not torch.equal(weight.cpu(), original[name])
+        for name, weight in learner.engine.full_parameters(torch.float32)
+    }
+    named = dict(learner.lm.named_parameters())
+    return {
+        "changed": sorted(name for name, is_changed in changed.items() if is_changed),
+        "unchanged": sorted(name for name, is_changed in changed.items() if not is_changed),
+        "gradients": sorted(name for name, parameter in named.items() if parameter.requires_grad),
+        "optimizer_elements": sum(
+            value.numel()
+            for state in learner.engine._engine.basic_optimizer.state.values()
+            for key, value in state.items()
+            if key == "exp_avg"
+        ),
+        "trained_elements": sum(math.prod(whole_shape(p)) for p in named.values() if p.requires_grad),
+    }
 
 
 def resume_with_changes(

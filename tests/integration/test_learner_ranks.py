@@ -23,7 +23,7 @@ from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
 from shoal.weights.hashing import hash_tensor
 from shoal.wire import batch_to_wire
-from tests.integration.learner_ranks import output_of
+from tests.integration.learner_ranks import FROZEN, output_of
 from tests.support.loopback import LEARNER
 from tests.support.processes import ONE_THREAD, run_together
 from tests.support.tiny_model import make_tiny_model
@@ -32,6 +32,7 @@ from tests.support.train_batches import make_batch, make_groups
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", "3-lora")
+FROZEN_STAGES = ("0-frozen", "2-frozen", "3-frozen")
 RANDOM_STAGES = ("2-dropout",)
 """Those in which ranks draw different numbers."""
 SCRIPT = Path(__file__).with_name("learner_ranks.py")
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of one rank and of two ranks, which have done everything at every stage side by side."""
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
-    alone = [sys.executable, str(SCRIPT), str(folder), *STAGES, *RANDOM_STAGES]
+    alone = [sys.executable, str(SCRIPT), str(folder), *STAGES, *FROZEN_STAGES, *RANDOM_STAGES]
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
     run_together([alone, both])
     return folder
@@ -121,6 +122,40 @@ def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage
 def test_a_checkpoint_holds_the_adapters_and_not_the_frozen_model(folder: Path, stage: str, num_ranks: int) -> None:
     whole, adapters = (result_of(folder, name, num_ranks)["checkpoint_bytes"] for name in (stage, f"{stage}-lora"))
     assert adapters < whole / 5, f"{adapters} bytes with adapters, {whole} without"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", FROZEN_STAGES)
+def test_a_frozen_part_keeps_its_weights_and_has_neither_gradient_nor_optimizer_state(
+    folder: Path, stage: str, num_ranks: int
+) -> None:
+    frozen = result_of(folder, stage, num_ranks)["frozen"]
+    assert frozen["unchanged"] and all(name.startswith(tuple(FROZEN)) for name in frozen["unchanged"]), frozen
+    assert frozen["changed"] == frozen["gradients"], "all the rest is trained"
+    assert not any(name.startswith(tuple(FROZEN)) for name in frozen["gradients"])
+    if num_ranks == 1:
+        assert frozen["optimizer_elements"] == frozen["trained_elements"]
+
+
+@pytest.mark.parametrize("stage", FROZEN_STAGES)
+def test_the_gradient_of_the_trained_part_is_that_of_the_whole_model(folder: Path, stage: str) -> None:
+    whole, part = gradient_of(folder, "0", 1), gradient_of(folder, stage, 2)
+    assert part.keys() == {name for name in whole if not name.startswith(tuple(FROZEN))}
+    difference = torch.cat([(part[name] - whole[name]).flatten() for name in part]).norm()
+    length = torch.cat([gradient.flatten() for gradient in part.values()]).norm()
+    assert float(difference / length) <= 1e-5, f"relative L2 distance {float(difference / length):.2e}"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", FROZEN_STAGES)
+def test_a_restored_learner_with_a_frozen_part_takes_the_same_step(folder: Path, stage: str, num_ranks: int) -> None:
+    result = result_of(folder, stage, num_ranks)
+    assert result["restored"] == "1.1" and not result["restored_changed_weights"]
+    for name, value in result["second"].items():
+        if not name.startswith(("time/", "learner_tokens")):
+            assert result["second_again"][name] == value, name
+    whole = result_of(folder, stage.partition("-")[0], num_ranks)["checkpoint_bytes"]
+    assert result["checkpoint_bytes"] < whole, "frozen weights have no place in a checkpoint"
 
 
 class LearnerProcess:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import choose_attention, register_attention
+from services.learner.model.frozen import freeze
 from services.learner.model.language_model import load_whole
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow
@@ -77,11 +78,13 @@ def load_policy(
 ) -> Policy:
     """Loads the model to train, in float32; with adapters, drawn from `seed`, a frozen model in the compute type.
 
-    Raises the errors of `load`. `model_check.check_model` has accepted the model.
+    Raises the errors of `load` and of `freeze`. `model_check.check_model` has accepted the model.
     """
     lm = load(folder, getattr(torch, config.compute_dtype) if config.lora.is_on else torch.float32)
     if config.lora.is_on:
         add_adapters(lm, config.lora, seed=seed)
+    if config.freeze:
+        freeze(lm, config.freeze)
     policy = _make_policy(lm, config, sequence_group)
     if config.gradient_checkpointing:
         policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -40,11 +40,10 @@ def compose_batches(source: Source, draft: Draft) -> None:
     if name is not None and name not in _TRAINERS:
         reason = f"a language model is trained here; known: {', '.join(_TRAINERS)}"
         draft.refuse("actor_train.strategy_args.strategy_name", name, reason, cure="learner.zero_stage")
-    elif name not in (None, "deepspeed_train"):
-        draft.notes.append(
-            f"strategy_name = {name}: the learner uses DeepSpeed; learner.zero_stage decides how its ranks share the "
-            "model"
-        )
+    else:
+        field = "actor_train.strategy_args.strategy_name"
+        why = "the learner uses DeepSpeed; learner.zero_stage decides how its ranks share the model"
+        source.note_unused(draft, field, why=why)
     _sharding(source, draft)
     # Ranks that share a model, or a row, process the same samples.
     shared = math.prod(max(1, source[split] or 1) for split in SPLITS)
@@ -69,7 +68,8 @@ def _mini_batches(source: Source, draft: Draft, replicas: int) -> int:
         return samples
     per_step = int(device * accumulation * replicas)
     if 0 < per_step <= samples and samples % per_step == 0:
-        draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names, _DEVICES))
+        splits = [name for name in SPLITS if source.is_set(name)]
+        draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names, _DEVICES, *splits))
         return per_step
     draft.refuse(
         names[1],

@@ -1,7 +1,9 @@
 """Settings that several of ROLL's fields decide together."""
 
 import math
+from typing import Any
 
+from shoal.config.algorithm import MAX_TOP_K
 from shoal.translate.roll.advantage import compose_advantage
 from shoal.translate.roll.batches import compose_batches
 from shoal.translate.roll.correction import compose_correction
@@ -12,7 +14,7 @@ from shoal.translate.roll.loss import compose_loss
 from shoal.translate.roll.masks import compose_masks
 from shoal.translate.roll.reward_worker import read_workers
 from shoal.translate.roll.rewards import compose_rewards
-from shoal.translate.roll.worker_fields import DATA, TRAINING
+from shoal.translate.roll.worker_fields import DATA, MODEL, TRAINING
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import set_scheduler
@@ -27,6 +29,7 @@ def compose(source: Source, draft: Draft) -> None:
     draft.set("run.name", run_name(source["exp_name"]), source.origin("exp_name"))
     _tracking(source, draft)
     _model(source, draft)
+    _trained_part(source, draft)
     _schedule(source, draft)
     _lengths(source, draft)
     _sampling(source, draft)
@@ -76,11 +79,40 @@ def _model(source: Source, draft: Draft) -> None:
     template = "global_template" if source["global_template"] else f"{DATA}.template"
     if template == "global_template":
         source.note_unused(draft, f"{DATA}.template", why="global_template replaces it")
-    if source[template] in _TEMPLATES:
+    if source[template] in _TEMPLATES and _TEMPLATES[source[template]] is None:
+        source.note_unused(draft, template, why="the tokenizer's own chat template; model.chat_template replaces it")
+    elif source[template] in _TEMPLATES:
         draft.set("model.chat_template", _TEMPLATES[source[template]], source.origin(template))
     else:
         known = ", ".join(filter(None, _TEMPLATES))
         draft.refuse(template, source[template], f"known: {known}", cure="model.chat_template")
+
+
+def _trained_part(source: Source, draft: Draft) -> None:
+    """Sets adapters, which ROLL trains if it names their layers, or the part of the model that is frozen."""
+    target, *others = (f"{MODEL}.lora_{name}" for name in ("target", "rank", "alpha", "dropout"))
+    prefix = f"{MODEL}.freeze_module_prefix"
+    rank, alpha, dropout = (source[name] for name in others)
+    if not source[target]:
+        source.note_unused(draft, *others, why=f"ROLL trains adapters only with {target}")
+        if source[prefix]:
+            draft.set("learner.freeze", _names(source[prefix]), source.origin(prefix))
+        return
+    source.note_unused(draft, prefix, why="adapters freeze the whole model")
+    layers = _names(source[target])
+    if any(set(name) & set("*$|(\\") for name in layers):
+        draft.refuse(target, source[target], "a pattern: name the layers, or all", cure="learner.lora")
+        return
+    if layers in (["all"], ["all-linear"]):
+        layers = ["all-linear"]
+    adapters = {"rank": rank, "alpha": alpha or 2 * rank, "dropout": dropout or 0.0, "target_modules": layers}
+    draft.set("learner.lora", adapters, source.origin(target, *others))
+
+
+def _names(value: Any) -> list[str]:
+    """Returns the names in a list, or in a text that separates them by commas."""
+    items = value if isinstance(value, list) else str(value).split(",")
+    return [str(item).strip() for item in items]
 
 
 def _schedule(source: Source, draft: Draft) -> None:
@@ -128,12 +160,16 @@ def _sampling(source: Source, draft: Draft) -> None:
     if not any(source.is_set(name) for name in (*names, *others)):
         return
     draft.set("sampling.temperature", temperature, source.origin(names[0]))
-    for name, value, off in ((names[1], top_p, (None, 1.0)), (names[2], top_k, (None, 0, -1))):
-        if value not in off:
-            draft.refuse(name, value, _FULL, cure=f"sampling.{name.rpartition('.')[2]}")
-
-
-_FULL = (
-    "not yet available: sampling from less than the full distribution biases the importance ratio, since the learner "
-    "normalizes over all tokens"
-)
+    top_p, top_k = 1.0 if top_p is None else top_p, max(0, top_k or 0)
+    draft.set("sampling.top_p", top_p, source.origin(names[1]))
+    draft.set("sampling.top_k", top_k, source.origin(names[2]))
+    if top_p < 1 and not top_k:
+        draft.set("sampling.top_k", MAX_TOP_K, source.origin(names[1], names[2]))
+        draft.notes.append(
+            f"{names[1]} = {top_p:g}: tokens are drawn from at most {MAX_TOP_K} here, since the learner normalizes "
+            "over those that were kept; sampling.top_k sets fewer"
+        )
+    elif top_k:
+        draft.notes.append(
+            "sampling.top_k and top_p: the learner normalizes over the tokens that were kept; ROLL's over all of them"
+        )

@@ -6,7 +6,7 @@ from typing import Any
 from shoal.translate.roll.engine_fields import VALIDATION
 from shoal.translate.roll.reward_worker import RewardWorker, domains_of
 from shoal.translate.roll.worker_fields import DATA
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Draft, Origin, Source
 
 _DEFAULT_DOMAIN = "math_rule"
 """The domain of rows whose tag no worker lists."""
@@ -28,18 +28,24 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
     elif paths:
         chosen = domains_of(workers).get(next(iter(shares), ""))
         tables = [{"path": path} if path.endswith((".jsonl", ".parquet")) else {"dataset": path} for path in paths]
-        draft.set(
-            "data.sources", [table | columns | _labels(chosen) for table in tables], source.origin(f"{DATA}.file_name")
-        )
+        draft.set("data.sources", [table | columns | _labels(chosen) for table in tables], _origin(source))
     if len(source[f"{DATA}.interleave_probs"] or ()) > 1:
         reason = "mix with fraction or count of data.sources instead"
         draft.refuse(f"{DATA}.interleave_probs", source[f"{DATA}.interleave_probs"], reason, cure="data.sources")
+    else:
+        source.note_unused(draft, f"{DATA}.interleave_probs", why="one share divides nothing")
     if source[f"{DATA}.prompt"] is not None and not source.is_set(f"{DATA}.messages"):
         reason = "ROLL takes this column as the whole prompt, without a chat template: give data.sources"
         draft.refuse(f"{DATA}.prompt", source[f"{DATA}.prompt"], reason, cure="data.sources")
     if source[f"{DATA}.max_samples"]:
         reason = "give a count in data.sources"
         draft.refuse(f"{DATA}.max_samples", source[f"{DATA}.max_samples"], reason, cure="data.sources")
+
+
+def _origin(source: Source) -> Origin:
+    """Returns the origin of the sources: where the rows are, and what chooses them."""
+    names = ("file_name", "dataset_dir", "messages", "tag", "domain_interleave_probs")
+    return source.origin(f"{DATA}.file_name", *(f"{DATA}.{n}" for n in names[1:] if source.is_set(f"{DATA}.{n}")))
 
 
 def _labels(worker: RewardWorker | None) -> dict[str, Any]:
@@ -79,7 +85,7 @@ def _by_domain(
             table["ground_truth_column"] = _CODE_LABEL
         tables.append(table | {"count": max(1, count * prompts // step)})
         left -= count / step
-    draft.set("data.sources", tables, source.origin(f"{DATA}.file_name", field))
+    draft.set("data.sources", tables, _origin(source))
     draft.notes.append(f"{field}: each domain has its share of the prompts of the whole run; ROLL has it in every step")
     if _DEFAULT_DOMAIN in by_domain:
         draft.notes.append(

@@ -18,9 +18,6 @@ GENERATING = "actor_infer.generating_args"
 ENGINE = "actor_infer.strategy_args.strategy_config"
 VALIDATION = "validation.generating_args"
 
-_FULL = (
-    "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
-)
 _EVALUATION = "[evaluation] says how held-out questions are answered"
 _REFERENCE = "the learner loads the reference model when [kl] needs it"
 

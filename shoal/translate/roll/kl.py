@@ -27,7 +27,7 @@ def compose_kl(source: Source, draft: Draft) -> None:
             draft.set("kl.target", target, source.origin("target_kl"))
             draft.set("kl.horizon", horizon, source.origin("kl_horizon"))
         return
-    draft.set("kl.coef", coef if in_loss else 0.0, source.origin("use_kl_loss", "kl_loss_coef"))
+    draft.set("kl.coef", coef if in_loss else 0.0, source.origin("use_kl_loss", "kl_loss_coef", "add_token_level_kl"))
     if in_loss and coef:
         draft.set("kl.output_clamp", 10.0, source.origin("use_kl_loss"))
     unused = ("kl_penalty", "init_kl_coef", "target_kl", "kl_horizon")

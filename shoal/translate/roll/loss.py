@@ -12,7 +12,8 @@ def compose_loss(source: Source, draft: Draft) -> None:
         draft.refuse("pg_variant", f"{variant}, {level}", f"known: {', '.join(names)}; with level token or seq")
         return
     objective = "gspo" if variant == "ppo" and level == "seq" else names[variant]
-    draft.set("loss.objective", objective, source.origin("pg_variant", "importance_sampling"))
+    worker = ["actor_train.worker_cls"] if source.is_set("actor_train.worker_cls") else []
+    draft.set("loss.objective", objective, source.origin("pg_variant", "importance_sampling", *worker))
     draft.set("loss.baseline", "proximal", source.origin("ppo_epochs"))
     _check_old(source, draft)
     used: tuple[str, ...]

@@ -33,6 +33,7 @@ def compose_masks(workers: Sequence[RewardWorker], source: Source, draft: Draft)
             clip = source.origin("error_max_len_clip", "error_max_len_threshold")
             draft.set("grpo.max_wrong_completion_tokens", math.ceil(threshold), clip)
     else:
+        source.note_unused(draft, "error_max_len_clip", why="no completion is masked for being long and wrong")
         source.note_unused(draft, "error_max_len_threshold", why="changes nothing without error_max_len_clip")
     _refills(kind, source, draft)
 

@@ -203,3 +203,62 @@ def test_additional_prompts_without_a_filter_drop_no_group(tmp_path: Path) -> No
     translation = _translated(tmp_path, _file(is_use_additional_prompts=True))
     assert translation.values["grpo"]["active_sampling"] is False
     assert any("is_use_additional_prompts" in note for note in translation.notes)
+
+
+_ACCEPTED = {"actor_infer.generating_args.num_beams"}
+"""Fields whose only accepted value is what happens anyway; they leave no trace."""
+
+
+def test_every_setting_of_a_file_leaves_a_trace_in_the_configuration_or_in_the_notes(tmp_path: Path) -> None:
+    values = _file(
+        hydra={"run": {"dir": "."}},
+        logging_dir="./logs",
+        eval_steps=5,
+        save_steps=20,
+        max_ckpt_to_keep=3,
+        track_with="wandb",
+        tracker_kwargs={"project": "p", "notes": "n"},
+        reward_clip=10,
+        whiten_advantages=True,
+        dual_clip_loss=True,
+        add_token_level_kl=False,
+        error_max_len_clip=False,
+        difficulty_mask=True,
+        difficulty_low_threshold=0.1,
+        value_clip=0.5,
+        async_generation_ratio=1,
+        enable_reference=True,
+        validation={"data_args": {"file_name": ["v.jsonl"]}, "generating_args": {"temperature": 0.6, "top_k": 20}},
+        reference={"strategy_args": {"strategy_name": "megatron_infer"}},
+        actor_infer={
+            "generating_args": {"temperature": 0.9, "top_p": 1.0, "top_k": -1, "num_beams": 1, "max_new_tokens": 64},
+            "strategy_args": {"strategy_name": "sglang", "strategy_config": {"max_model_len": 512, "block_size": 16}},
+            "device_mapping": "list(range(4,8))",
+        },
+    )
+    values["actor_train"] |= {
+        "worker_cls": "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker",
+        "pg_variant": "cispo",
+        "training_args": {
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 10,
+            "warmup_steps": 4,
+            "num_train_epochs": 50,
+        },
+        "strategy_args": {
+            "strategy_name": "megatron_train",
+            "strategy_config": {"tensor_model_parallel_size": 2, "use_distributed_optimizer": True},
+        },
+        "device_mapping": "list(range(0,4))",
+        "infer_batch_size": 4,
+    }
+    values["actor_train"]["data_args"] |= {"template": "qwen3", "messages": "chat", "interleave_probs": "1.0"}
+    values["actor_train"]["model_args"] |= {"dtype": "bf16", "attn_implementation": "fa2"}
+    translation = _translated(tmp_path, values)
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    comments = " ".join(line.removeprefix("# ") for line in translation.toml.splitlines())
+    text = f"{comments} {' '.join(translation.notes)}"
+    settings = read_settings(SYSTEMS["roll"], [str(tmp_path / "roll.yaml")]).values
+    silent = [name for name in settings if name not in text and name not in _ACCEPTED]
+    assert silent == []
+    assert len(settings) > 50

@@ -35,10 +35,10 @@ def test_a_yaml_file_of_roll_is_read_with_nested_tables_and_references(tmp_path:
         "actor_train:\n  training_args:\n    learning_rate: 1.0e-6\n    per_device_train_batch_size: 1\n"
         "    gradient_accumulation_steps: 32\n  device_mapping: list(range(0,4))\n"
         "  data_args:\n    file_name:\n      - data/a.jsonl\n"
-        "actor_infer:\n  generating_args:\n    temperature: 0.99\n    top_p: 0.99\n    top_k: -1\n"
+        "actor_infer:\n  generating_args:\n    temperature: 0.99\n    top_p: 0.99\n    top_k: 100\n"
     )
     translation = translate(SYSTEMS["roll"], read_settings(SYSTEMS["roll"], [str(path)]))
-    assert [refusal.name for refusal in translation.blocking] == ["actor_infer.generating_args.top_p"]
+    assert not translation.blocking
     config = parse_config(translation.values)
     assert (config.learner.learning_rate, config.launch.num_learner_ranks) == (1e-6, 4)
     assert config.grpo.num_mini_batches == 32 * 8 // (1 * 32 * 4)
@@ -92,3 +92,58 @@ def test_a_reward_model_of_roll_is_accepted_once_reward_model_path_is_set() -> N
     roll = ROLL_GUIDE | {"reward.model_args.model_type": "x"}
     assert "--set reward.model.path=MODEL" in str(translate_values("roll", roll).blocking[0])
     assert not translate_values("roll", roll, "reward.model.path=org/r").blocking
+
+
+@pytest.mark.parametrize(
+    ("values", "lora", "freeze"),
+    [
+        (
+            {"lora_target": "q_proj, v_proj", "lora_rank": 32, "lora_alpha": 16},
+            {"rank": 32, "alpha": 16, "dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
+            [],
+        ),
+        (
+            {"lora_target": "all", "lora_dropout": 0.05, "freeze_module_prefix": "model.layers.0."},
+            {"rank": 8, "alpha": 16, "dropout": 0.05, "target_modules": ["all-linear"]},
+            [],
+        ),
+        (
+            {"lora_rank": 64, "freeze_module_prefix": "model.embed, model.layers.0."},
+            None,
+            ["model.embed", "model.layers.0."],
+        ),
+    ],
+)
+def test_adapters_and_frozen_parts_of_roll_are_taken_over(
+    values: dict[str, Any], lora: dict[str, Any] | None, freeze: list[str]
+) -> None:
+    model = {f"actor_train.model_args.{name}": value for name, value in values.items()}
+    learner = config_of("roll", ROLL_GUIDE | model).learner
+    assert learner.freeze == freeze
+    if lora is None:
+        assert not learner.lora.is_on
+    else:
+        assert {name: getattr(learner.lora, name) for name in lora} == lora
+
+
+def test_a_pattern_of_layers_is_refused() -> None:
+    values = ROLL_GUIDE | {"actor_train.model_args.lora_target": r".*\.(q_proj|v_proj)$"}
+    assert "a pattern" in translate_values("roll", values).blocking[0].reason
+
+
+@pytest.mark.parametrize(
+    ("given", "top_p", "top_k"),
+    [
+        ({"top_p": 0.99, "top_k": 100}, 0.99, 100),
+        ({"top_p": 1.0, "top_k": -1}, 1.0, 0),
+        ({"top_p": 0.9, "top_k": -1}, 0.9, 1024),
+        ({"temperature": 1.0}, 0.7, 50),
+        ({}, 1.0, 0),
+    ],
+)
+def test_tokens_are_drawn_as_in_roll_with_its_defaults_where_it_samples(
+    given: dict[str, Any], top_p: float, top_k: int
+) -> None:
+    values = {f"actor_infer.generating_args.{name}": value for name, value in given.items()}
+    sampling = config_of("roll", ROLL_GUIDE | values).sampling
+    assert (sampling.top_p, sampling.top_k) == (top_p, top_k)
