@@ -216,6 +216,7 @@ class LearnerCommands:
             folder,
             self.process_group,
             dtype=dtype,
+            lora=learner.config.learner.lora if learner.config.learner.lora.is_on else None,
             progress=progress,
         )
         if request.export_name and self.process_group.rank == 0:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from services.learner.engine.deepspeed_settings import deepspeed, policy_settings, release, start_deepspeed
 from services.learner.engine.optimizer import make_optimizer
-from services.learner.engine.whole_weights import whole_adapters, whole_weights
+from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from services.learner.model.weights import list_weights
@@ -136,8 +136,13 @@ class DeepSpeedEngine:
         """Yields each whole parameter by name, as `whole_weights`, in the order of `shapes`; exhaust the iterator."""
         return whole_weights(self._weights, dtype, is_sharded=self._stage == 3)
 
+    @property
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each matrix of an adapter, by peft's name; empty where the model itself is trained."""
+        return adapter_shapes(self._weights)
+
     def adapter_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the matrices of each adapter, as `whole_adapters`; exhaust the iterator."""
+        """Yields the matrices of each adapter, as `whole_adapters`, in the order of `adapter_shapes`."""
         return whole_adapters(self._weights, is_sharded=self._stage == 3)
 
     def save(self, folder: Path) -> OSError | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from services.learner.engine.deepspeed_settings import deepspeed
-from services.learner.model.weights import Adapter, Weight, merged, values_of
+from services.learner.model.weights import Adapter, Weight, merged, values_of, whole_shape
 
 _GATHER_BYTES = 256 << 20
 """Float32 bytes of sharded parameters that are gathered and read at once."""
@@ -40,11 +40,21 @@ def whole_adapters(weights: Sequence[Weight], *, is_sharded: bool) -> Iterator[t
     for weight in weights:
         matrices = _matrices(weight.adapter, is_sharded=is_sharded)
         if matrices is not None:
-            yield from zip(adapter_names(weight), matrices, strict=True)
+            yield from zip(_peft_names(weight), matrices, strict=True)
 
 
-def adapter_names(weight: Weight) -> tuple[str, str]:
-    """Returns peft's names of a weight's adapter, in its files."""
+def adapter_shapes(weights: Sequence[Weight]) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each matrix of an adapter, by peft's names."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for weight in weights:
+        if weight.adapter is not None:
+            matrices = (weight.adapter.a_RI, weight.adapter.b_OR)
+            shapes |= zip(_peft_names(weight), map(whole_shape, matrices), strict=True)
+    return shapes
+
+
+def _peft_names(weight: Weight) -> tuple[str, str]:
+    """Returns the names of a weight's adapter in peft's files."""
     layer = f"base_model.model.{weight.name.removesuffix('.weight')}"
     return f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"
 

@@ -59,22 +59,11 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
     The adapters of equal seeds are equal, on every rank and device. The model's weights may be sharded. Raises
     `InvalidArgument` as `find_targets`.
     """
-    from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
     targets = find_targets(lm, config.target_modules)
     lm.requires_grad_(False)
-    inject_adapter_in_model(
-        PeftConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            lora_dropout=config.dropout,
-            use_rslora=config.rslora,
-            target_modules=targets,
-        ),
-        lm,
-        ADAPTER,
-    )
+    inject_adapter_in_model(peft_config(config, targets), lm, ADAPTER)
     generator = torch.Generator().manual_seed(seed)
     for _, layer in adapted_layers(lm):
         for matrix in (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]):
@@ -86,6 +75,21 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
         nn.init.kaiming_uniform_(initial_RI, a=math.sqrt(5), generator=generator)
         a_RI.data.copy_(initial_RI)
         b_OR.data.zero_()
+
+
+def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = None) -> Any:
+    """Returns peft's configuration of the adapters on some layers of the model `base`."""
+    from peft import LoraConfig as PeftConfig
+
+    return PeftConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        use_rslora=config.rslora,
+        target_modules=targets,
+        base_model_name_or_path=base,
+        task_type=None if base is None else "CAUSAL_LM",
+    )
 
 
 @contextmanager

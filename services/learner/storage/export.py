@@ -1,8 +1,10 @@
 """Export of the policy as a Hugging Face model folder."""
 
+import copy
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.ranks.process_group import ProcessGroup
+from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
 from services.learner.storage.atomic_folder import (
     delete_folder,
     discard_folder,
@@ -19,6 +22,7 @@ from services.learner.storage.atomic_folder import (
     storage_error,
 )
 from services.learner.storage.weights_folder import Shapes, write_weights_folder
+from shoal.config.lora import LoraConfig
 from shoal.config.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -36,19 +40,25 @@ def export_model(
     process_group: ProcessGroup,
     *,
     dtype: torch.dtype,
+    lora: LoraConfig | None = None,
     progress: Progress = silent,
 ) -> None:
     """Writes weights in `dtype`, configuration, generation configuration and tokenizer. Call it on all ranks.
+
+    With `lora` the weights are merged with the adapters, which the folder contains as well, in `adapter`.
 
     The folder appears whole or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
     `FailedPrecondition` when a part cannot be written.
     """
     error: ShoalError | None = None
     tensors = _counted(engine.full_parameters(dtype), progress)
+    adapters = iter(()) if lora is None else engine.adapter_parameters()
     if process_group.rank == 0:
         try:
             partial = start_folder(folder)
             write_weights_folder(partial, engine.shapes, tensors, dtype)
+            if lora is not None:
+                write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model.path)
             progress("writing configuration and tokenizer")
             _write_companions(partial, lm, model, dtype)
             finish_folder(folder)
@@ -58,7 +68,7 @@ def export_model(
             error = storage_error(raised, folder)
         except ValueError as raised:
             error = FailedPrecondition(f"the model cannot be exported: {raised}", reason=ErrorReason.NOT_EXPORTED)
-    for _ in tensors:
+    for _ in chain(tensors, adapters):
         # All ranks must take part in each gather, also rank 0 after a failed write.
         pass
     if error is not None:
@@ -102,9 +112,13 @@ def write_weights(
 
 
 def _write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dtype) -> None:
-    lm.config.dtype = dtype
-    lm.config.architectures = [type(lm).__name__]
-    lm.config.save_pretrained(folder)
+    config = copy.deepcopy(lm.config)
+    config.dtype = dtype
+    config.architectures = [type(lm).__name__]
+    if hasattr(config, "quantization_config"):
+        # Only the learner holds 4-bit codes; what it writes is dequantized.
+        del config.quantization_config
+    config.save_pretrained(folder)
     source = resolve_model(model.path, model.revision, weights=False)
     if (source / _GENERATION_CONFIG).is_file():
         # Copied unchanged: transformers reads files that it refuses to write, such as a temperature without do_sample.

@@ -33,7 +33,7 @@ def write_weights_folder(
     if len(files) == 1:
         names = ["model.safetensors"]
     for name, part in zip(names, files, strict=True):
-        _write_file(folder / name, part, tensors, dtype)
+        write_weights_file(folder / name, part, tensors, dtype)
     if len(files) > 1:
         weight_map = {tensor: name for name, part in zip(names, files, strict=True) for tensor in part}
         size = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
@@ -54,7 +54,8 @@ def _split(shapes: Shapes, itemsize: int) -> list[dict[str, tuple[int, ...]]]:
     return files
 
 
-def _write_file(path: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+def write_weights_file(path: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+    """Writes the tensors of `shapes`, which `tensors` yields next, in `dtype`. Raises `OSError` as the folder."""
     with path.open("wb") as file:
         header = _header(shapes, dtype)
         file.write(struct.pack("<Q", len(header)) + header)

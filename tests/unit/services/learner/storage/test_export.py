@@ -3,16 +3,25 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
+from services.learner.model.language_model import load_whole
+from services.learner.model.packing import sequence_row
+from services.learner.model.policy import load_policy
+from services.learner.model.weights import list_weights
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.export import delete_other_exports, export_model
+from shoal.config.learner import LearnerConfig
+from shoal.config.lora import LoraConfig
 from shoal.config.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument
 from tests.support.tiny_model import make_tiny_model
@@ -115,3 +124,62 @@ def test_a_deletion_that_is_interrupted_leaves_no_part_under_the_name(
     monkeypatch.setattr("services.learner.storage.atomic_folder.shutil.rmtree", lambda *_, **__: None)
     delete_other_exports(tmp_path, set())
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010.deleted"]
+
+
+class Adapted(Parameters):
+    """A fake engine of a model with adapters, which move its log-probabilities."""
+
+    def __init__(self, source: Path, lora: LoraConfig) -> None:
+        load = partial(load_whole, quantization=lora.quantization)
+        policy = load_policy(source, LearnerConfig(compute_dtype="float32", lora=lora), seed=1, load=load)
+        self.policy = policy
+        super().__init__(policy.lm)
+        self.weights = list_weights(policy.lm)
+        self.shapes = {weight.name: weight.shape for weight in self.weights}
+        self.adapter_shapes = adapter_shapes(self.weights)
+        for weight in self.weights:
+            if weight.adapter is not None:
+                weight.adapter.b_OR.data.normal_(std=0.05, generator=torch.Generator().manual_seed(2))
+
+    def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        return whole_weights(self.weights, dtype, is_sharded=False)
+
+    def adapter_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return whole_adapters(self.weights, is_sharded=False)
+
+
+@pytest.mark.parametrize("targets", [["all-linear"], ["q_proj", "model.layers.1.mlp.up_proj"]])
+def test_transformers_and_peft_load_the_merged_model_and_the_adapter_and_they_agree(
+    tmp_path: Path, targets: list[str]
+) -> None:
+    source = make_tiny_model(tmp_path / "source")
+    lora = LoraConfig(rank=4, alpha=8, rslora=True, dropout=0.1, target_modules=targets)
+    engine: Any = Adapted(source, lora)
+    folder = tmp_path / "model"
+    export_model(engine, engine.lm, ModelConfig(path=str(source)), folder, one_rank(), dtype=torch.float32, lora=lora)
+    merged, base = AutoModelForCausalLM.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(source)
+    tokens = torch.arange(40, 80)[None]
+    with torch.no_grad():
+        unadapted = torch.log_softmax(base(tokens).logits, -1)
+        adapted = torch.log_softmax(PeftModel.from_pretrained(base, folder / "adapter")(tokens).logits, -1)
+        expected = torch.log_softmax(merged(tokens).logits, -1)
+    difference, moved = float((adapted - expected).abs().max()), float((adapted - unadapted).abs().mean())
+    assert difference < 1e-5 and moved > 1e-3, f"they differ by {difference:.2e}, and from the base by {moved:.4f}"
+    written = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    assert written["base_model_name_or_path"] == str(source) and written["r"] == 4
+    assert {path.name for path in (folder / "adapter").iterdir()} >= {"adapter_model.safetensors"}
+
+
+def test_the_export_of_a_4_bit_model_is_a_model_of_plain_weights_that_computes_the_same(tmp_path: Path) -> None:
+    source, folder = make_tiny_model(tmp_path / "source"), tmp_path / "model"
+    lora = LoraConfig(rank=4, quantization="nf4")
+    engine: Any = Adapted(source, lora)
+    export_model(engine, engine.lm, ModelConfig(path=str(source)), folder, one_rank(), dtype=torch.float32, lora=lora)
+    merged = AutoModelForCausalLM.from_pretrained(folder)
+    assert {parameter.dtype for parameter in merged.parameters()} == {torch.float32}
+    tokens = torch.arange(40, 80)
+    with torch.no_grad():
+        expected, _ = engine.policy(sequence_row([tokens.int().numpy()]), 1.0)
+        logits = merged(tokens[None]).logits[0, :-1]
+    scored = torch.log_softmax(logits, -1).gather(-1, tokens[1:, None]).squeeze(-1)
+    torch.testing.assert_close(scored, expected, atol=1e-4, rtol=0)

@@ -1,0 +1,29 @@
+"""Adapters as a folder that peft and vLLM load."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from services.learner.model.adapters import peft_config
+from services.learner.storage.weights_folder import Shapes, write_weights_file
+from shoal.config.lora import ALL_LINEAR, LoraConfig
+
+ADAPTER_FOLDER = "adapter"
+"""The folder's name in that of the merged model."""
+
+
+def write_adapter_folder(
+    folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], lora: LoraConfig, base: str
+) -> None:
+    """Writes adapters of the model `base` in float32, with peft's configuration, into a new folder.
+
+    `tensors` yields the tensors of `shapes` in that order. Raises `OSError` when a file cannot be written.
+    """
+    folder.mkdir()
+    write_weights_file(folder / "adapter_model.safetensors", shapes, tensors, torch.float32)
+    targets = lora.target_modules
+    if targets == [ALL_LINEAR]:
+        targets = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in shapes})
+    peft_config(lora, targets, base=base).save_pretrained(folder)
