@@ -92,5 +92,7 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
 
 def operations_per_token(config: RunConfig) -> int:
     """Returns the operations per parameter and trained token: forward, backward, the second forward of checkpointing,
-    and the forward of the reference."""
-    return (8 if config.learner.gradient_checkpointing else 6) + (2 if config.kl.needs_reference else 0)
+    and the forward of the reference. A frozen model has no gradients of its weights, half of the backward."""
+    trained = 4 if config.learner.lora.is_on else 6
+    checkpointing = 2 if config.learner.gradient_checkpointing else 0
+    return trained + checkpointing + (2 if config.kl.needs_reference else 0)

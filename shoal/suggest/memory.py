@@ -15,6 +15,8 @@ GIB = 2**30
 RUNTIME_BYTES = int(1.5 * GIB)
 """CUDA context, kernels and graphs, in each process that uses a GPU."""
 _FLOAT32, _BFLOAT16 = 4, 2
+_FOUR_BITS = 0.5 + _FLOAT32 / 64
+"""Bytes of a weight in 4 bits: its code, and its part of the scale of 64 weights."""
 _ADAM_STATES = 2
 _BUCKET_ELEMENTS = 50_000_000
 """Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
@@ -49,21 +51,24 @@ class Memory:
 def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     """Estimates the memory of one learner rank.
 
-    Weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has another copy of
-    the weights that it updates. The ranks share the optimizer and that copy (stage 1), also the gradients (2), also the
-    weights (3). Below stage 2 gradients are complete until the step. bfloat16 casts weights when they are used and
-    keeps the casts until the backward pass; at stage 3 weights are gathered as casts.
+    Trained weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has another
+    copy of the weights that it updates. The ranks share the optimizer and that copy (stage 1), also the gradients (2),
+    also the weights (3). Below stage 2 gradients are complete until the step. bfloat16 casts weights when they are used
+    and keeps the casts until the backward pass; at stage 3 weights are gathered as casts.
+
+    With adapters all this is for the adapters. The frozen model is in the type that it computes in, or in 4 bits.
     """
     learner = config.learner
-    stage, size = learner.zero_stage, shape.num_parameters
-    own = size / config.launch.num_learner_ranks
-    stored = own if stage == 3 else size
+    stage, num_ranks = learner.zero_stage, config.launch.num_learner_ranks
     compute = _FLOAT32 if learner.compute_dtype == "float32" else _BFLOAT16
+    trained = shape.num_adapter_weights(learner.lora) if learner.lora.is_on else shape.num_parameters
+    own = trained / num_ranks
+    frozen = _frozen_bytes(config, shape, compute) / (num_ranks if stage == 3 else 1)
     parts = {
-        "weights": _FLOAT32 * stored,
-        "gradients": _FLOAT32 * (own if stage >= 2 else size),
-        "optimizer": _FLOAT32 * (_ADAM_STATES * own + own if stage >= 1 else _ADAM_STATES * size),
-        "casts": _BFLOAT16 * size if stage < 3 and compute == _BFLOAT16 else 0.0,
+        "weights": _FLOAT32 * (own if stage == 3 else trained) + frozen,
+        "gradients": _FLOAT32 * (own if stage >= 2 else trained),
+        "optimizer": _FLOAT32 * (_ADAM_STATES * own + own if stage >= 1 else _ADAM_STATES * trained),
+        "casts": _BFLOAT16 * trained if stage < 3 and compute == _BFLOAT16 else 0.0,
     }
     host = {}
     if learner.offload_optimizer:
@@ -81,12 +86,24 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     parts |= in_pass | _buffers(stage, shape, compute)
     if stage == 0:
         # Allocated after the pass: only its excess over the pass adds to the peak.
-        flat = _FLOAT32 * min(size, _FLAT_ELEMENTS)
+        flat = _FLOAT32 * min(trained, _FLAT_ELEMENTS)
         parts["buffers"] = max(0.0, flat - sum(in_pass.values()))
-    if config.kl.needs_reference:
+    if config.loads_reference:
         # A reference that follows the policy is stored like the policy.
+        stored = shape.num_parameters / (num_ranks if stage == 3 else 1)
         parts["reference"] = stored * (compute if config.kl.reference_update_steps is None else _FLOAT32)
     return Memory(parts, host)
+
+
+def _frozen_bytes(config: RunConfig, shape: ModelShape, compute: int) -> float:
+    """Returns the bytes of the frozen model, on all ranks together at stage 3; 0 where the model is trained."""
+    lora = config.learner.lora
+    if not lora.is_on:
+        return 0.0
+    if lora.quantization == "none":
+        return float(compute * shape.num_parameters)
+    others = shape.num_parameters - shape.num_linear_weights
+    return _FOUR_BITS * shape.num_linear_weights + compute * others
 
 
 def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
@@ -131,10 +148,14 @@ def _attention_share(config: RunConfig) -> float:
 
 
 def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Estimates a chunk of logits, which their gradient overwrites, and the layer's gradient, as sum and addend."""
+    """Estimates a chunk of logits, which their gradient overwrites, and the layer's gradient, as sum and addend.
+
+    A frozen layer has no gradient.
+    """
     learner = config.learner
     tokens = min(learner.logits_chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
-    return compute * shape.vocab_size * tokens + 2 * compute * shape.vocab_size * shape.hidden
+    gradient = 0 if learner.lora.is_on else 2 * compute * shape.vocab_size * shape.hidden
+    return compute * shape.vocab_size * tokens + gradient
 
 
 def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shoal.config.lora import ALL_LINEAR, LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import read_json, resolve_model
 
@@ -25,11 +26,37 @@ class ModelShape:
         """Number of weights: embeddings, attention, a gated MLP and two norms per layer, and the final norm."""
         queries = self.num_heads * self.head_dim
         keys = self.num_key_value_heads * self.head_dim
-        attention = self.hidden * (2 * queries + 2 * keys)
-        attention += queries + 2 * keys if self.has_attention_bias else 0
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        biases = queries + 2 * keys if self.has_attention_bias else 0
         embeddings = self.vocab_size * self.hidden * (1 if self.ties_embeddings else 2)
-        return embeddings + self.num_layers * layer + self.hidden
+        return embeddings + self.num_linear_weights + self.num_layers * (biases + 2 * self.hidden) + self.hidden
+
+    @property
+    def linear_layers(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of each linear layer of a block, by its usual name."""
+        queries = self.num_heads * self.head_dim
+        keys = self.num_key_value_heads * self.head_dim
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+
+    @property
+    def num_linear_weights(self) -> int:
+        """Number of weights of the linear layers of all blocks."""
+        return self.num_layers * sum(inputs * outputs for inputs, outputs in self.linear_layers.values())
+
+    def num_adapter_weights(self, lora: LoraConfig) -> int:
+        """Returns the number of weights of the adapters on all blocks."""
+        return self.num_layers * sum(
+            lora.rank * (inputs + outputs)
+            for name, (inputs, outputs) in self.linear_layers.items()
+            if lora.target_modules == [ALL_LINEAR] or any(target.endswith(name) for target in lora.target_modules)
+        )
 
     @property
     def cache_values_per_token(self) -> int:

@@ -16,6 +16,7 @@ from shoal.translate.shared.toml import to_toml
 _GROUPS = 8
 _PROMPT_TOKENS = 512
 _MAX_RANKS = 64
+_ADAPTERS = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
 _FREE_SHARE = 0.9
 """Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 
@@ -35,8 +36,9 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     """Chooses a configuration, and estimates the time of a step at those rates.
 
     Starts from the task's values. Below 24 GB it halves the group and doubles the groups, so that a step has as many
-    completions. Then it chooses the least sharding that fits: everything on one GPU, or the fewest ZeRO 3 learner ranks
-    and generators with as much tensor parallelism as the weights need.
+    completions. Then it chooses the least sharding that fits: everything on one GPU, or one learner rank, on
+    GPUs that small also with adapters on a frozen model, in 4 bits at last; or the fewest ZeRO 3 learner ranks; and
+    generators with as much tensor parallelism as the weights need.
 
     Raises `InvalidArgument` for an unknown task, a model of unknown size, and a model that does not fit.
     """
@@ -46,7 +48,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
         raise InvalidArgument(f"--gpu-memory-gb {gpu_memory_gb:g}: must be above 0")
     shape, chosen = model_shape(model), TASKS[task]
     budget = gpu_memory_gb * 1e9 * _FREE_SHARE - RUNTIME_BYTES
-    for placement in _placements():
+    for placement in _placements(is_small=gpu_memory_gb <= SMALL_GPU_GB):
         draft = _draft(task, chosen, gpu_memory_gb, model, placement)
         config = parse_config(_nested(draft))
         learner = learner_memory(config, shape)
@@ -63,13 +65,15 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     )
 
 
-def _placements() -> list[dict[str, Any]]:
-    """Lists placements from the fewest GPUs to the most."""
+def _placements(*, is_small: bool) -> list[dict[str, Any]]:
+    """Lists placements from the fewest GPUs to the most, and on one GPU from the whole model to the smallest."""
     alone = {"launch.single_gpu": True, "learner.zero_stage": 0, "launch.num_learner_ranks": 1}
     placements: list[dict[str, Any]] = [{**alone, "learner.gradient_checkpointing": False}]
     placements.append({**alone, "learner.gradient_checkpointing": True})
-    apart = {"launch.single_gpu": False, "learner.gradient_checkpointing": True}
-    placements.append({**apart, "learner.zero_stage": 0, "launch.num_learner_ranks": 1})
+    apart = {**alone, "launch.single_gpu": False, "learner.gradient_checkpointing": True}
+    adapters = [_ADAPTERS, {**_ADAPTERS, "learner.lora.quantization": "nf4"}] if is_small else []
+    placements += [{**placements[-1], **settings} for settings in adapters]
+    placements += [{**apart, **settings} for settings in ({}, *adapters)]
     ranks = 2
     while ranks <= _MAX_RANKS:
         placements.append({**apart, "learner.zero_stage": 3, "launch.num_learner_ranks": ranks})
@@ -96,6 +100,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
     put("data.max_prompt_tokens", _PROMPT_TOKENS, "most questions in such data are shorter; longer ones are left out")
     for name, value in (
         ("sampling.max_completion_tokens", chosen.max_completion_tokens),
+        ("advantage.scale", chosen.advantage_scale),
         ("kl.coef", chosen.kl_coef),
         ("learner.learning_rate", chosen.learning_rate),
     ):
@@ -119,6 +124,10 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         "learner.gradient_checkpointing": "activations do not fit beside the rest: they are computed twice"
         if placement["learner.gradient_checkpointing"]
         else "activations fit, so nothing is computed twice",
+        "learner.lora.rank": "the whole model and its optimizer do not fit this GPU: adapters are trained instead",
+        "learner.lora.alpha": "twice the rank, as usual",
+        "learner.lora.quantization": "the frozen model does not fit either, in 16 bits",
+        "learner.learning_rate": "the upper end of the guide's range: adapters need a higher rate than the whole model",
         "generator.tensor_parallel_size": "the fewest GPUs with room for the engine's weights and the cache of one "
         "group",
     }
@@ -192,6 +201,9 @@ def _wrapped(text: str) -> list[str]:
 def _nested(draft: Draft) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in draft.values.items():
-        section, _, key = name.partition(".")
-        values.setdefault(section, {})[key] = value
+        section, _, key = name.rpartition(".")
+        table = values
+        for part in section.split("."):
+            table = table.setdefault(part, {})
+        table[key] = value
     return values

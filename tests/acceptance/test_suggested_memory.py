@@ -55,6 +55,9 @@ def measure(folder: Path, values: dict[str, Any], num_ranks: int) -> list[int]:
         (2, {"zero_stage": 2, "compute_dtype": "bfloat16"}, 0.0),
         (2, {"zero_stage": 3, "compute_dtype": "float32"}, 0.0),
         (2, {"zero_stage": 3, "compute_dtype": "bfloat16"}, 0.0),
+        (1, {"zero_stage": 0, "compute_dtype": "float32", "lora": {"rank": 16}}, 0.05),
+        (2, {"zero_stage": 2, "compute_dtype": "bfloat16", "lora": {"rank": 16}}, 0.0),
+        (2, {"zero_stage": 3, "compute_dtype": "bfloat16", "lora": {"rank": 16}}, 0.0),
     ],
 )
 def test_a_learner_takes_the_memory_that_suggest_expects(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.config import parse_config
+from shoal.config.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.suggest import suggest
 from shoal.suggest.cost import H100, step_time
@@ -246,3 +247,63 @@ def test_an_unreadable_model_is_refused_with_the_reason(text: str, reason: str, 
         suggest("math_reasoning", 24, str(tmp_path))
     with pytest.raises(InvalidArgument, match="is empty"):
         suggest("math_reasoning", 24, "")
+
+
+LLAMA_1B = {**LLAMA_8B, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
+            "tie_word_embeddings": True}  # fmt: skip
+LLAMA_3B = {**LLAMA_8B, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "head_dim": 128,
+            "num_attention_heads": 24, "tie_word_embeddings": True}  # fmt: skip
+
+
+def test_a_small_gpu_trains_adapters_where_the_whole_model_does_not_fit_and_on_4_bits_at_last(
+    tmp_path: Path, small: str
+) -> None:
+    def chosen(gpu_memory_gb: float, model: str) -> tuple[int, str, float, bool]:
+        config = suggest("math_reasoning", gpu_memory_gb, model).config
+        learner = config.learner
+        return learner.lora.rank, learner.lora.quantization, learner.learning_rate, config.launch.single_gpu
+
+    three = _model(tmp_path / "3b", LLAMA_3B)
+    assert chosen(20, small) == (0, "none", 1e-5, True)
+    assert chosen(16, _model(tmp_path / "1b", LLAMA_1B)) == (16, "none", 5e-5, True)
+    assert chosen(20, three) == (16, "nf4", 5e-5, True)
+    assert chosen(80, three)[:2] == (0, "none"), "a large GPU trains the whole model, on several if need be"
+
+
+def test_a_suggested_advantage_is_the_reward_less_the_mean_of_its_group(small: str) -> None:
+    for task in ("math_reasoning", "instruction_following", "code"):
+        advantage = suggest(task, 16, small).config.advantage
+        assert (advantage.baseline, advantage.scale) == ("group_mean", "none")
+
+
+def test_the_toml_file_of_a_suggestion_with_adapters_equals_its_configuration(tmp_path: Path) -> None:
+    import tomllib
+
+    suggestion = suggest("code", 20, _model(tmp_path / "3b", LLAMA_3B))
+    assert parse_config(tomllib.loads(suggestion.toml)) == suggestion.config
+    assert suggestion.config.learner.lora.quantization == "nf4"
+
+
+def test_adapters_take_sixteen_bytes_of_their_own_parameters_and_the_model_those_of_its_type(small: str) -> None:
+    shape = model_shape(small)
+    adapters = 24 * 16 * (2 * (896 + 896) + 2 * (896 + 128) + 3 * (896 + 4864))
+
+    def states(quantization: str, targets: list[str]) -> float:
+        lora = {"rank": 16, "quantization": quantization, "target_modules": targets}
+        config = parse_config(
+            {
+                "model": {"path": small},
+                "data": {"sources": [{"path": "d.jsonl"}]},
+                "kl": {"coef": 0.1},
+                "learner": {"zero_stage": 0, "compute_dtype": "bfloat16", "lora": lora},
+            }
+        )
+        parts = learner_memory(config, shape).parts
+        assert "reference" not in parts, "the reference is the model without its adapters"
+        return parts["weights"] + parts["gradients"] + parts["optimizer"]
+
+    assert shape.num_adapter_weights(LoraConfig(rank=16)) == adapters
+    assert states("none", ["all-linear"]) == 16 * adapters + 2 * shape.num_parameters
+    assert states("none", ["q_proj"]) == 16 * 24 * 16 * (896 + 896) + 2 * shape.num_parameters
+    linear = 24 * (2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4864)
+    assert states("nf4", ["all-linear"]) == 16 * adapters + 0.5625 * linear + 2 * (shape.num_parameters - linear)
