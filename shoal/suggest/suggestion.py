@@ -16,7 +16,7 @@ from shoal.translate.shared.toml import to_toml
 _GROUPS = 8
 _PROMPT_TOKENS = 512
 _MAX_RANKS = 64
-_ADAPTERS = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
+_ADAPTERS: dict[str, Any] = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
 _FREE_SHARE = 0.9
 """Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 

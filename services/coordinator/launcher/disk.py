@@ -6,9 +6,10 @@ from pathlib import Path
 
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import ResourceExhausted
+from shoal.errors import InvalidArgument, ResourceExhausted
 from shoal.models.model_folder import model_config
 from shoal.quantities import format_bytes
+from shoal.suggest.shape import model_shape
 
 # Master weights and the two moments of Adam, all in float32.
 _TRAINING_STATE_BYTES = 3 * 4
@@ -23,6 +24,7 @@ class DiskUse:
     """The expected disk use of a run, from the number of its model's weights."""
 
     num_weights: int
+    """Weights that are trained: those of the model, or of its adapters."""
     bytes_per_weight: int
     """In a checkpoint."""
     num_checkpoints: int
@@ -64,7 +66,7 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     weight_bytes = sum(path.stat().st_size for path in model_folder.glob("*.safetensors"))
     reference_bytes = _REFERENCE_BYTES if config.kl.needs_reference and config.kl.reference_update_steps else 0
     use = DiskUse(
-        num_weights=weight_bytes // element_bytes,
+        num_weights=_num_trained(config, weight_bytes // element_bytes),
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
         num_checkpoints=config.checkpoint.keep_last + 1,
         export_bytes=weight_bytes * (1 + _most_exports(config)),
@@ -74,6 +76,15 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     # Old checkpoints are deleted, and an old export replaced, only once the new one is written.
     written = sum(path.stat().st_size for path in (run_folder / "checkpoints").rglob("*") if path.is_file())
     return replace(use, held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes))
+
+
+def _num_trained(config: RunConfig, num_weights: int) -> int:
+    if not config.learner.lora.is_on:
+        return num_weights
+    try:
+        return model_shape(config.model.path, config.model.revision).num_adapter_weights(config.learner.lora)
+    except InvalidArgument:  # A model of unknown sizes: rather too much than too little.
+        return num_weights
 
 
 def _most_exports(config: RunConfig) -> int:

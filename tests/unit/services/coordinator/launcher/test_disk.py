@@ -105,3 +105,17 @@ def test_the_exports_that_are_kept_and_the_one_being_written_take_space(
 ) -> None:
     use = expected_disk_use(model, _config(run={"num_steps": 100}, checkpoint=settings))
     assert use.export_bytes == (1 + num_exports) * 2 * GIB, use
+
+
+def test_a_checkpoint_with_adapters_holds_them_alone(tmp_path: Path) -> None:
+    import json
+
+    sizes = {
+        "vocab_size": 260, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "dtype": "float32",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    adapters = 2 * 4 * (4 * (64 + 64) + 3 * (64 + 128))
+    learner = {"zero_stage": 0, "lora": {"rank": 4}}
+    use = expected_disk_use(tmp_path, _config(model={"path": str(tmp_path)}, learner=learner))
+    assert use.checkpoint_bytes == 12 * adapters, use
