@@ -69,8 +69,6 @@ class ErrorReason(StrEnum):
     """No run is active."""
     RUN_ENDED = "RUN_ENDED"
     """The run has ended and takes no commands: it cannot be paused, stopped or evaluated."""
-    RUN_PAUSED = "RUN_PAUSED"
-    """The run is paused, so it cannot be evaluated."""
     NO_QUESTIONS = "NO_QUESTIONS"
     """The run was started without `evaluation.sources`."""
     STEPS_SKIPPED = "STEPS_SKIPPED"

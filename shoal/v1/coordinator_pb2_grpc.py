@@ -235,16 +235,17 @@ class CoordinatorServiceServicer:
         boundary, and waits for the result.
 
         All answers come from one policy version: the run takes no step while they
-        are sampled. A pause interrupts an evaluation that has begun, until the run
-        is resumed. Safe to retry: calls that wait at the same time share one
-        evaluation, a later call begins another.
+        are sampled. A paused run is evaluated and stays paused: nothing is sampled
+        for training, and no step begins. A pause interrupts an evaluation that has
+        begun, until the run is resumed or evaluated again. Safe to retry: calls
+        that wait at the same time share one evaluation, a later call begins
+        another.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `FAILED_PRECONDITION`: the run has ended or is paused, ends or is paused
-        before the evaluation begins, or was started without
-        `evaluation.sources`.
+        * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
+        started without `evaluation.sources`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -128,16 +128,17 @@ class CoordinatorServiceStub:
     boundary, and waits for the result.
 
     All answers come from one policy version: the run takes no step while they
-    are sampled. A pause interrupts an evaluation that has begun, until the run
-    is resumed. Safe to retry: calls that wait at the same time share one
-    evaluation, a later call begins another.
+    are sampled. A paused run is evaluated and stays paused: nothing is sampled
+    for training, and no step begins. A pause interrupts an evaluation that has
+    begun, until the run is resumed or evaluated again. Safe to retry: calls
+    that wait at the same time share one evaluation, a later call begins
+    another.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `FAILED_PRECONDITION`: the run has ended or is paused, ends or is paused
-      before the evaluation begins, or was started without
-      `evaluation.sources`.
+    * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
+      started without `evaluation.sources`.
     """
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]
     """Registers a worker and gives it a lease.
@@ -276,16 +277,17 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     boundary, and waits for the result.
 
     All answers come from one policy version: the run takes no step while they
-    are sampled. A pause interrupts an evaluation that has begun, until the run
-    is resumed. Safe to retry: calls that wait at the same time share one
-    evaluation, a later call begins another.
+    are sampled. A paused run is evaluated and stays paused: nothing is sampled
+    for training, and no step begins. A pause interrupts an evaluation that has
+    begun, until the run is resumed or evaluated again. Safe to retry: calls
+    that wait at the same time share one evaluation, a later call begins
+    another.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `FAILED_PRECONDITION`: the run has ended or is paused, ends or is paused
-      before the evaluation begins, or was started without
-      `evaluation.sources`.
+    * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
+      started without `evaluation.sources`.
     """
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """Registers a worker and gives it a lease.
@@ -475,16 +477,17 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         boundary, and waits for the result.
 
         All answers come from one policy version: the run takes no step while they
-        are sampled. A pause interrupts an evaluation that has begun, until the run
-        is resumed. Safe to retry: calls that wait at the same time share one
-        evaluation, a later call begins another.
+        are sampled. A paused run is evaluated and stays paused: nothing is sampled
+        for training, and no step begins. A pause interrupts an evaluation that has
+        begun, until the run is resumed or evaluated again. Safe to retry: calls
+        that wait at the same time share one evaluation, a later call begins
+        another.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `FAILED_PRECONDITION`: the run has ended or is paused, ends or is paused
-          before the evaluation begins, or was started without
-          `evaluation.sources`.
+        * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
+          started without `evaluation.sources`.
         """
 
     @_abc_1.abstractmethod

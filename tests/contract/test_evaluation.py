@@ -239,27 +239,6 @@ async def test_an_evaluation_can_be_requested_at_any_time(cluster: Cluster, mode
     assert answers[0].metrics["eval/num_completions"] == NUM_PROMPTS
 
 
-async def test_a_paused_run_refuses_to_evaluate_at_once(cluster: Cluster, model: Path) -> None:
-    cluster.learner.step_s = 1.0
-    await cluster.add_all(ScriptedGenerator(cluster.plane))
-    await cluster.start(config(model, {"on_start": False}, run={"num_steps": 1000}))
-    await cluster.until(lambda event: event.kind == "step")
-    await cluster.learner.stepping.wait()
-    # This request waits for the end of the step when the run is paused.
-    waiting = asyncio.ensure_future(cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60))
-    controls = cluster.runs.active("")._controls
-    while not controls.evaluation_requests:
-        await controls.wait_for_change()
-    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
-    for request in (waiting, cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)):
-        with pytest.raises(FailedPrecondition, match="is paused") as caught:
-            await request
-        assert caught.value.reason == "RUN_PAUSED"
-    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
-    answer = await cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)
-    assert answer.num_scored == NUM_PROMPTS, answer
-
-
 async def test_a_run_without_questions_refuses_to_evaluate(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"num_steps": 1000}))

@@ -74,6 +74,8 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         """Groups from this order number on wait for `may_sample`; None: all do."""
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
         """All requests for groups, repeats included."""
+        self.sampled: list[str] = []
+        """The request id of each completion that came, in order."""
         self.calls: list[str] = []
         """The names of other calls, in order, for tests of that order."""
         self.asked = asyncio.Condition()
@@ -115,6 +117,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
             text = ("1" if random.Random(seed).random() < chance else "0") + "x" * (seed % 5)
             tokens = np.array(TOKENIZER.encode(text, add_special_tokens=False), "<i4")
             self.num_completions += 1
+            self.sampled.append(request.request_id)
             yield generator_pb2.GenerateGroupResponse(
                 completion=rollout_pb2.Completion(
                     sample_index=index,

@@ -1,8 +1,9 @@
 """Run controls: pause, resume, stop, checkpoint and evaluation requests, for the loops that obey them."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -32,12 +33,16 @@ class RunControls:
         """Each receives the result of an evaluation that began after the request."""
         self.num_pauses = 0
         """Pauses so far. Where it has changed meanwhile, a deadline that passed does not count."""
-        self._paused_s = 0.0
-        """Duration of all pauses that have ended."""
-        self._paused_at = 0.0
-        """Time at which the present pause began."""
+        self._stood_still_s = 0.0
+        """Time that the run has stood still, up to `_stopped_at`."""
+        self._stopped_at = 0.0
+        """Time at which the run stood still last."""
         self._unpaused = asyncio.Event()
         self._unpaused.set()
+        self._moving = asyncio.Event()
+        self._moving.set()
+        self._training: set[asyncio.Timeout] = set()
+        """Sampling for training that is under way."""
         self._changed = Signal()
 
     @property
@@ -45,24 +50,65 @@ class RunControls:
         """Whether the run is paused."""
         return not self._unpaused.is_set()
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether the run is paused, and not even samples answers for an evaluation."""
+        return not self._moving.is_set()
+
     def running_s(self) -> float:
-        """Returns the time of a clock that stands still while the run is paused; use differences."""
-        return (self._paused_at if self.is_paused else time.monotonic()) - self._paused_s
+        """Returns the time of a clock that stops while the run stands still; use differences."""
+        return (self._stopped_at if self.stands_still else time.monotonic()) - self._stood_still_s
 
     def pause(self) -> None:
         """Pauses the run."""
         if not self.is_paused:
-            self._paused_at = time.monotonic()
+            self._stand_still()
         self.num_pauses += 1
         self._unpaused.clear()
         self._changed.notify()
 
     def resume(self) -> None:
         """Ends the pause."""
-        if self.is_paused:
-            self._paused_s += time.monotonic() - self._paused_at
+        self._move()
         self._unpaused.set()
         self._changed.notify()
+
+    def begin_evaluation_in_pause(self) -> None:
+        """Lets a paused run sample the answers of an evaluation. What is sampled for training ends where it is."""
+        self._move()
+        for scope in self._training:
+            if not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+
+    def end_evaluation_in_pause(self) -> None:
+        """Lets a run that is still paused stand still again."""
+        if self.is_paused:
+            self._stand_still()
+
+    def _stand_still(self) -> None:
+        if not self.stands_still:
+            self._stopped_at = time.monotonic()
+            self._moving.clear()
+
+    def _move(self) -> None:
+        if self.stands_still:
+            self._stood_still_s += time.monotonic() - self._stopped_at
+            self._moving.set()
+
+    @contextlib.asynccontextmanager
+    async def sampling_for_training(self) -> AsyncIterator[None]:
+        """Ends what runs inside, without an error, when a paused run begins to sample for an evaluation."""
+        is_in_the_way = self.is_paused and not self.stands_still
+        scope = asyncio.timeout(0 if is_in_the_way else None)
+        self._training.add(scope)
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._training.discard(scope)
 
     def request_stop(self, mode: StopMode) -> None:
         """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause: to drain, a run must run."""
@@ -84,12 +130,6 @@ class RunControls:
         self._changed.notify()
         return request
 
-    def refuse_evaluations(self, error: Exception) -> None:
-        """Fails the requests for evaluations that have not begun."""
-        for request in self.take_evaluation_requests():
-            if not request.done():  # A request whose caller has gone is canceled, and so done.
-                request.set_exception(error)
-
     def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
         """Removes and returns the requests that the evaluation about to begin answers."""
         taken, self.evaluation_requests = self.evaluation_requests, []
@@ -97,14 +137,18 @@ class RunControls:
 
     def refuse_requests(self, error: Exception) -> None:
         """Fails every request that is still waiting."""
-        self.refuse_evaluations(error)
-        for request in self.checkpoint_requests:
-            if not request.done():
+        requests: list[asyncio.Future[Any]] = [*self.take_evaluation_requests(), *self.checkpoint_requests]
+        for request in requests:
+            if not request.done():  # A request whose caller has gone is canceled, and so done.
                 request.set_exception(error)
 
     async def unpaused(self) -> None:
         """Returns when the run is not paused."""
         await self._unpaused.wait()
+
+    async def moving(self) -> None:
+        """Returns when the run does not stand still."""
+        await self._moving.wait()
 
     async def wait_for_change(self) -> None:
         """Returns at the next request."""

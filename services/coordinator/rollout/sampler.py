@@ -1,6 +1,7 @@
 """One rollout group from the issue of its prompt to its scores."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.workers.fleet import Member
 from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
@@ -184,19 +186,40 @@ class Sampler:
             group_id=group.group_id,
             worker_id=member.record.worker_id,
         ):
-            async for completion in self._generators.sample(
-                member,
-                group.prompt,
-                seeds,
-                sampling,
-                request_id=request_id,
-                timeout_s=self._config.coordinator.sampling_timeout_s,
-            ):
+            while True:
+                async with self._controls.sampling_for_training():
+                    await self._receive(group, sampled, seeds, sampling, request_id, member)
+                    break
+                # The generator has the completions that it finished, and samples the others again.
+                await self._controls.unpaused()
+                member.outstanding += len(seeds) - len(sampled.completions)
+        sampled.complete()
+        return member.record.worker_id
+
+    async def _receive(
+        self,
+        group: SettledGroup,
+        sampled: GrowingGroup,
+        seeds: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+        member: Member,
+    ) -> None:
+        """Adds the completions that `sampled` does not have as they arrive."""
+        completions = self._generators.sample(
+            member,
+            group.prompt,
+            seeds,
+            sampling,
+            request_id=request_id,
+            timeout_s=self._config.coordinator.sampling_timeout_s,
+            known=[completion.sample_index for completion in sampled.completions],
+        )
+        async with contextlib.aclosing(completions):
+            async for completion in completions:
                 if completion.finish_reason is FinishReason.ABORT:
                     raise GeneratorLost(member, "it aborted the completion")
                 sampled.add(await self.with_text(completion))
-        sampled.complete()
-        return member.record.worker_id
 
     async def _score(self, group: SettledGroup, sampled: GrowingGroup) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):

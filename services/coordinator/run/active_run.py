@@ -100,6 +100,7 @@ class ActiveRun:
             version=self._version,
             controls=self._controls,
             boundary=self._boundary,
+            commands=self.commands,
             sampler=self._sampler,
             generators=generators,
             rewards=self._rewards,

@@ -2,7 +2,6 @@
 
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
-from services.coordinator.run.evaluation import run_is_paused
 from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.publisher import Publisher
 from services.coordinator.workers.reward_pool import RewardPool
@@ -29,7 +28,6 @@ class RunCommands:
         """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
         if not self._controls.is_paused:
             self._controls.pause()
-            self._controls.refuse_evaluations(run_is_paused())
             self._report.state(RunState.PAUSED, reason)
             await self._publisher.pause()
 
@@ -64,5 +62,16 @@ class RunCommands:
 
     async def stay_paused(self) -> None:
         """Pauses the generators again after a publish, which lets them sample, if the run was paused meanwhile."""
-        if self._controls.is_paused:
+        if self._controls.stands_still:
             await self._publisher.pause()
+
+    async def begin_evaluation(self) -> None:
+        """Lets the generators sample answers if the run is paused; they sample nothing for training then."""
+        if self._controls.stands_still:
+            self._controls.begin_evaluation_in_pause()
+            await self._publisher.resume()
+
+    async def end_evaluation(self) -> None:
+        """Pauses the generators again if the run is still paused."""
+        self._controls.end_evaluation_in_pause()
+        await self.stay_paused()

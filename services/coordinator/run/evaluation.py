@@ -4,8 +4,9 @@
                           \\-> scored -> reported, beside the next step
 
 The training loop stands still while answers are sampled, so that no publish changes the weights under them, and
-continues as soon as the last one is sampled. Groups for training are sampled all the while. An evaluation has seeds of
-its own and does not touch the ledger: training is the same with and without it.
+continues as soon as the last one is sampled. Groups for training are sampled all the while, except in a pause: then an
+evaluation that is requested has the generators for itself, and the run stays paused. An evaluation has seeds of its own
+and does not touch the ledger: training is the same with and without it.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
+from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
@@ -44,6 +46,7 @@ class Evaluations:
         version: CurrentVersion,
         controls: RunControls,
         boundary: StepBoundary,
+        commands: RunCommands,
         sampler: Sampler,
         generators: GeneratorPool,
         rewards: RewardPool,
@@ -56,6 +59,7 @@ class Evaluations:
         self._version = version
         self._controls = controls
         self._boundary = boundary
+        self._commands = commands
         self._sampler = sampler
         self._generators = generators
         self._rewards = rewards
@@ -76,15 +80,14 @@ class Evaluations:
     async def request(self) -> EvaluationResult:
         """Requests an evaluation at the next step boundary, and waits for the result.
 
-        Raises `FailedPrecondition` when the run has no questions, or is paused or ends before the evaluation begins.
+        A paused run is evaluated at once, and stays paused. Raises `FailedPrecondition` when the run has no questions,
+        or ends before the result.
         """
         if not self._prompts:
             raise FailedPrecondition(
                 "the run has no held-out questions: it was started without evaluation.sources",
                 reason=ErrorReason.NO_QUESTIONS,
             )
-        if self._controls.is_paused:
-            raise run_is_paused()
         return await self._controls.request_evaluation()
 
     async def run_if_due(self) -> None:
@@ -108,6 +111,8 @@ class Evaluations:
 
         Cancels the evaluation when the run must stop now.
         """
+        if self._controls.evaluation_requests:
+            await self._commands.begin_evaluation()
         began = self._controls.running_s()
         version = self._version.weights
         self._num_rounds += 1
@@ -133,11 +138,15 @@ class Evaluations:
                 if not await self._boundary.wait_while_paused():
                     await self.cancel()
                     return
+                if self._controls.stands_still:  # The pause came after the evaluation had begun, and then a request.
+                    await self._commands.begin_evaluation()
+                    continue
                 await self._controls.wait_for_change_or(either)
         finally:
             sampled.cancel()
             either.cancel()
             self.blocked_s += self._controls.running_s() - began
+            await self._commands.end_evaluation()
         if running.done():
             await running
 
@@ -164,7 +173,7 @@ class Evaluations:
         try:
             async with self._report.shown_alive(
                 f"evaluating the policy of step {evaluation.version.policy_version}",
-                lambda: "" if self._controls.is_paused else evaluation.describe_progress(),
+                lambda: "" if self._controls.stands_still else evaluation.describe_progress(),
             ):
                 result = await evaluation.result(self._prompts)
             if after is not None:
@@ -244,7 +253,7 @@ class _Evaluation:
         ]
         num_tries, num_timeouts = 0, 0
         while num_timeouts < MAX_TIMEOUTS:
-            await self.controls.unpaused()
+            await self.controls.moving()
             num_tries += 1
             num_pauses = self.controls.num_pauses
             try:
@@ -292,15 +301,6 @@ class _Evaluation:
                     name, prompt, group, timeout_s=self.config.coordinator.sampling_timeout_s
                 )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
-
-
-def run_is_paused() -> FailedPrecondition:
-    """Returns the refusal of an evaluation that has not begun."""
-    return FailedPrecondition(
-        "the run is paused, and samples no answers: resume it first, or end it with an evaluation (shoal run stop "
-        "--mode drain)",
-        reason=ErrorReason.RUN_PAUSED,
-    )
 
 
 def evaluation_sampling(config: RunConfig, training: SamplingParams) -> SamplingParams:

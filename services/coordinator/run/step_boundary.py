@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepBoundary:
-    """Waits while the run is paused, and writes checkpoints."""
+    """Waits while the run stands still, and writes checkpoints."""
 
     controls: RunControls
     record: RunRecord
@@ -31,7 +31,7 @@ class StepBoundary:
     report: Report
 
     async def wait_while_paused(self) -> bool:
-        """Returns True once the run is not paused, and False when it must stop now.
+        """Returns True once the run is not paused, or is to be evaluated, and False when it must stop now.
 
         Answers requests for checkpoints meanwhile.
         """
@@ -41,7 +41,7 @@ class StepBoundary:
                 del requests[0]  # Not before: if the run ends meanwhile, the request is refused with its error.
             if self.controls.stop is StopMode.NOW:
                 return False
-            if not self.controls.is_paused:
+            if self.controls.evaluation_requests or not self.controls.stands_still:
                 return True
             await self.controls.wait_for_change()
 

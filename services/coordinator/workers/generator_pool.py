@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 from services.coordinator.workers.fleet import Fleet, Member
 from services.coordinator.workers.utilization import Utilization
@@ -71,10 +71,12 @@ class GeneratorPool:
         *,
         request_id: str,
         timeout_s: float,
-    ) -> AsyncIterator[Completion]:
+        known: Collection[int] = (),
+    ) -> AsyncGenerator[Completion]:
         """Yields the completions of one group from a chosen generator, each as it finishes.
 
-        Raises `GeneratorLost` when another generator has to start the group again.
+        `known` are the indexes of completions that an earlier call has yielded. Raises `GeneratorLost` when another
+        generator has to start the group again.
         """
         request = generator_pb2.GenerateGroupRequest(
             request_id=request_id,
@@ -82,8 +84,8 @@ class GeneratorPool:
             sampling=sampling_to_wire(sampling),
             seeds=seeds,
         )
-        received: set[int] = set()
-        self.utilization.out(len(seeds))
+        received = set(known)
+        self.utilization.out(len(seeds) - len(received))
         try:
             while len(received) < len(seeds):
                 support = b""

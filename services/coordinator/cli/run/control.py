@@ -107,7 +107,7 @@ def checkpoint(run: RunName = "", coordinator: Coordinator = "", output: OutputO
 
 
 def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Evaluate the policy on the held-out questions at the next step boundary, and wait for the result."""
+    """Evaluate the policy on the held-out questions at the next step boundary, also in a pause; wait for the result."""
     from services.coordinator import client
 
     response = client.evaluate(checked_address(coordinator), run)

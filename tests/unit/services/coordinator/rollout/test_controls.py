@@ -66,3 +66,38 @@ def test_the_clock_of_a_run_stands_still_in_its_pauses(monkeypatch: pytest.Monke
         read.append(controls.running_s() - began)
         command()
     assert read == [10, 0, 0, 10, 10]
+
+
+async def test_an_evaluation_in_a_pause_ends_what_is_sampled_for_training_and_runs_the_clock() -> None:
+    controls = RunControls()
+    ended = asyncio.Event()
+
+    async def train() -> int:
+        num_tries = 0
+        while True:
+            num_tries += 1
+            async with controls.sampling_for_training():
+                if num_tries == 1:
+                    await asyncio.Event().wait()
+                return num_tries
+            ended.set()
+            await controls.unpaused()
+
+    training = asyncio.create_task(train())
+    await asyncio.sleep(0)
+    controls.pause()
+    stopped = controls.running_s()
+    assert controls.stands_still and controls.running_s() == stopped
+    controls.begin_evaluation_in_pause()
+    await ended.wait()
+    assert controls.is_paused and not controls.stands_still
+    began = controls.running_s()
+    await asyncio.sleep(0.02)
+    assert controls.running_s() > began, "the clock stands still in an evaluation"
+    async with controls.sampling_for_training():
+        await asyncio.Event().wait()  # Nothing begins for training meanwhile.
+    controls.end_evaluation_in_pause()
+    assert controls.stands_still and not training.done()
+    controls.resume()
+    assert await training == 2
+    assert not controls.stands_still and controls.running_s() >= began
