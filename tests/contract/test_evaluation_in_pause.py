@@ -66,19 +66,25 @@ async def test_a_paused_run_is_evaluated_again_and_again_and_samples_nothing_for
     assert [row["step"] for row in rows if "eval/num_prompts" not in row] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_run_that_is_paused_in_a_step_publishes_it_to_be_evaluated(cluster: Cluster, model: Path) -> None:
+@pytest.mark.parametrize("inflight_updates", [True, False])
+async def test_a_run_that_is_paused_in_a_step_publishes_it_to_be_evaluated(
+    cluster: Cluster, model: Path, inflight_updates: bool
+) -> None:
     cluster.learner.step_s = 1.0
     generator = ScriptedGenerator(cluster.plane)
     await cluster.add_all(generator)
-    await cluster.start(config(model, run={"num_steps": 1000}))
+    weights = {"inflight_updates": inflight_updates}
+    await cluster.start(config(model, run={"num_steps": 1000}, weights=weights))
     await cluster.until(lambda event: event.kind == "step")
     await cluster.learner.stepping.wait()
+    generator.may_sample.clear()  # Groups of the next step are being sampled when the run is paused.
     # One request waits for the end of the step when the run is paused, the other comes after.
     waiting = asyncio.ensure_future(evaluate(cluster))
     controls = cluster.runs.active("")._controls
     while not controls.evaluation_requests:
         await controls.wait_for_change()
     await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    generator.may_sample.set()
     for answer in (await waiting, await evaluate(cluster)):
         assert answer.num_scored == NUM_PROMPTS, answer
         assert answer.version.policy_version == cluster.plane.policy_version, answer

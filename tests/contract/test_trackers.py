@@ -1,8 +1,10 @@
-"""A run's metrics in TensorBoard and Weights & Biases, read with their own libraries."""
+"""A run's metrics in TensorBoard, Weights & Biases and trackio, read with their own libraries."""
 
 import importlib.util
 import json
 import struct
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ needs_tensorboard = pytest.mark.skipif(
 )
 needs_wandb = pytest.mark.skipif(
     importlib.util.find_spec("wandb") is None, reason="needs wandb: pip install 'shoal[tracking]'"
+)
+needs_trackio = pytest.mark.skipif(
+    importlib.util.find_spec("trackio") is None, reason="needs trackio: pip install 'shoal[trackio]'"
 )
 HELD_OUT = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
 
@@ -119,6 +124,47 @@ def _log_records(data: bytes) -> Iterator[bytes]:
             record = b""
 
 
+@needs_wandb
+async def test_the_runs_of_an_experiment_are_one_group_of_weights_and_biases(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.start(config(model, {"wandb": "offline"}, run={"name": "experiment", "num_steps": 1}))
+    run, _ = await cluster.end()
+    (path,) = (Path(run.path) / "wandb").glob("offline-run-*/run-*.wandb")
+    await eventually(lambda: _read_wandb(path)[1] is not None, "W&B has written the run")
+    _, about = _read_wandb(path)
+    assert (about.run_group, about.display_name) == ("experiment", run.run_id), about
+    assert run.run_id.startswith("experiment-") and Path(run.path).name == run.run_id, run.path
+
+
+@needs_trackio
+async def test_trackio_has_every_row_also_after_a_resume(
+    cluster: Cluster, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # trackio reads its folder when it is imported.
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    for name in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
+        monkeypatch.delitem(sys.modules, name)
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    tracking = {"trackio": True, "trackio_project": "sums"}
+    await cluster.start(config(model, tracking, run={"name": "experiment", "num_steps": 6}), run_id="tracked")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    await cluster.end()
+    await cluster.start({}, run_id="tracked", resume=True)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and "tracker_failed" not in kinds(events), kinds(events)
+    from trackio.sqlite_storage import SQLiteStorage
+
+    assert SQLiteStorage.get_runs("sums") == ["tracked"]
+    assert SQLiteStorage.get_run_config("sums", "tracked")["_Group"] == "experiment"
+    shown = [
+        {name: value for name, value in row.items() if name != "timestamp"}
+        for row in SQLiteStorage.get_logs("sums", "tracked")
+        if "restored_to_step" not in row
+    ]
+    assert shown == rows(cluster.data_dir / "tracked")
+
+
 async def test_a_missing_package_is_reported_before_anything_starts(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +174,38 @@ async def test_a_missing_package_is_reported_before_anything_starts(
         await cluster.start(config(model, {"wandb": "offline"}), run_id="none")
     assert error.value.reason == "MISSING_EXTRA"
     assert not (cluster.data_dir / "none").exists()
+
+
+class Slow:
+    """Takes nothing until it may."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.steps: list[int] = []
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.may_go_on.wait()
+        self.steps.append(step)
+
+    def restored(self, step: int) -> None: ...
+
+    def close(self, *, failed: bool) -> None:
+        self.steps.append(-1)
+
+
+async def test_a_run_does_not_wait_for_a_slow_tracker_which_gets_everything_in_the_end(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda folder: slow)
+    monkeypatch.setattr("services.coordinator.run.preflight.check_extras", lambda extras: None)
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.start(config(model, {"tensorboard": True}, run={"num_steps": 4}))
+    events = await cluster.until(lambda event: event.attributes["state"] == "FINISHED")
+    assert kinds(events).count("step") == 4 and not slow.steps, (kinds(events), slow.steps)
+    slow.may_go_on.set()
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and slow.steps == [0, 1, 2, 3, 4, 4, -1], slow.steps
 
 
 class Broken:
@@ -171,4 +249,5 @@ def test_a_tracker_that_cannot_start_can_be_closed() -> None:
     thread = TrackerThread("nobody", start, lambda name, reason: failures.append((name, reason)))
     thread.log(1, {"lr": 0.1})
     thread.close(failed=False)
+    thread.join(60)
     assert failures == [("nobody", "ValueError: no such account")]

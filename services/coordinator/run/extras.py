@@ -49,8 +49,9 @@ QUICKSTART = Extra(
 )
 TENSORBOARD = Extra("tracking", "tracking.tensorboard", ("tensorboard",), "pip install 'shoal[tracking]'")
 WANDB = Extra("tracking", "tracking.wandb", ("wandb",), "pip install 'shoal[tracking]'")
+TRACKIO = Extra("trackio", "tracking.trackio", ("trackio",), "pip install 'shoal[trackio]'")
 
-ALL = (REWARD, REWARD_MODEL, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART, TENSORBOARD, WANDB)
+ALL = (REWARD, REWARD_MODEL, GENERATOR, LEARNER, DATASETS, TASKS, QUICKSTART, TENSORBOARD, WANDB, TRACKIO)
 
 
 def extras_for(config: RunConfig) -> list[Extra]:
@@ -70,8 +71,9 @@ def extras_for(config: RunConfig) -> list[Extra]:
 
 def tracking_extras(config: RunConfig) -> list[Extra]:
     """Returns the extras of the configured trackers."""
-    wanted = {"tensorboard": config.tracking.tensorboard, "wandb": config.tracking.wandb != "disabled"}
-    return [extra for extra in (TENSORBOARD, WANDB) if wanted[extra.modules[0]]]
+    tracking = config.tracking
+    wanted = ((TENSORBOARD, tracking.tensorboard), (WANDB, tracking.wandb != "disabled"), (TRACKIO, tracking.trackio))
+    return [extra for extra, is_wanted in wanted if is_wanted]
 
 
 def check_extras(extras: Sequence[Extra]) -> None:

@@ -98,12 +98,15 @@ class TrainSteps:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now."""
         async with self.report.shown_alive(
             "waiting with the publish until nothing is sampled (weights.inflight_updates)",
-            lambda: "" if self.boundary.controls.is_paused else f"{self.gate.num_inside} groups are being sampled",
+            lambda: "" if self.boundary.controls.stands_still else f"{self.gate.num_inside} groups are being sampled",
             first_after_s=long_work.SLOW_STEP_S,
         ):
             clearing = asyncio.create_task(self.gate.cleared())
             try:
                 while await self.boundary.wait_while_paused():
+                    if self.boundary.controls.stands_still:  # The weights are to be evaluated in the pause.
+                        await self.commands.begin_evaluation()
+                        return True
                     if self.gate.is_clear:
                         return True
                     await self.boundary.controls.wait_for_change_or(clearing)

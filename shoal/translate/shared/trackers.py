@@ -14,6 +14,8 @@ def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str
             draft.set("tracking.wandb", "online", source.origin(name))
         if tracker in ("tensorboard", "all"):
             draft.set("tracking.tensorboard", True, source.origin(name))
-        if tracker not in ("wandb", "tensorboard", "all", *_NOTHING):
-            reason = "metrics go to metrics.jsonl, TensorBoard and Weights & Biases; training is the same without it"
+        if tracker == "trackio":
+            draft.set("tracking.trackio", True, source.origin(name))
+        if tracker not in ("wandb", "tensorboard", "trackio", "all", *_NOTHING):
+            reason = "metrics go to metrics.jsonl, TensorBoard, W&B and trackio; training is the same without it"
             draft.refuse(name, tracker, reason, blocks=False)

@@ -159,7 +159,7 @@ GRPO: list[Field] = [
 ]
 
 TRAINING: list[Field] = [
-    composed("report_to", "texts", None, "tracking.wandb tracking.tensorboard"),
+    composed("report_to", "texts", None, "tracking.wandb tracking.tensorboard tracking.trackio"),
     composed("output_dir", "text", None, "run.name", why="the last part of the path, if run_name is not given"),
     composed("run_name", "text", None, "run.name"),
     composed("per_device_train_batch_size", "integer", 8, "grpo.groups_per_step grpo.num_mini_batches"),

@@ -228,7 +228,7 @@ FIELDS: list[Field] = [
     refused("trainer.val_only", "flag", False, "a run trains; evaluate with `shoal train --set run.num_steps=1`"),
     composed("trainer.experiment_name", "text", "gsm8k", "run.name"),
     composed("trainer.project_name", "text", "verl_examples", "tracking.wandb_project"),
-    composed("trainer.logger", "texts", ["console", "wandb"], "tracking.wandb tracking.tensorboard"),
+    composed("trainer.logger", "texts", ["console", "wandb"], "tracking.wandb tracking.tensorboard tracking.trackio"),
     ignored("trainer.log_val_generations", "the ledger keeps the text and scores of every group"),
     ignored("trainer.rollout_data_dir", "the ledger keeps the text and scores of every group"),
     ignored("trainer.validation_data_dir", "the ledger keeps the text and scores of every group"),

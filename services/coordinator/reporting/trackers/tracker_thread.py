@@ -9,9 +9,6 @@ from services.coordinator.reporting.trackers.tracker import Tracker
 
 _log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 60.0
-"""Longest wait at the end of a run for a tracker to write what is left."""
-
 
 class TrackerThread:
     """Runs one tracker on its own thread, in order. After its first error the run continues without it."""
@@ -40,12 +37,15 @@ class TrackerThread:
         self._calls.put(lambda tracker: tracker.restored(step))
 
     def close(self, *, failed: bool) -> None:
-        """Closes the tracker; blocks until it has written what is left, for at most `CLOSE_TIMEOUT_S`."""
+        """Queues `Tracker.close`, the last call."""
         self._calls.put(lambda tracker: tracker.close(failed=failed))
         self._calls.put(None)
-        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def join(self, timeout_s: float) -> None:
+        """Blocks until a closed tracker has written what is left, for at most `timeout_s`."""
+        self._thread.join(timeout_s)
         if self._thread.is_alive():
-            _log.error("%s has not written everything after %g s: the run ends without it", self.name, CLOSE_TIMEOUT_S)
+            _log.error("%s has not written everything in time: the run ends without it", self.name)
 
     def _run(self) -> None:
         try:
@@ -55,5 +55,5 @@ class TrackerThread:
         except Exception as error:
             _log.exception("%s failed: the run continues without it", self.name)
             self._on_failure(self.name, f"{type(error).__name__}: {error}")
-            while self._calls.get() is not None:  # `close` waits for the end of this thread.
+            while self._calls.get() is not None:  # `join` waits for the end of this thread.
                 pass

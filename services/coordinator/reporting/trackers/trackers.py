@@ -1,12 +1,17 @@
 """The experiment trackers that a run's configuration names, as one."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from services.coordinator.reporting.trackers.tensorboard import TensorBoardTracker
 from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
+from services.coordinator.reporting.trackers.trackio import TrackioTracker
 from services.coordinator.reporting.trackers.wandb import WandbTracker
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
+
+CLOSE_TIMEOUT_S = 60.0
+"""Longest wait at the end of a run for the trackers to write what is left."""
 
 
 class Trackers:
@@ -24,6 +29,8 @@ class Trackers:
             threads.append(TrackerThread("TensorBoard", lambda: TensorBoardTracker(folder), on_failure))
         if tracking.wandb != "disabled":
             threads.append(TrackerThread("Weights & Biases", lambda: WandbTracker(config, record), on_failure))
+        if tracking.trackio:
+            threads.append(TrackerThread("trackio", lambda: TrackioTracker(config, record), on_failure))
         return cls(threads)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -37,6 +44,9 @@ class Trackers:
             thread.restored(step)
 
     def close(self, *, failed: bool) -> None:
-        """Blocks until everything is written; not to be called on the event loop."""
+        """Blocks until everything is written, for at most `CLOSE_TIMEOUT_S`; not to be called on the event loop."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._threads:
             thread.close(failed=failed)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -23,7 +23,7 @@ class WandbTracker:
             mode=tracking.wandb,
             project=tracking.wandb_project,
             entity=tracking.wandb_entity,
-            group=tracking.wandb_group,
+            group=tracking.wandb_group or config.run.name,
             name=record.run_id,
             # Run ids may repeat. With the creation time in the id, a resumed run finds itself and no other.
             id=f"{record.run_id}-{int(record.create_time_s)}",

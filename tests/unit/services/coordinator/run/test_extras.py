@@ -3,7 +3,7 @@
 import pytest
 
 from services.coordinator.run import extras
-from services.coordinator.run.extras import check_extras, extras_for
+from services.coordinator.run.extras import check_extras, extras_for, tracking_extras
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition
 
@@ -22,6 +22,18 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     assert "deepspeed not installed here, for the learner: pip install 'shoal[learner]'" in caught.value.message
     assert "math_verify not installed here, for the reward service" in caught.value.message
     assert "generator" not in caught.value.message
+
+
+def test_each_tracker_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FailedPrecondition) as caught:
+        check_extras(tracking_extras(_config(tracking={"tensorboard": True, "wandb": "offline", "trackio": True})))
+    assert caught.value.message.splitlines() == [
+        "tensorboard not installed here, for tracking.tensorboard: pip install 'shoal[tracking]'",
+        "wandb not installed here, for tracking.wandb: pip install 'shoal[tracking]'",
+        "trackio not installed here, for tracking.trackio: pip install 'shoal[trackio]'",
+    ]
+    assert not tracking_extras(_config())
 
 
 def test_only_what_a_run_uses_has_to_be_installed() -> None:

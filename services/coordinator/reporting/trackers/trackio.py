@@ -1,0 +1,38 @@
+"""The trackio tracker: a database on this machine that `trackio show` draws."""
+
+from collections.abc import Mapping
+
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import RunConfig, dump_config
+
+
+class TrackioTracker:
+    """Logs one run of Shoal as one run of trackio, which is resumed with it.
+
+    trackio cannot take rows back. Those of discarded steps stay beside the later ones of the same steps.
+    """
+
+    def __init__(self, config: RunConfig, record: RunRecord) -> None:
+        import trackio
+
+        self._run = trackio.init(
+            project=config.tracking.trackio_project,
+            name=record.run_id,
+            group=config.run.name,
+            # A name may repeat in a project: only a resumed run continues the last one of its name.
+            resume="allow" if record.attempt else "never",
+            config=dump_config(config),
+            # Only the metrics: not the machine's load, nor a dashboard in a notebook.
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+            embed=False,
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def restored(self, step: int) -> None:
+        self._run.log({"restored_to_step": step}, step=step)
+
+    def close(self, *, failed: bool) -> None:
+        self._run.finish()
