@@ -58,8 +58,8 @@ class EngineLoader:
         earlier, is_loading = self._lifecycle.run_id, self._lifecycle.state == worker_pb2.WORKER_STATE_LOADING
         if (is_loading or self._running) and self._config and _engine_part(config) != _engine_part(self._config):
             refusal = self._lifecycle.restart(
-                f"the generator serves run {earlier}, whose [model], [generator], sampling.stop_strings or "
-                f"sampling.top_k settings differ from those of run {run_id}"
+                f"the generator serves run {earlier}, whose [model], [generator], sampling.stop_strings, "
+                f"evaluation.stop_strings or sampling.top_k settings differ from those of run {run_id}"
             )
             self._drop_requests(f"run {run_id} took the generator over", ErrorReason.OTHER_RUN)
             raise refusal
@@ -149,9 +149,8 @@ class EngineLoader:
 
 def _engine_part(config: RunConfig) -> tuple[object, ...]:
     """Returns the part of a configuration that the engine is made from."""
-    sampling = config.sampling
-    supports = sampling.top_k, fits_masks(config)
-    return config.model, config.generator, config.max_model_len, bool(sampling.stop_strings), supports
+    supports = config.sampling.top_k, fits_masks(config)
+    return config.model, config.generator, config.max_model_len, config.has_stop_strings, supports
 
 
 def _loaded_state(weights: WeightLoader) -> tuple[worker_pb2.WorkerState.ValueType, str]:

@@ -170,7 +170,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
 
 def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, Any]:
     """Returns the settings of vLLM's tokenizer, which it only needs to find stop strings."""
-    if not config.sampling.stop_strings:
+    if not config.has_stop_strings:
         return {"skip_tokenizer_init": True}
     tokenizer = config.model.tokenizer
     return {"tokenizer": str(model.folder if tokenizer is None else tokenizer_folder(tokenizer))}

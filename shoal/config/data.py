@@ -8,8 +8,10 @@ from shoal.config.section import Section
 
 
 class SourceConfig(Section):
-    """One source of prompts, named by exactly one of `path`, `dataset` and `task`."""
+    """One source of prompts, given by exactly one of `path`, `dataset` and `task`."""
 
+    name: str | None = Field(default=None, min_length=1)
+    """Name of the source in prompt ids and metrics; unset is a name made from its path, data set or task."""
     path: str | list[str] | None = None
     """A JSONL or Parquet file on the coordinator's machine, or a list of them, which are read as one."""
     dataset: str | None = None

@@ -1,11 +1,14 @@
 """The `[evaluation]` table: held-out questions, and how the policy answers them."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from shoal.config.data import SourceConfig
 from shoal.config.section import Section
+
+MIN_TEMPERATURE = 0.01
+"""vLLM would raise a lower temperature to this one, unless it is 0."""
 
 
 class EvaluationConfig(Section):
@@ -25,9 +28,11 @@ class EvaluationConfig(Section):
     on_start: bool = True
     """Also evaluate the policy before training, as step 0."""
     samples_per_prompt: int = Field(default=1, ge=1)
-    """Answers per question; pass@k is estimated for k = 1, 2, 4, ... up to this number."""
-    temperature: float = Field(default=0.0, ge=0)
-    """Divisor of the logits; 0 always takes the likeliest token."""
+    """Answers per question. With n of them the correct rate is avg@n."""
+    pass_at_k: list[int] = Field(default_factory=list)
+    """The k of pass@k, each at most `samples_per_prompt`; empty means 1, 2, 4, ... and `samples_per_prompt`."""
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Divisor of the logits; 0 always takes the likeliest token, and the least above it is 0.01, as for vLLM."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of an answer; unset is `sampling.max_completion_tokens`."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -36,6 +41,8 @@ class EvaluationConfig(Section):
     """Sample from this many likeliest tokens; 0 means all."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Sample from tokens with at least this share of the likeliest token's probability."""
+    stop_strings: list[Annotated[str, Field(min_length=1)]] | None = None
+    """Texts that end an answer; unset is `sampling.stop_strings`."""
 
     @model_validator(mode="after")
     def _answers_differ(self) -> Self:
@@ -44,6 +51,21 @@ class EvaluationConfig(Section):
                 f"samples_per_prompt ({self.samples_per_prompt}) above 1 needs a temperature above 0: at 0 all answers "
                 "to a question are the same"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> Self:
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ValueError(
+                f"temperature ({self.temperature}) must be 0, which always takes the likeliest token, or at least "
+                f"{MIN_TEMPERATURE}"
+            )
+        for k in self.pass_at_k:
+            if not 1 <= k <= self.samples_per_prompt:
+                raise ValueError(
+                    f"pass_at_k ({k}) must be from 1 to samples_per_prompt ({self.samples_per_prompt}): k answers are "
+                    "drawn from those to a question"
+                )
         return self
 
     def is_due(self, policy_version: int, num_steps: int) -> bool:

@@ -174,6 +174,11 @@ class RunConfig(Section):
                     f"{names} ({room}) must be at least grpo.group_size ({self.grpo.group_size}): a service accepts "
                     "the completions of a group together"
                 )
+            if self.evaluation.sources and room < self.evaluation.samples_per_prompt:
+                raise ValueError(
+                    f"{names} ({room}) must be at least evaluation.samples_per_prompt "
+                    f"({self.evaluation.samples_per_prompt}): a service accepts the answers to a question together"
+                )
         return self
 
     @model_validator(mode="after")
@@ -317,6 +322,11 @@ class RunConfig(Section):
     def max_model_len(self) -> int:
         """Context length of the engine, in tokens."""
         return self.generator.max_model_len or max(self.max_sequence_tokens, self._longest_evaluation)
+
+    @property
+    def has_stop_strings(self) -> bool:
+        """Whether engines have to look for strings in what they sample."""
+        return bool(self.sampling.stop_strings or (self.evaluation.sources and self.evaluation.stop_strings))
 
     @property
     def _longest_evaluation(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,8 @@ def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] 
 
 def _read(source: SourceConfig) -> RowSource:
     rows = _read_all(source)
+    if source.name is not None:
+        rows = replace(rows, name=source.name)
     return labeled_rows(rows, source) if source.labels else rows
 
 

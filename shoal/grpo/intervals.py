@@ -30,7 +30,24 @@ def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
     if not num_answers:
         return Interval(0.0, 1.0)
     rate = sum(map(sum, answered)) / num_answers
-    num_draws = _num_draws(answered, rate, num_answers)
+    return _wilson(rate, _num_draws(answered, rate, num_answers))
+
+
+def mean_interval(shares: Sequence[float]) -> Interval:
+    """Computes an interval of the mean of shares, one a question, each from 0 to 1.
+
+    It is Wilson's for as many draws as would give the mean the variance that it has over questions, at least one a
+    question: an estimate of pass@k from many answers varies less than a single draw. Without shares it is (0, 1).
+    """
+    if not shares:
+        return Interval(0.0, 1.0)
+    num, mean = len(shares), fmean(shares)
+    variance = sum((share - mean) ** 2 for share in shares) / (max(1, num - 1) * num)
+    return _wilson(mean, max(num, mean * (1 - mean) / variance) if variance else num)
+
+
+def _wilson(rate: float, num_draws: float) -> Interval:
+    """The Wilson score interval of a rate."""
     center = rate + _Z**2 / (2 * num_draws)
     half = _Z * sqrt(rate * (1 - rate) / num_draws + _Z**2 / (4 * num_draws**2))
     scale = 1 + _Z**2 / num_draws

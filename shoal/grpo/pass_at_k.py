@@ -1,23 +1,29 @@
 """pass@k: the probability that one of k answers to a question is correct."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import comb
 from statistics import fmean
 
 
-def pass_at_k(correct: Sequence[Sequence[bool]]) -> dict[int, float]:
-    """Estimates pass@k, unbiased, for k = 1, 2, 4, ... and for the largest number of answers to a question.
+def pass_at_k(correct: Sequence[Sequence[bool]], ks: Collection[int] = ()) -> dict[int, float]:
+    """Estimates pass@k, unbiased: the mean of `pass_shares` over questions, by k."""
+    return {k: fmean(shares) for k, shares in pass_shares(correct, ks).items()}
+
+
+def pass_shares(correct: Sequence[Sequence[bool]], ks: Collection[int] = ()) -> dict[int, list[float]]:
+    """Estimates pass@k of each question, for some k; by default 1, 2, 4, ... and the largest number of answers.
 
     `correct[i][j]` is whether answer j to question i is correct; questions may have different numbers of answers. With
     c of a question's n answers correct, the probability that k answers drawn without replacement include a correct one
-    is 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374, equation 1). The mean is over the questions with at least k answers,
-    so the largest k may cover fewer questions than the others. The result is empty when no question has an answer.
+    is 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374, equation 1). Only questions with at least k answers have it, so the
+    largest k may cover fewer questions than the others. A k that no question has is absent.
     """
     largest = max((len(answers) for answers in correct), default=0)
     powers = [2**exponent for exponent in range(largest.bit_length())]
     return {
-        k: fmean(_one(len(answers), sum(answers), k) for answers in correct if len(answers) >= k)
-        for k in sorted({*powers, largest} - {0})
+        k: [_one(len(answers), sum(answers), k) for answers in correct if len(answers) >= k]
+        for k in sorted(set(ks or (*powers, largest)))
+        if 0 < k <= largest
     }
 
 

@@ -212,7 +212,13 @@ EVALUATION = MetricSection(
         ),
         RunMetric("eval/unscored_rate", "share", "answers without a reward; they count in no other metric"),
         RunMetric("eval/scores", "reward", "mean reward of the answers", "", SCORED),
-        RunMetric("eval/verifiable_correct_rate", "share", "correct answers", "", SCORED),
+        RunMetric(
+            "eval/verifiable_correct_rate",
+            "share",
+            "correct answers; avg@n, with n = `evaluation.samples_per_prompt`",
+            "",
+            SCORED,
+        ),
         RunMetric(
             "eval/verifiable_correct_rate_low",
             "share",
@@ -240,11 +246,19 @@ EVALUATION = MetricSection(
         RunMetric(
             "eval/pass_at_<k>",
             "share",
-            "unbiased estimate of the probability that one of k answers is correct, for k = 1, 2, 4, ... and "
-            "`evaluation.samples_per_prompt`; mean over questions with at least k scored answers",
+            "unbiased estimate of the probability that one of k answers is correct, for each k of "
+            "`evaluation.pass_at_k`; mean over questions with at least k scored answers",
             "1 - C(n - c, k) / C(n, k), with c of a question's n answers correct (arXiv:2107.03374)",
             SCORED,
         ),
+        RunMetric(
+            "eval/pass_at_<k>_low",
+            "share",
+            "lower end of its 95 % confidence interval (Wilson), with the questions as the sample",
+            "",
+            SCORED,
+        ),
+        RunMetric("eval/pass_at_<k>_high", "share", "upper end of that interval", "", SCORED),
         RunMetric(
             "eval/source/<source>/scores",
             "reward",
@@ -255,6 +269,11 @@ EVALUATION = MetricSection(
         RunMetric(
             "eval/source/<source>/correct_rate", "share", "correct answers to the questions of one source", "", SCORED
         ),
+        RunMetric(
+            "eval/source/<source>/correct_rate_low", "share", "lower end of its 95 % confidence interval", "", SCORED
+        ),
+        RunMetric("eval/source/<source>/correct_rate_high", "share", "upper end of that interval", "", SCORED),
+        RunMetric("eval/source/<source>/pass_at_<k>", "share", "pass@k of the questions of one source", "", SCORED),
         RunMetric("eval/verifier/<verifier>/reward", "value", "mean value of one verifier", "", SCORED),
         RunMetric(
             "eval/verifier/<verifier>/correct_rate",

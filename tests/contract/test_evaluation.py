@@ -56,15 +56,48 @@ async def test_evaluations_run_at_the_configured_steps(
     assert steps_of_evaluations(events) == expected
 
 
-async def test_training_and_evaluation_have_the_same_stop_strings(cluster: Cluster, model: Path) -> None:
+@pytest.mark.parametrize(("own", "expected"), [({}, ("</answer>", "!")), ({"stop_strings": ["?"]}, ("?",))])
+async def test_an_evaluation_has_the_stop_strings_of_training_unless_it_has_its_own(
+    cluster: Cluster, model: Path, own: dict[str, Any], expected: tuple[str, ...]
+) -> None:
     generator = ScriptedGenerator(cluster.plane)
     await cluster.add_all(generator)
-    await cluster.start(config(model, {}, sampling={"stop_strings": ["</answer>", "!"]}))
+    await cluster.start(config(model, own, sampling={"stop_strings": ["</answer>", "!"]}))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     asked = evaluation_requests(generator)
-    assert 0 < len(asked) < len(generator.requests)
-    assert {tuple(request.sampling.stop_strings) for request in generator.requests} == {("</answer>", "!")}
+    training = [request for request in generator.requests if request not in asked]
+    assert asked and {tuple(request.sampling.stop_strings) for request in asked} == {expected}
+    assert {tuple(request.sampling.stop_strings) for request in training} == {("</answer>", "!")}
+
+
+async def test_each_source_of_questions_has_metrics_under_its_name(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    sources = [
+        {"task": "arithmetic", "task_size": 3, "task_seed": 1, "name": "easy"},
+        {"task": "arithmetic", "task_size": 5, "task_seed": 2, "name": "hard sums"},
+    ]
+    settings = {
+        "sources": sources, "num_prompts": 8, "samples_per_prompt": 4, "temperature": 1.0, "pass_at_k": [1, 3],
+        "on_start": False,
+    }  # fmt: skip
+    await cluster.start(config(model, settings, run={"num_steps": 1}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    rows = [json.loads(line) for line in (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if "eval/num_prompts" in row]
+    assert {name for name in row if "pass_at" in name} == {
+        "eval/pass_at_1", "eval/pass_at_1_low", "eval/pass_at_1_high",
+        "eval/pass_at_3", "eval/pass_at_3_low", "eval/pass_at_3_high",
+        *(f"eval/source/{name}/pass_at_{k}" for name in ("easy", "hard sums") for k in (1, 3)),
+    }  # fmt: skip
+    assert row["eval/pass_at_3_low"] <= row["eval/pass_at_3"] <= row["eval/pass_at_3_high"], row
+    for name in ("scores", "correct_rate", "pass_at_3"):
+        total = {"scores": "eval/scores", "correct_rate": "eval/verifiable_correct_rate", "pass_at_3": "eval/pass_at_3"}
+        mixed = (3 * row[f"eval/source/easy/{name}"] + 5 * row[f"eval/source/hard sums/{name}"]) / 8
+        assert row[total[name]] == pytest.approx(mixed), (name, row)
+    (evaluated,) = [event for event in events if event.kind == "evaluation"]
+    assert "pass@3" in evaluated.message and "hard sums" in evaluated.message, evaluated.message
 
 
 async def test_all_answers_are_of_the_version_that_the_result_names(cluster: Cluster, model: Path) -> None:

@@ -107,7 +107,7 @@ async def test_a_stop_cancels_the_evaluation_of_a_paused_run(cluster: Cluster, m
     await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED and "evaluation" not in kinds(events), run.message
-    with pytest.raises(FailedPrecondition, match="ended"):
+    with pytest.raises(FailedPrecondition, match="canceled: the run is ending"):
         await asking
 
 

@@ -201,7 +201,7 @@ async def test_a_run_does_not_wait_for_a_slow_tracker_which_gets_everything_in_t
     monkeypatch.setattr("services.coordinator.run.preflight.check_extras", lambda extras: None)
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     await cluster.start(config(model, {"tensorboard": True}, run={"num_steps": 4}))
-    events = await cluster.until(lambda event: event.attributes["state"] == "FINISHED")
+    events = await cluster.until(lambda event: event.kind == "state" and event.attributes["state"] == "FINISHED")
     assert kinds(events).count("step") == 4 and not slow.steps, (kinds(events), slow.steps)
     slow.may_go_on.set()
     run, _ = await cluster.end()

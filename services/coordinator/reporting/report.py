@@ -162,10 +162,16 @@ class Report:
         self._trackers.log(step, metrics)
         low, high = result.correct_rate_interval
         details = [f"95% interval: {low:.1%} to {high:.1%}"]
-        details += [f"pass@{k} {rate:.1%}" for k, rate in result.pass_at_k.items() if k > 1]
+        details += [
+            f"pass@{k} {rate:.1%}, {metrics[f'eval/pass_at_{k}_low']:.1%} to {metrics[f'eval/pass_at_{k}_high']:.1%}"
+            for k, rate in result.pass_at_k.items()
+            if k > 1
+        ]
+        rates = {source: metrics[f"eval/source/{source}/correct_rate"] for source in result.sources}
+        details += [f"{source} {rate:.1%}" for source, rate in rates.items() if len(rates) > 1]
         message = (
             f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"
-            f" correctly ({', '.join(details)})"
+            f" correctly ({'; '.join(details)})"
         )
         self._events.add(
             "evaluation",

@@ -6,8 +6,8 @@ from functools import cached_property
 from statistics import fmean
 
 from services.coordinator.rollout.filtering import CORRECT, is_correct
-from shoal.grpo.intervals import Interval, rate_interval
-from shoal.grpo.pass_at_k import pass_at_k
+from shoal.grpo.intervals import Interval, mean_interval, rate_interval
+from shoal.grpo.pass_at_k import pass_at_k, pass_shares
 from shoal.rollout import Completion, FinishReason, Prompt, Score, ScoreOutcome, WeightVersion
 
 
@@ -46,6 +46,8 @@ class EvaluationResult:
     """Answers requested for each question."""
     sampling_s: float
     """Seconds from the first question to the last token."""
+    ks: tuple[int, ...] = ()
+    """The k of pass@k; the powers of 2 and `num_samples` where it is empty."""
 
     @cached_property
     def scored(self) -> list[Score]:
@@ -70,6 +72,11 @@ class EvaluationResult:
         }
 
     @property
+    def sources(self) -> list[str]:
+        """The data sources of the questions with a scored answer."""
+        return sorted({question.source for question in self.answered if question.scored})
+
+    @property
     def mean_reward(self) -> float:
         """Mean reward of the scored answers; 0 without any."""
         return _mean(score.reward for score in self.scored)
@@ -77,7 +84,7 @@ class EvaluationResult:
     @cached_property
     def pass_at_k(self) -> dict[int, float]:
         """Pass@k by k, see `shoal.grpo.pass_at_k`; answers that could not be scored do not count."""
-        return pass_at_k([question.correct for question in self.answered])
+        return pass_at_k([question.correct for question in self.answered], self.ks)
 
     def metrics(self) -> dict[str, float]:
         """Computes the metrics, by name; docs/metrics.md gives their meaning. Unmeasured ones are absent."""
@@ -101,22 +108,23 @@ class EvaluationResult:
             }
         if self.scored:
             metrics["eval/scores"] = self.mean_reward
-            metrics["eval/verifiable_correct_rate"] = self.correct_rate
-            metrics["eval/verifiable_correct_rate_low"], metrics["eval/verifiable_correct_rate_high"] = (
-                self.correct_rate_interval
-            )
-            metrics |= {f"eval/pass_at_{k}": rate for k, rate in self.pass_at_k.items()}
+            metrics |= _with_interval("eval/verifiable_correct_rate", self.correct_rate, self.correct_rate_interval)
+            for k, shares in pass_shares([question.correct for question in self.answered], self.ks).items():
+                metrics |= _with_interval(f"eval/pass_at_{k}", fmean(shares), mean_interval(shares))
             metrics |= self._by_source()
             metrics |= self._by_verifier()
         return metrics
 
     def _by_source(self) -> dict[str, float]:
         metrics = {}
-        for source in sorted({question.source for question in self.answered}):
-            scores = [score for question in self.answered if question.source == source for score in question.scored]
-            if scores:
-                metrics[f"eval/source/{source}/scores"] = _mean(score.reward for score in scores)
-                metrics[f"eval/source/{source}/correct_rate"] = _mean(is_correct(score) for score in scores)
+        for source in self.sources:
+            questions = [question for question in self.answered if question.source == source]
+            scores = [score for question in questions for score in question.scored]
+            correct, name = [question.correct for question in questions], f"eval/source/{source}"
+            metrics[f"{name}/scores"] = _mean(score.reward for score in scores)
+            rate = _mean(is_correct(score) for score in scores)
+            metrics |= _with_interval(f"{name}/correct_rate", rate, rate_interval(correct))
+            metrics |= {f"{name}/pass_at_{k}": rate for k, rate in pass_at_k(correct, self.ks).items()}
         return metrics
 
     def _by_verifier(self) -> dict[str, float]:
@@ -129,6 +137,10 @@ class EvaluationResult:
             metrics[f"eval/verifier/{verifier}/reward"] = fmean(measured)
             metrics[f"eval/verifier/{verifier}/correct_rate"] = _mean(value >= CORRECT for value in measured)
         return metrics
+
+
+def _with_interval(name: str, value: float, interval: Interval) -> dict[str, float]:
+    return {name: value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def _mean(values: Iterable[float]) -> float:

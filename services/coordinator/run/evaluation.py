@@ -243,6 +243,7 @@ class _Evaluation:
             answered=tuple(task.result() for task in answers),
             num_samples=self.config.evaluation.samples_per_prompt,
             sampling_s=sampled_s,
+            ks=tuple(self.config.evaluation.pass_at_k),
         )
 
     async def _sample(self, prompt: Prompt, name: str) -> tuple[Completion, ...]:
@@ -304,7 +305,7 @@ class _Evaluation:
 
 
 def evaluation_sampling(config: RunConfig, training: SamplingParams) -> SamplingParams:
-    """Returns the evaluation's sampling settings, with the stop tokens and strings of training."""
+    """Returns the evaluation's sampling settings, with the stop tokens of training."""
     settings = config.evaluation
     return replace(
         training,
@@ -314,6 +315,7 @@ def evaluation_sampling(config: RunConfig, training: SamplingParams) -> Sampling
         top_k=settings.top_k,
         min_p=settings.min_p,
         return_support=False,
+        stop_strings=training.stop_strings if settings.stop_strings is None else tuple(settings.stop_strings),
     )
 
 

@@ -21,7 +21,7 @@ RUN: list[Field] = [
     mapped("max_steps", "integer", 500, "run.num_steps"),
     composed("save_steps", "integer", 50, "checkpoint.every_steps", why="0, never, becomes the length of the run"),
     composed("max_ckpt_to_keep", "integer", 0, "checkpoint.keep_last", why="0 keeps all"),
-    composed("track_with", "texts", ["tensorboard"], "tracking.wandb tracking.tensorboard"),
+    composed("track_with", "texts", ["tensorboard"], "tracking.wandb tracking.tensorboard tracking.trackio"),
     composed("tracker_kwargs", "table", None, "tracking.wandb tracking.wandb_project", why="mode and project"),
     *(ignored(name, METRICS) for name in ("logging_steps", "logging_dir", "tracker_kwargs.*")),
     *(

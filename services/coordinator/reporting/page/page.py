@@ -17,7 +17,15 @@ from services.coordinator.reporting.page.axes import SHARE, plain, points, signe
 from services.coordinator.reporting.page.curves import PANELS, draw_evaluations, draw_panels, how_to_read
 from services.coordinator.reporting.page.excerpt import excerpt
 from services.coordinator.reporting.page.run_view import RunView
-from services.coordinator.reporting.page.summary import fate_of_groups, key_numbers, settings, utc, verdict
+from services.coordinator.reporting.page.summary import (
+    fate_of_groups,
+    key_numbers,
+    pass_rates,
+    rates_by_source,
+    settings,
+    utc,
+    verdict,
+)
 from shoal.visible_text import visible
 
 MAX_TABLE_ROWS = 200
@@ -41,6 +49,7 @@ def render(run: RunView) -> str:
             reading=how_to_read(len(steps), run.attempts),
             evaluations=evaluations,
             verdict=verdict(evaluations),
+            sources=rates_by_source(evaluations[-1]) if evaluations else [],
             evaluation_chart=draw_evaluations(evaluations, last_step, run.attempts),
             panels=list(draw_panels(steps, last_step, run.attempts)),
             fate_of_groups=fate_of_groups(run.num_groups, run.num_dropped, has_ended=run.record.state.has_ended),
@@ -63,6 +72,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "visible": visible, "excerpt": excerpt,
         "plain": plain, "signed": signed, "points": points, "share": SHARE.value,
+        "pass_rates": pass_rates,
         "fate": rollouts.fate_of, "reward": rollouts.reward_of, "outcome": rollouts.outcome_of,
         "how_sampled": rollouts.how_sampled, "bars": rollouts.reward_bars,
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """A run in a few lines: its key numbers, what it trains, and what became of its groups."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -60,6 +61,40 @@ def _source(source: SourceConfig) -> str:
 def utc(time_s: float) -> str:
     """Writes a time."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_s))
+
+
+class SourceRates(NamedTuple):
+    """How the questions of one source were answered."""
+
+    source: str
+    correct_rate: float
+    low: float | None
+    high: float | None
+    reward: float
+
+
+def rates_by_source(evaluation: Row) -> list[SourceRates]:
+    """Returns the rates of each source in an evaluation; none where all questions come from one source."""
+    start, end = "eval/source/", "/correct_rate"
+    sources = [name[len(start) : -len(end)] for name in evaluation if name.startswith(start) and name.endswith(end)]
+    rates = [
+        SourceRates(
+            source,
+            evaluation[f"{start}{source}{end}"],
+            evaluation.get(f"{start}{source}{end}_low"),
+            evaluation.get(f"{start}{source}{end}_high"),
+            evaluation[f"{start}{source}/scores"],
+        )
+        for source in sources
+    ]
+    return rates if len(rates) > 1 else []
+
+
+def pass_rates(evaluation: Row) -> list[tuple[int, float]]:
+    """Returns pass@k of an evaluation for each k above 1."""
+    start = "eval/pass_at_"
+    ks = [int(name.removeprefix(start)) for name in evaluation if re.fullmatch(f"{start}[0-9]+", name)]
+    return [(k, evaluation[f"{start}{k}"]) for k in sorted(ks) if k > 1]
 
 
 def verdict(evaluations: Sequence[Row]) -> str:

@@ -51,3 +51,35 @@ def test_the_context_has_room_for_the_longest_answer() -> None:
     too_short = run_config(QUESTIONS | {"max_completion_tokens": 400}, generator={"max_model_len": 200})
     with pytest.raises(InvalidArgument, match=r"evaluation\.max_completion_tokens \(500\)"):
         parse_config(too_short)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.005}, r"temperature \(0\.005\) must be 0, .* or at least 0\.01"),
+        ({"temperature": 2.5}, r"evaluation\.temperature"),
+        ({"temperature": 1.0, "samples_per_prompt": 4, "pass_at_k": [1, 8]}, r"pass_at_k \(8\) must be from 1 to"),
+        ({"temperature": 1.0, "pass_at_k": [0]}, r"pass_at_k \(0\) must be from 1 to"),
+        ({"stop_strings": [""]}, r"evaluation\.stop_strings"),
+    ],
+)
+def test_settings_that_the_engine_or_the_estimate_cannot_use_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        parse_config(run_config(QUESTIONS | settings))
+
+
+def test_services_accept_all_answers_to_a_question_together() -> None:
+    many = QUESTIONS | {"temperature": 1.0, "samples_per_prompt": 64}
+    queues = {"generator": {"max_num_seqs": 16, "max_queued_requests": 16}}
+    with pytest.raises(InvalidArgument, match=r"\(32\) must be at least evaluation\.samples_per_prompt \(64\)"):
+        parse_config(run_config(many, **queues))
+    assert parse_config(run_config({"temperature": 1.0, "samples_per_prompt": 64}, **queues)), "nothing is evaluated"
+
+
+def test_engines_look_for_strings_where_training_or_an_evaluation_has_some() -> None:
+    assert not parse_config(run_config(QUESTIONS)).has_stop_strings
+    assert parse_config(run_config(QUESTIONS | {"stop_strings": ["x"]})).has_stop_strings
+    assert not parse_config(run_config({"stop_strings": ["x"]})).has_stop_strings
+    assert parse_config(run_config(QUESTIONS | {"stop_strings": []}, sampling={"stop_strings": ["x"]})).has_stop_strings

@@ -3,7 +3,7 @@ from math import comb
 
 import pytest
 
-from shoal.grpo.intervals import change_interval, rate_interval
+from shoal.grpo.intervals import change_interval, mean_interval, rate_interval
 
 
 def single(num_correct: int, num: int) -> list[list[bool]]:
@@ -62,3 +62,24 @@ def test_the_interval_of_a_change_covers_the_truth_in_about_95_of_100_evaluation
             if interval.low <= better - worse <= interval.high:
                 covered += ways * better**up * worse**down * (1 - better - worse) ** same
     assert 0.93 < covered < 0.975, f"covered {covered:.4f}"
+
+
+def test_shares_that_are_0_or_1_give_the_interval_of_single_answers() -> None:
+    # The variance is the sample's, with n - 1: that of Wilson's interval at the edge of its tolerance.
+    got, want = mean_interval([1.0] * 12 + [0.0] * 28), rate_interval(single(12, 40))
+    assert got == pytest.approx(want), (got, want)
+
+
+def test_the_less_questions_differ_the_narrower_is_the_interval_of_their_mean() -> None:
+    widths = []
+    for spread in (0.5, 0.25, 0.1):
+        low, high = mean_interval([0.5 - spread, 0.5 + spread] * 20)
+        assert low < 0.5 < high, (spread, low, high)
+        widths.append(high - low)
+    assert widths == sorted(widths, reverse=True) and widths[2] < widths[0] / 4, widths
+
+
+def test_equal_shares_have_the_interval_of_one_draw_a_question() -> None:
+    assert mean_interval([0.5] * 10) == pytest.approx(rate_interval(single(5, 10)))
+    assert mean_interval([1.0] * 5) == pytest.approx(rate_interval(single(5, 5)))
+    assert mean_interval([]) == (0.0, 1.0)

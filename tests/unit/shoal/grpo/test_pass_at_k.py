@@ -3,7 +3,7 @@ from statistics import fmean
 
 import pytest
 
-from shoal.grpo.pass_at_k import pass_at_k
+from shoal.grpo.pass_at_k import pass_at_k, pass_shares
 
 
 def test_pass_at_k_is_the_share_of_all_draws_of_k_with_a_correct_answer() -> None:
@@ -28,3 +28,11 @@ def test_without_answers_there_is_no_rate() -> None:
 def test_many_answers_lose_no_digits() -> None:
     # 1 - C(9999, 4096) / C(10000, 4096) = 4096 / 10000, of two numbers with thousands of digits.
     assert pass_at_k([[True] + [False] * 9999])[4096] == pytest.approx(0.4096, abs=1e-12)
+
+
+def test_only_the_k_that_are_asked_for_and_that_answers_allow_are_estimated() -> None:
+    answers = [[True, False, False, True, False], [False] * 5]
+    rates = pass_at_k(answers, [3, 1, 8])
+    assert list(rates) == [1, 3], rates
+    assert rates[3] == pytest.approx((1 - 1 / 10) / 2), "1 - C(3, 3) / C(5, 3), and 0"
+    assert {k: fmean(shares) for k, shares in pass_shares(answers, [3, 1, 8]).items()} == rates

@@ -2,7 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.reporting.page.summary import fate_of_groups, key_numbers, settings, verdict
+from services.coordinator.reporting.page.summary import (
+    fate_of_groups,
+    key_numbers,
+    pass_rates,
+    rates_by_source,
+    settings,
+    verdict,
+)
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config
 
@@ -53,3 +60,21 @@ def test_groups_are_counted_by_what_became_of_them() -> None:
     assert fate_of_groups(*groups, has_ended=False) == f"{begin} under way."
     assert fate_of_groups(*groups, has_ended=True) == f"{begin} discarded when the run ended."
     assert fate_of_groups({}, {}, has_ended=False) == ""
+
+
+def test_several_sources_have_rates_of_their_own_and_one_is_the_whole() -> None:
+    row = {
+        **evaluation(4, 0.5),
+        "eval/source/easy/scores": 1.5,
+        "eval/source/easy/correct_rate": 0.75,
+        "eval/source/easy/correct_rate_low": 0.6,
+        "eval/source/easy/correct_rate_high": 0.9,
+    }
+    assert rates_by_source(row) == []
+    hard = {"eval/source/a/hard:1/scores": 0.25, "eval/source/a/hard:1/correct_rate": 0.25}
+    assert rates_by_source(row | hard) == [("easy", 0.75, 0.6, 0.9, 1.5), ("a/hard:1", 0.25, None, None, 0.25)]
+
+
+def test_pass_at_k_is_shown_in_the_order_of_k_without_its_intervals() -> None:
+    row = {"eval/pass_at_16": 0.9, "eval/pass_at_1": 0.2, "eval/pass_at_4": 0.5, "eval/pass_at_4_low": 0.3}
+    assert pass_rates(row) == [(4, 0.5), (16, 0.9)]
