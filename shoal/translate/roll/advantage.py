@@ -1,13 +1,16 @@
 """ROLL's normalization of rewards, by current and by older fields."""
 
-from shoal.translate.shared.draft import Draft, Source
+from collections.abc import Sequence
+
+from shoal.translate.roll.reward_worker import RewardWorker
+from shoal.translate.shared.draft import Draft, Origin, Source
 
 _BASELINES = {None: "none", "group": "group_mean", "batch": "batch_mean", "running": "running_mean"}
 _SCALES = {None: "none", "group": "group_std", "batch": "batch_std", "running": "running_std"}
 
 
-def compose_advantage(source: Source, draft: Draft) -> None:
-    """Sets baseline and scale of the advantages."""
+def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
+    """Sets baseline and scale of the advantages, and what they are taken over."""
     estimator, (mean, std) = source["adv_estimator"], _kinds(source, draft)
     if estimator not in ("grpo", "reinforce"):
         draft.refuse("adv_estimator", estimator, "known: grpo, reinforce; gae needs a critic, which GRPO does not have")
@@ -21,11 +24,13 @@ def compose_advantage(source: Source, draft: Draft) -> None:
         return
     if "running" in (mean, std):
         draft.notes.append("running statistics are over all rewards; ROLL intends them per domain")
-        draft.values.pop("advantage.batch_per_verifier", None)
     names = ("norm_mean_type", "norm_std_type", "reward_norm", "reward_shift", "reward_scale")
     origin = source.origin("adv_estimator", *(name for name in names if source.is_set(name)))
     draft.set("advantage.baseline", _BASELINES[mean], origin)
     draft.set("advantage.scale", _SCALES[std], origin)
+    is_wide = source["whiten_advantages"] or "batch" in (mean, std)
+    if is_wide and len({worker.verifier for worker in workers}) > 1 and "running" not in (mean, std):
+        draft.set("advantage.batch_per_verifier", True, Origin("rewards: ROLL compares within a domain", True))
 
 
 def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:

@@ -20,8 +20,10 @@ from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import set_scheduler
 from shoal.translate.shared.trackers import set_trackers
 
-_TEMPLATES = {None: None, "native": None, "qwen2_5": None, "qwen3": None, "chatml": "chatml"}
-"""ROLL's chat templates, by ours; None is the tokenizer's own, which native, qwen2_5 and qwen3 are too."""
+_OWN_TEMPLATES = (None, "native", "qwen2_5", "qwen3")
+"""Names that ROLL gives to the tokenizer's own chat template, which thinks if it can."""
+_WITHOUT_THOUGHTS = ("qwen3_nothink", "native_nothink", "native_nonthinking")
+"""Names of the same with enable_thinking false."""
 
 
 def compose(source: Source, draft: Draft) -> None:
@@ -38,7 +40,7 @@ def compose(source: Source, draft: Draft) -> None:
     compose_data(workers, source, draft)
     compose_evaluation(source, draft)
     compose_batches(source, draft)
-    compose_advantage(source, draft)
+    compose_advantage(workers, source, draft)
     compose_kl(source, draft)
     compose_loss(source, draft)
     compose_correction(source, draft)
@@ -79,12 +81,14 @@ def _model(source: Source, draft: Draft) -> None:
     template = "global_template" if source["global_template"] else f"{DATA}.template"
     if template == "global_template":
         source.note_unused(draft, f"{DATA}.template", why="global_template replaces it")
-    if source[template] in _TEMPLATES and _TEMPLATES[source[template]] is None:
+    if source[template] in _OWN_TEMPLATES:
         source.note_unused(draft, template, why="the tokenizer's own chat template; model.chat_template replaces it")
-    elif source[template] in _TEMPLATES:
-        draft.set("model.chat_template", _TEMPLATES[source[template]], source.origin(template))
+    elif source[template] in _WITHOUT_THOUGHTS:
+        draft.set("model.chat_template_kwargs", {"enable_thinking": False}, source.origin(template))
+    elif source[template] == "chatml":
+        draft.set("model.chat_template", "chatml", source.origin(template))
     else:
-        known = ", ".join(filter(None, _TEMPLATES))
+        known = ", ".join((*filter(None, _OWN_TEMPLATES), *_WITHOUT_THOUGHTS, "chatml"))
         draft.refuse(template, source[template], f"known: {known}", cure="model.chat_template")
 
 

@@ -130,7 +130,7 @@ PIPELINE: list[Field] = [
     composed("eval_steps", "integer", 10, "evaluation.every_steps"),
     composed("val_prompt_length", "integer", None, "evaluation.max_completion_tokens"),
     composed("val_sequence_length", "integer", None, "evaluation.max_completion_tokens"),
-    composed("global_template", "text", None, "model.chat_template"),
+    composed("global_template", "text", None, "model.chat_template model.chat_template_kwargs"),
     refused("tag_to_template", "any", None, "one chat template renders all prompts: model.chat_template"),
     refused("tag_to_template.*", "any", None, "one chat template renders all prompts: model.chat_template"),
     *(

@@ -39,8 +39,6 @@ def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draf
         draft.notes.append(
             "reward.repetition: ROLL's workers crossthinkqa and ifeval count repetitions of 3 words; here of 3 tokens"
         )
-    if len({worker.verifier for worker in workers}) > 1:
-        draft.set("advantage.batch_per_verifier", True, Origin("rewards: ROLL compares within a domain", True))
     _judge(workers, source, draft)
     _describe(workers, draft)
 
@@ -114,8 +112,8 @@ def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
         )
     if "code" in verifiers:
         draft.notes.append(
-            "verifier code: labels are lists of Python tests; rows of ROLL with case_type input need the verifier "
-            "code_stdio, and others a list of tests in their label (docs/rewards.md)"
+            "verifier code: labels are lists of Python tests, such as ROLL's with case_type assert; those with input "
+            "need the verifier code_stdio, and functions for pytest have to call themselves (docs/rewards.md)"
         )
     if any(worker.options.get("reward_type") == "soft" and worker.verifier == "multiple_choice" for worker in workers):
         draft.notes.append(

@@ -147,3 +147,24 @@ def test_tokens_are_drawn_as_in_roll_with_its_defaults_where_it_samples(
     values = {f"actor_infer.generating_args.{name}": value for name, value in given.items()}
     sampling = config_of("roll", ROLL_GUIDE | values).sampling
     assert (sampling.top_p, sampling.top_k) == (top_p, top_k)
+
+
+@pytest.mark.parametrize(
+    ("values", "template", "kwargs"),
+    [
+        ({"actor_train.data_args.template": "qwen2_5"}, None, {}),
+        ({"actor_train.data_args.template": "qwen3"}, None, {}),
+        ({"actor_train.data_args.template": "chatml"}, "chatml", {}),
+        ({"actor_train.data_args.template": "qwen3_nothink"}, None, {"enable_thinking": False}),
+        (
+            {"actor_train.data_args.template": "chatml", "global_template": "native_nonthinking"},
+            None,
+            {"enable_thinking": False},
+        ),
+    ],
+)
+def test_a_chat_template_of_roll_is_the_tokenizers_own_unless_it_says_otherwise(
+    values: dict[str, Any], template: str | None, kwargs: dict[str, Any]
+) -> None:
+    model = config_of("roll", ROLL_GUIDE | values).model
+    assert (model.chat_template, model.chat_template_kwargs) == (template, kwargs)
