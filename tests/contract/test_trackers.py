@@ -5,11 +5,12 @@ import json
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 
 from services.coordinator.reporting.trackers import trackers
 from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
@@ -89,6 +90,13 @@ async def test_weights_and_biases_writes_an_offline_run_with_every_row(cluster: 
     assert about.run_id.startswith("offline-"), about.run_id
 
 
+def _use_trackio_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes trackio write to a folder, which it reads from the environment when it is imported."""
+    monkeypatch.setenv("TRACKIO_DIR", str(folder))
+    for name in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def _read_wandb(path: Path) -> tuple[list[dict[str, float]], Any]:
     """Reads the history rows of an offline run, and its description."""
     from wandb.proto import wandb_internal_pb2
@@ -124,26 +132,11 @@ def _log_records(data: bytes) -> Iterator[bytes]:
             record = b""
 
 
-@needs_wandb
-async def test_the_runs_of_an_experiment_are_one_group_of_weights_and_biases(cluster: Cluster, model: Path) -> None:
-    await cluster.add_all(ScriptedGenerator(cluster.plane))
-    await cluster.start(config(model, {"wandb": "offline"}, run={"name": "experiment", "num_steps": 1}))
-    run, _ = await cluster.end()
-    (path,) = (Path(run.path) / "wandb").glob("offline-run-*/run-*.wandb")
-    await eventually(lambda: _read_wandb(path)[1] is not None, "W&B has written the run")
-    _, about = _read_wandb(path)
-    assert (about.run_group, about.display_name) == ("experiment", run.run_id), about
-    assert run.run_id.startswith("experiment-") and Path(run.path).name == run.run_id, run.path
-
-
 @needs_trackio
 async def test_trackio_has_every_row_also_after_a_resume(
     cluster: Cluster, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # trackio reads its folder when it is imported.
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    for name in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
-        monkeypatch.delitem(sys.modules, name)
+    _use_trackio_folder(tmp_path / "trackio", monkeypatch)
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     tracking = {"trackio": True, "trackio_project": "sums"}
     await cluster.start(config(model, tracking, run={"name": "experiment", "num_steps": 6}), run_id="tracked")
@@ -163,6 +156,50 @@ async def test_trackio_has_every_row_also_after_a_resume(
         if "restored_to_step" not in row
     ]
     assert shown == rows(cluster.data_dir / "tracked")
+
+
+@needs_tensorboard
+@needs_wandb
+@needs_trackio
+async def test_completions_are_shown_in_events_and_in_each_tracker(
+    cluster: Cluster, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_trackio_folder(tmp_path / "trackio", monkeypatch)
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    tracking = {"tensorboard": True, "wandb": "offline", "trackio": True, "num_completions": 3}
+    await cluster.start(
+        config(model, tracking | {"completions_every_steps": 2}, run={"num_steps": 3}),
+        run_id="shown",
+    )
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and "tracker_failed" not in kinds(events), kinds(events)
+    seen = [json_format.MessageToDict(event.attributes) for event in events if event.kind == "completions"]
+    tables = [(values["name"], int(values["step"])) for values in seen]
+    assert tables == [("eval/completions", 0), ("completions", 2), ("eval/completions", 3)], tables
+    texts = [row["completion"] for row in seen[1]["completions"]]
+    assert len(texts) == 3 and all(texts), seen[1]
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from trackio.sqlite_storage import SQLiteStorage
+
+    accumulator = EventAccumulator(str(Path(run.path) / "tensorboard"))
+    accumulator.Reload()
+    [tensor] = accumulator.Tensors("completions")
+    markdown = [text.decode() for text in tensor.tensor_proto.string_val]
+    assert tensor.step == 2 and all(f"    {text}" in shown for text, shown in zip(texts, markdown, strict=True))
+
+    logged = {
+        row["step"]: row["completions"] for row in SQLiteStorage.get_logs("shoal", "shown") if "completions" in row
+    }
+    assert [row["completion"] for row in logged[2]["_value"]] == texts, logged
+
+    (path,) = (Path(run.path) / "wandb").glob("offline-run-*/run-*.wandb")
+    await eventually(lambda: any("completions/path" in row for row in _read_wandb(path)[0]), "W&B has the table")
+    history, about = _read_wandb(path)
+    assert (about.run_group, about.display_name) == ("scripted", "shown"), "the experiment is not the group"
+    [row] = [row for row in history if "completions/path" in row]
+    table = json.loads((path.parent / "files" / row["completions/path"]).read_text())
+    assert [dict(zip(table["columns"], values, strict=True))["completion"] for values in table["data"]] == texts
 
 
 async def test_a_missing_package_is_reported_before_anything_starts(
@@ -186,6 +223,8 @@ class Slow:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.may_go_on.wait()
         self.steps.append(step)
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
     def restored(self, step: int) -> None: ...
 
@@ -218,6 +257,8 @@ class Broken:
         if self.steps:
             raise OSError("the network is down")
         self.steps.append(step)
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
     def restored(self, step: int) -> None: ...
 

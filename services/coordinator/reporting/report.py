@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import errno
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
 from services.coordinator.reporting.evaluation_history import EvaluationHistory
 from services.coordinator.reporting.remaining_time import RemainingTime
+from services.coordinator.reporting.shown_completions import Judged, shown
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
@@ -35,6 +37,7 @@ class Report:
         self._record = record
         self._events = events
         self._num_steps = config.run.num_steps
+        self._tracking = config.tracking
         self._metrics_file = StepFile(record.folder / "metrics.jsonl")
         self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
@@ -114,6 +117,21 @@ class Report:
             **({"unscored": unscored.attributes()} if unscored else {}),
         )
 
+    def completions(self, step: int, groups: Iterable[JudgedGroup]) -> None:
+        """Shows some completions of a train step, if the configuration asks for them at this step."""
+        every = self._tracking.completions_every_steps
+        if every and step % every == 0:
+            settled = [group.settled for group in groups]
+            self._show("completions", step, [(group.prompt, group.completions, group.scores) for group in settled])
+
+    def _show(self, name: str, step: int, judged: Iterable[Judged]) -> None:
+        chosen = shown(judged, self._tracking.num_completions)
+        if chosen:
+            rows = [completion.row() for completion in chosen]
+            self._trackers.log_table(step, name, rows)
+            texts = "\n".join(map(str, chosen))
+            self._events.add("completions", f"{name} of step {step}:\n{texts}", step=step, name=name, completions=rows)
+
     def skipped_step(
         self, policy_version: int, reason: str, num_in_a_row: int, unscored: Unscored | None = None
     ) -> None:
@@ -160,6 +178,8 @@ class Report:
         self._remaining.evaluated(result.sampling_s)
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
+        if self._tracking.completions_every_steps:
+            self._show("eval/completions", step, [(q.prompt, q.completions, q.scores) for q in result.answered])
         low, high = result.correct_rate_interval
         details = [f"95% interval: {low:.1%} to {high:.1%}"]
         details += [

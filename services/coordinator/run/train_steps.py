@@ -166,6 +166,7 @@ class TrainSteps:
             num_excluded_prompts=self.prompt_order.num_excluded,
         )
         self.report.step(self.version.policy_version, self.metrics.of(finished), unscored_of(step.groups))
+        self.report.completions(self.version.policy_version, step.groups)
 
     async def _plan(self, groups: Sequence[JudgedGroup]) -> tuple[StepPlan, RewardKl]:
         step_id = f"{self.version.weights.attempt}/{self.buffer.next_to_take}"

@@ -41,6 +41,7 @@ STEP_COLUMNS = (
 _STYLES = {
     "step": "",
     "evaluation": "bold green",
+    "completions": "",
     "restored": "bold",
     "error": "bold red",
     "worker_lost": "yellow",

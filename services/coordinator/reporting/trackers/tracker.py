@@ -1,7 +1,7 @@
 """The protocol of experiment trackers."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 
 class Tracker(Protocol):
@@ -9,6 +9,9 @@ class Tracker(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of a train step, or those of an evaluation of its policy."""
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Takes rows of texts and numbers with the same columns; there is at least one."""
 
     def restored(self, step: int) -> None:
         """Discards what was logged after a step: the run continues from there."""

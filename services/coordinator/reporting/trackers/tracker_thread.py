@@ -3,7 +3,8 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from services.coordinator.reporting.trackers.tracker import Tracker
 
@@ -31,6 +32,10 @@ class TrackerThread:
         """Queues `Tracker.log`."""
         copy = dict(metrics)
         self._calls.put(lambda tracker: tracker.log(step, copy))
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Queues `Tracker.log_table`."""
+        self._calls.put(lambda tracker: tracker.log_table(step, name, rows))
 
     def restored(self, step: int) -> None:
         """Queues `Tracker.restored`."""

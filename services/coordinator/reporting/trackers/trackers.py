@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from services.coordinator.reporting.trackers.tensorboard import TensorBoardTracker
 from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
@@ -37,6 +38,11 @@ class Trackers:
         """Logs the metrics of a train step, or those of an evaluation of its policy."""
         for thread in self._threads:
             thread.log(step, metrics)
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Logs rows of texts and numbers with the same columns; there is at least one."""
+        for thread in self._threads:
+            thread.log_table(step, name, rows)
 
     def restored(self, step: int) -> None:
         """Discards what was logged after a step: the run continues from there."""

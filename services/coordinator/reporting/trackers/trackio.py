@@ -1,6 +1,7 @@
 """The trackio tracker: a database on this machine that `trackio show` draws."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig, dump_config
@@ -30,6 +31,11 @@ class TrackioTracker:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        import trackio
+
+        self._run.log({name: trackio.Table(data=[dict(row) for row in rows])}, step=step)
 
     def restored(self, step: int) -> None:
         self._run.log({"restored_to_step": step}, step=step)

@@ -1,6 +1,7 @@
 """The Weights & Biases tracker, online or as files for `wandb sync`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig, dump_config
@@ -45,6 +46,13 @@ class WandbTracker:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics})
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        import wandb
+
+        # A column of rewards may hold None.
+        table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows], allow_mixed_types=True)
+        self._run.log({"step": step, name: table})
 
     def restored(self, step: int) -> None:
         # Rows of discarded steps stay. Of two rows for the same step, the later one counts.
