@@ -62,7 +62,7 @@ LOSS = MetricSection(
         RunMetric(
             "policy/entropy_avg",
             "nats",
-            "mean entropy of the policy's distribution at each token",
+            "mean entropy of the policy's distribution at each token, over its support where sampling is restricted",
             "sum of entropies / n",
             TRAINED,
         ),

@@ -18,9 +18,10 @@ from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import parse_config
+from shoal.rollout import TrainGroup
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_to_wire
-from tests.support.train_batches import make_batch, make_groups
+from tests.support.train_batches import make_batch, make_groups, with_supports
 
 FOLLOWING = {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 0.6}
 SEQUENCES: dict[str, Any] = {
@@ -28,6 +29,8 @@ SEQUENCES: dict[str, Any] = {
     "correction": {"weight": "geometric", "filters": [{"level": "sequence_mean", "low": 0.01, "reject": True}]},
 }
 """Ratios, weights, filters and averages over whole completions, and a gradient through the entropy."""
+REPLAY: dict[str, Any] = {"sampling": {"top_k": 6}, "loss": {"entropy_coef": 0.01}}
+"""Tokens with a support each, and a gradient through the entropy of it."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"learner": {"zero_stage": 0}},
     "shared-rows": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}},
@@ -36,6 +39,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "sequences": {"learner": {"zero_stage": 0}} | SEQUENCES,
     "shared-rows-sequences": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}} | SEQUENCES,
+    "replay": {"learner": {"zero_stage": 0}} | REPLAY,
+    "replay-2": {"learner": {"zero_stage": 2}} | REPLAY,
+    "replay-3": {"learner": {"zero_stage": 3}} | REPLAY,
+    "shared-rows-replay": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}} | REPLAY,
     "few-keys": {"learner": {"zero_stage": 0}, "model": "model-few-keys"},
     "shared-rows-few-keys": {"learner": {"zero_stage": 3, "sequence_parallel_size": 2}, "model": "model-few-keys"},
     "second-copy": {"learner": {"zero_stage": 3, "zero_hpz_partition_size": 2}},
@@ -74,6 +81,7 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
         "data": {"sources": [{"task": "arithmetic"}]},
         "grpo": {"groups_per_step": 4},
         "kl": {"coef": 0.1} | changes.get("kl", {}),
+        "sampling": changes.get("sampling", {}),
         "loss": changes.get("loss", {}),
         "correction": changes.get("correction", {}),
         "launch": {"num_learner_ranks": commands.process_group.size},
@@ -90,7 +98,7 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
     record_gradients(commands, output_of(folder, variant, commands.process_group.size))
     result: dict[str, Any] = {"started": reference_logprobs(commands)}
     for number in (1, 2):
-        batch = make_batch(f"step-{number}", learner.version, groups=make_groups(seed=number))
+        batch = make_batch(f"step-{number}", learner.version, groups=groups_of(commands, seed=number))
         result[f"step-{number}"] = learner.step(batch).metrics
     result["followed"] = reference_logprobs(commands)
     result["policy"] = policy_logprobs(commands)
@@ -98,18 +106,24 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
     result["files"] = [file.path for file in saved]
     files = [learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved]
     for attempt in (1, 2):
-        batch = make_batch("step-3", learner.version, groups=make_groups(seed=3))
+        batch = make_batch("step-3", learner.version, groups=groups_of(commands, seed=3))
         result[f"step-3-{attempt}"] = learner.step(batch).metrics
-        learner.step(make_batch("step-4", learner.version, groups=make_groups(seed=4)))
+        learner.step(make_batch("step-4", learner.version, groups=groups_of(commands, seed=4)))
         commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(checkpoint_id="c1", files=files, attempt=attempt))
     result["restored"] = reference_logprobs(commands)
     return result
 
 
+def groups_of(commands: LearnerCommands, *, group_size: int = 4, seed: int = 0) -> tuple[TrainGroup, ...]:
+    """Groups with supports where the configuration restricts sampling."""
+    groups = make_groups(num_groups=4, group_size=group_size, seed=seed)
+    return with_supports(groups) if commands.learner.config.sampling.is_restricted else groups
+
+
 def record_gradients(commands: LearnerCommands, output: Path) -> None:
     """Writes the whole gradient of a fixed batch, and then drops it."""
     learner = commands.learner
-    (mini_batch,) = plan_mini_batches(make_groups(num_groups=4, group_size=5), None, learner.config)
+    (mini_batch,) = plan_mini_batches(groups_of(commands, group_size=5), None, learner.config)
     learner.accumulate_gradient(mini_batch, temperature=0.9)
     gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
     if commands.process_group.rank == 0:

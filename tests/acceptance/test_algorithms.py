@@ -68,6 +68,28 @@ VARIANTS = (
         {"kl": {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 1.0}},
     ),
     Variant(
+        "sampling replay with KL in the loss",
+        # In float32 at staleness 0 the engine and the learner agree; over the whole vocabulary they would not.
+        lambda rows: (
+            all(row["val/logprob_gap_mean"] < 1e-4 for row in rows)
+            and _any(rows, "objective/kl3", lambda value: value > 0)
+            and rows[0]["policy/entropy_avg"] < 2.5  # The logarithm of 12 tokens; that of the vocabulary is 5.6.
+        ),
+        ("val/logprob_gap_mean", "objective/kl3", "policy/entropy_avg", "val/ratio"),
+        {"sampling": {"top_k": 20, "top_p": 0.5}, "kl": {"coef": 0.01}},
+    ),
+    Variant(
+        "sampling replay with KL in the reward",
+        lambda rows: (
+            all(row["val/logprob_gap_mean"] < 1e-4 for row in rows)
+            # The policy is the reference before the first step.
+            and abs(rows[0]["objective/kl3"]) < 1e-6
+            and _any(rows, "objective/kl3", lambda value: value > 1e-6)
+        ),
+        ("val/logprob_gap_mean", "objective/kl3", "objective/reward_kl"),
+        {"sampling": {"top_k": 20, "min_p": 0.5}, "kl": {"coef": 0.01, "place": "reward"}},
+    ),
+    Variant(
         "a staleness of 2 with truncated importance weights",
         lambda rows: (
             _any(rows, "staleness/max", lambda value: value == 2)

@@ -15,11 +15,14 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(600)
 
-ALONE = ("plain", "sequences", "few-keys", "following-0", "groups")
+ALONE = ("plain", "sequences", "replay", "few-keys", "following-0", "groups")
 TOGETHER = {
     "shared-rows": "plain",
     "shared-rows-checkpointed": "plain",
     "shared-rows-sequences": "sequences",
+    "replay-2": "replay",
+    "replay-3": "replay",
+    "shared-rows-replay": "replay",
     "shared-rows-few-keys": "few-keys",
     "second-copy": "plain",
     "groups": "groups",
