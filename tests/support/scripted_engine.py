@@ -7,7 +7,7 @@ import numpy as np
 
 from services.generator.engine import LoadReport, Sample
 from shoal.errors import ShoalError, Unavailable
-from shoal.rollout import FinishReason, Float32Array, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import FinishReason, Float32Array, SamplingParams, Support, VersionSpan, WeightVersion
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import invalid
@@ -30,6 +30,8 @@ class ScriptedEngine:
         self.unpaused.set()
         self.num_sampled = 0
         self.asked: list[SamplingParams] = []
+        self.support_tokens = 3
+        """Tokens in the support of each token, where a request asks for supports."""
         self.aborted_samples = 0
         self.sample_gate: asyncio.Event | None = None
         self.sample_error: ShoalError | None = None
@@ -57,11 +59,17 @@ class ScriptedEngine:
         if self.sample_error is not None:
             raise self.sample_error
         count = sampling.max_completion_tokens
+        token_ids = np.arange(seed, seed + count, dtype=np.int32)
+        support = None
+        if sampling.return_support:
+            ids = token_ids[:, None] + np.arange(self.support_tokens, dtype=np.int32)
+            support = Support(ids.flatten(), np.full(count, self.support_tokens, dtype=np.int32))
         return Sample(
-            token_ids=np.arange(seed, seed + count, dtype=np.int32),
+            token_ids=token_ids,
             logprobs=np.full(count, -0.5, dtype=np.float32),
             finish_reason=FinishReason.LENGTH,
             version_spans=(VersionSpan(self.version, 0, count),),
+            support=support,
         )
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:

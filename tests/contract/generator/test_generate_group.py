@@ -1,18 +1,20 @@
 """GenerateGroup: repeats, aborts, refusals and back-pressure."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from services.coordinator.workers.generator_pool import GeneratorPool
 from shoal.errors import (
     Aborted,
     InvalidArgument,
     ResourceExhausted,
     Unavailable,
 )
-from shoal.rollout import SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
@@ -138,3 +140,29 @@ async def test_a_request_that_the_engine_drops_has_to_be_sampled_again(ready: Ge
         await ready.sample()
     ready.engine.sample_error = None
     assert sorted(await ready.sample()) == [0, 1]
+
+
+@pytest.mark.parametrize("size", [3, 700_000])
+async def test_the_coordinator_gets_every_support_whole_whatever_its_size(ready: Generator, size: int) -> None:
+    """700,000 tokens for each of 4 tokens are 11 MB: almost three messages."""
+    ready.engine.support_tokens = size
+    member: Any = SimpleNamespace(stub=ready.stub, outstanding=2, name="generator")
+    fleet: Any = None
+    pool = GeneratorPool(fleet, wait_timeout_s=1, running_s=lambda: 0.0)
+    prompt = Prompt("p", np.array([1, 2], dtype=np.int32), "", ())
+    sampling = SamplingParams(1.0, 4, (), top_k=20, return_support=True)
+    stream = pool.sample(member, prompt, [10, 20], sampling, request_id="r", timeout_s=TIMEOUT_S)
+    completions = {completion.seed: completion async for completion in stream}
+    for seed in (10, 20):
+        support = completions[seed].support
+        assert support is not None and support.counts.tolist() == [size] * 4
+        assert support.token_ids[::size].tolist() == list(range(seed, seed + 4))
+        assert len(support.token_ids) == 4 * size and support.token_ids[-1] == seed + 3 + size - 1
+
+
+async def test_a_support_is_returned_only_where_it_is_asked_for_and_needs_a_top_k(ready: Generator) -> None:
+    plain = [message.completion async for message in ready.sampling()]
+    assert not any(completion.support_token_ids or completion.support_counts for completion in plain)
+    unbounded = sampling_to_wire(SamplingParams(1.0, 4, (), return_support=True))
+    with pytest.raises(InvalidArgument, match=r"sampling\.return_support: needs top_k and temperature above 0"):
+        await ready.sample(request_id="other", sampling=unbounded)
