@@ -1,8 +1,8 @@
 """One rank of a learner that does each of its tasks once; started by test_learner_ranks.py, alone or with others.
 
 Usage: python learner_ranks.py FOLDER STAGE... Writes to FOLDER/stage-<stage>-of-<ranks>: gradient.safetensors and
-result.json. A stage is ZeRO's, and may end with "-offloaded" or, for adapters on a frozen model, with "-lora" or
-"-dropout", or for a frozen part with "-frozen".
+result.json. A stage is ZeRO's, and may end with "-offloaded" or, for adapters on a frozen model, with "-lora",
+"-dropout" or "-nf4", or for a frozen part with "-frozen".
 """
 
 import json
@@ -67,7 +67,8 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
                 "offload_optimizer": offloaded,
                 "offload_parameters": offloaded and number == "3",
                 "lora": {
-                    "rank": 4 if kind in ("lora", "dropout") else 0,
+                    "rank": 4 if kind in ("lora", "dropout", "nf4") else 0,
+                    "quantization": "nf4" if kind == "nf4" else "none",
                     "dropout": 0.1 if kind == "dropout" else 0.0,
                 },
                 "freeze": FROZEN if kind == "frozen" else [],

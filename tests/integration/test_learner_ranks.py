@@ -31,7 +31,7 @@ from tests.support.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", "3-lora")
+STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", "3-lora", "0-nf4", "3-nf4")
 FROZEN_STAGES = ("0-frozen", "2-frozen", "3-frozen")
 RANDOM_STAGES = ("2-dropout",)
 """Those in which ranks draw different numbers."""
@@ -61,7 +61,9 @@ def gradient_of(folder: Path, stage: str, num_ranks: int) -> dict[str, torch.Ten
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: str) -> None:
-    one, two = gradient_of(folder, "0-lora" if "lora" in stage else "0", 1), gradient_of(folder, stage, 2)
+    kind = stage.partition("-")[2]
+    replicated = f"0-{kind}" if kind in ("lora", "nf4") else "0"
+    one, two = gradient_of(folder, replicated, 1), gradient_of(folder, stage, 2)
     assert one.keys() == two.keys()
     difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
     whole = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
