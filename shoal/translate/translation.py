@@ -64,6 +64,11 @@ def translate(
     source.sort(draft)
     system.compose(source, draft)
     refuse_model_features(system.model_field, draft)
+    if unsaid := source.unsaid(draft):
+        draft.notes.append(
+            "settings without a line, since Shoal does the same, or the others leave them nothing to decide: "
+            + ", ".join(unsaid)
+        )
     # A refusal may keep other fields from being read.
     for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
         draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")

@@ -17,6 +17,10 @@ _EVALUATION = (
 )
 
 
+_PLAIN = (["train"], "ground_truth", "messages")
+"""Values that Shoal assumes too."""
+
+
 def num_steps(source: Source, draft: Draft) -> int:
     """Returns the number of train steps; `compose` has set the number of groups in each."""
     groups = draft.values.get("grpo.groups_per_step") or 1
@@ -36,7 +40,9 @@ def compose_data(source: Source, draft: Draft) -> None:
     if prompt := source["system_prompt_override_file"]:
         common["system_prompt"] = _system_prompt(prompt, source, draft)
     tables = _sources(source, draft, "dataset_mixer_list", "dataset_mixer_list_splits", common)
-    draft.set("data.sources", tables, source.origin("dataset_mixer_list", "verification_reward"))
+    beside = ("dataset_mixer_list_splits", "ground_truths_key", "sft_messages_key", "system_prompt_override_file")
+    names = [name for name in beside if source.is_set(name) and source[name] not in _PLAIN]
+    draft.set("data.sources", tables, source.origin("dataset_mixer_list", "verification_reward", *names))
 
 
 def _system_prompt(name: str, source: Source, draft: Draft) -> str:
@@ -97,7 +103,8 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
         if not source["dataset_mixer_eval_list"]:
             source.note_unused(draft, *_EVALUATION, why="changes nothing without dataset_mixer_eval_list")
         return
-    draft.set("evaluation.sources", tables, source.origin("dataset_mixer_eval_list"))
+    names = ["dataset_mixer_eval_list", "dataset_mixer_eval_list_splits"]
+    draft.set("evaluation.sources", tables, source.origin(*names[: 1 + source.is_set(names[1])]))
     counts = [table.get("count") for table in tables]
     total = sum(count or 0 for count in counts) if all(counts) else 1_000_000
     draft.set("evaluation.num_prompts", total, source.origin("dataset_mixer_eval_list"))

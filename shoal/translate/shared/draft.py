@@ -210,6 +210,17 @@ class Source:
             reason = f"not yet available: {NOT_YET[row.why]}" if row.fate is Fate.NOT_YET else row.why
             draft.refuse(spelled, value, reason, cure=row.to[0] if row.to else "")
 
+    def unsaid(self, draft: Draft) -> list[str]:
+        """Lists the explicit settings that no line, note or refusal of the draft names, as "beta = 0.05"."""
+        origins = [origin for name, origin in draft.origins.items() if draft.values[name] is not None]
+        said = "\n".join([*origins, *draft.notes, *(refusal.name for refusal in draft.refusals)])
+        pairs = [(self._spelled[name], value) for name, value in self._values.items()]
+        return [
+            f"{spelled} = {_shown(value, spelled)}"
+            for spelled, value in pairs
+            if not re.search(rf"(?<![\w.]){re.escape(spelled)}(?![\w.])", said)
+        ]
+
     def unused(self) -> Iterable[str]:
         """Lists the explicit fields that were never read."""
         return sorted(self._spelled[name] for name in self._values if name not in self._used)
