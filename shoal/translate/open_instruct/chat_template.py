@@ -84,6 +84,8 @@ def _set_from_checkout(name: str, checkout: Checkout, source: Source, draft: Dra
     """Sets the template as the checkout has it; one that it does not have is the tokenizer's own, as there."""
     if text := checkout.chat_templates.get(name):
         _set(text, text, source, draft)
+    elif name in checkout.chat_templates:
+        draft.refuse("chat_template_name", name, f"the checkout computes it when it runs: {_CURE}", cure=_FIELD)
     elif source["add_bos"]:
         draft.refuse("add_bos", True, f"the checkout has no chat template {name!r}: {_CURE}", cure=_FIELD)
     else:

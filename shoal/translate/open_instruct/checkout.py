@@ -89,25 +89,29 @@ def _value(node: ast.expr) -> Any:
         return _UNKNOWN
 
 
-def _chat_templates(path: Path) -> dict[str, str]:
+def _chat_templates(path: Path) -> dict[str, str | None]:
     name = _TEMPLATES[1]
     for node in _parsed(path).body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
         if isinstance(value, ast.Dict) and any(_name(target) == name for target in targets):
-            texts = {_text(key): _text(item) for key, item in zip(value.keys, value.values, strict=True)}
-            return {key: text for key, text in texts.items() if key and text}
+            pairs = zip(value.keys, value.values, strict=True)
+            return {text: _text(item) for key, item in pairs if key is not None and (text := _text(key))}
     raise InvalidArgument(f"--checkout: {path} has no dictionary {name}")
 
 
-def _text(node: ast.expr | None) -> str:
-    """Returns the text of a string, or of a sum of strings; empty for anything else."""
+def _text(node: ast.expr) -> str | None:
+    """Returns the text of a string, of a sum of strings, or of an f-string without values; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text(node.left), _text(node.right)
-        return left + right if left and right else ""
-    return ""
+        parts = [_text(node.left), _text(node.right)]
+    elif isinstance(node, ast.JoinedStr):
+        parts = [_text(part) for part in node.values]
+    else:
+        return None
+    texts = [part for part in parts if part is not None]
+    return "".join(texts) if len(texts) == len(parts) else None
 
 
 def _name(node: ast.AST) -> str:

@@ -13,5 +13,5 @@ class Checkout:
     folder: Path
     defaults: Mapping[str, Any]
     """Field -> default; fields whose default only a run could show are left out."""
-    chat_templates: Mapping[str, str] = field(default_factory=dict)
-    """Name -> Jinja text."""
+    chat_templates: Mapping[str, str | None] = field(default_factory=dict)
+    """Name -> Jinja text; None where only a run could show it."""

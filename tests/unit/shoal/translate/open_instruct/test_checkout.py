@@ -34,7 +34,8 @@ class OtherConfig:
     learning_rate: float = 1.0
 """
 TEMPLATES = """
-CHAT_TEMPLATES = {"own": "A {{ messages }}" " B", "sum": "C" + "D", "computed": make()}
+CHAT_TEMPLATES = {"own": "A {{ messages }}" " B", "sum": "C" + "D", "computed": make(), "plain": ("E" f"F" "G"),
+    "filled": f"{name}"}
 """
 
 
@@ -96,9 +97,16 @@ def test_a_template_is_taken_by_name_and_unknown_names_mean_the_tokenizers_own(f
     assert config_of(folder, "--chat_template_name", "own").model.chat_template == "A {{ messages }} B"
     with_bos = config_of(folder, "--chat_template_name", "sum", "--add_bos").model.chat_template
     assert with_bos == "{{ bos_token }}CD"
+    assert config_of(folder, "--chat_template_name", "plain").model.chat_template == "EFG"
     unknown = translate(folder, "--chat_template_name", "olmo123")
     assert "chat_template" not in unknown.values["model"]
     assert any("olmo123: the checkout has no such template" in note for note in unknown.notes)
+
+
+@pytest.mark.parametrize("name", ["computed", "filled"])
+def test_a_template_that_only_a_run_could_show_is_refused(folder: Path, name: str) -> None:
+    (refusal,) = translate(folder, "--chat_template_name", name).blocking
+    assert "computes it when it runs" in refusal.reason
 
 
 def test_a_prompt_file_is_found_in_the_checkout(folder: Path) -> None:
