@@ -1,8 +1,8 @@
 """Reads chat templates and defaults from a checkout of open-instruct. Its code is parsed, and never run."""
 
 import ast
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,52 +23,74 @@ def read_checkout(folder: Path) -> Checkout:
         raise InvalidArgument(
             f"--checkout {folder}: there is no {_PACKAGE}/{_TRAINER} in it; give the folder of a clone of open-instruct"
         )
-    return Checkout(folder, _defaults(package), _chat_templates(package / _TEMPLATES[0]))
+    return Checkout(folder, _defaults(package), _chat_templates(package))
 
 
-def _parsed(path: Path) -> ast.Module:
+@dataclass(frozen=True)
+class _Module:
+    """A parsed file of the package."""
+
+    package: Path
+    tree: ast.Module
+
+    def imported(self) -> dict[str, str]:
+        """Returns name -> the module of the package that it is, or that it comes from."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == _PACKAGE:
+                inner = node.module.partition(".")[2]
+                found |= {alias.asname or alias.name: inner or alias.name for alias in node.names}
+        return found
+
+    def find(self, node: ast.expr) -> "tuple[ast.ClassDef, _Module] | None":
+        """Returns the class that an expression names, and its module; None for one from elsewhere."""
+        owner = node.value if isinstance(node, ast.Attribute) else node
+        module = self.imported().get(_name(owner))
+        if module is None and isinstance(node, ast.Attribute):
+            return None
+        home = self if module is None else _module(self.package, f"{module.replace('.', '/')}.py")
+        classes = (item for item in home.tree.body if isinstance(item, ast.ClassDef) and item.name == _name(node))
+        found = next(classes, None)
+        return None if found is None else (found, home)
+
+
+def _module(package: Path, name: str) -> _Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return _Module(package, ast.parse((package / name).read_text(encoding="utf-8")))
     except (OSError, SyntaxError, ValueError) as error:
-        raise InvalidArgument(f"--checkout: {path} cannot be read: {error}") from None
+        raise InvalidArgument(f"--checkout: {package / name} cannot be read: {error}") from None
 
 
 def _defaults(package: Path) -> dict[str, Any]:
     """Returns the defaults of the classes that the trainer's argument parser fills."""
-    trainer = _parsed(package / _TRAINER)
-    calls = [node for node in ast.walk(trainer) if isinstance(node, ast.Call)]
+    trainer = _module(package, _TRAINER)
+    calls = [node for node in ast.walk(trainer.tree) if isinstance(node, ast.Call)]
     classes = [
-        _name(item)
+        item
         for call in calls
         if "Parser" in _name(call.func) and call.args and isinstance(call.args[0], ast.Tuple)
         for item in call.args[0].elts
     ]
     if not classes:
         raise InvalidArgument(f"--checkout: {package / _TRAINER} has no argument parser over a tuple of classes")
-    defaults = dict(field for name in classes for field in _fields(package, name))
+    defaults = dict(field for node in classes for field in _fields(node, trainer))
     for call in calls:
         if _name(call.func) == "set_defaults":
             defaults |= {word.arg: _value(word.value) for word in call.keywords if word.arg is not None}
     return {name: value for name, value in defaults.items() if value is not _UNKNOWN}
 
 
-def _fields(package: Path, name: str) -> Iterator[tuple[str, Any]]:
+def _fields(node: ast.expr, module: _Module) -> Iterator[tuple[str, Any]]:
     """Yields the fields of a class and of its bases, with their defaults; a later one replaces an earlier one."""
-    found = _class(package, name)
-    for base in reversed(found.bases) if found else ():
-        yield from _fields(package, _name(base))
-    for node in found.body if found else ():
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            yield node.target.id, _value(node.value)
-
-
-def _class(package: Path, name: str) -> ast.ClassDef | None:
-    head = re.compile(rf"^class {re.escape(name)}\b", re.MULTILINE)
-    for path in sorted(package.rglob("*.py")):
-        if head.search(path.read_text(encoding="utf-8", errors="replace")):
-            nodes = [node for node in _parsed(path).body if isinstance(node, ast.ClassDef) and node.name == name]
-            return nodes[0] if nodes else None
-    return None
+    found = module.find(node)
+    if found is None:
+        return
+    class_, home = found
+    for base in reversed(class_.bases):
+        yield from _fields(base, home)
+    for item in class_.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None:
+            yield item.target.id, _value(item.value)
 
 
 def _value(node: ast.expr) -> Any:
@@ -89,15 +111,15 @@ def _value(node: ast.expr) -> Any:
         return _UNKNOWN
 
 
-def _chat_templates(path: Path) -> dict[str, str | None]:
-    name = _TEMPLATES[1]
-    for node in _parsed(path).body:
+def _chat_templates(package: Path) -> dict[str, str | None]:
+    file, name = _TEMPLATES
+    for node in _module(package, file).tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
         if isinstance(value, ast.Dict) and any(_name(target) == name for target in targets):
             pairs = zip(value.keys, value.values, strict=True)
             return {text: _text(item) for key, item in pairs if key is not None and (text := _text(key))}
-    raise InvalidArgument(f"--checkout: {path} has no dictionary {name}")
+    raise InvalidArgument(f"--checkout: {package / file} has no dictionary {name}")
 
 
 def _text(node: ast.expr) -> str | None:

@@ -11,15 +11,21 @@ from shoal.translate.open_instruct.checkout import read_checkout
 
 TRAINER = """
 import sys
+from open_instruct import grpo_utils as config_lib, utils
+from open_instruct.grpo_utils import TokenizerConfig
 sys.exit("a checkout is never run")
-parser = utils.ArgumentParserPlus((grpo_utils.GRPOExperimentConfig, TokenizerConfig))
+parser = utils.ArgumentParserPlus((config_lib.GRPOExperimentConfig, TokenizerConfig))
 parser.set_defaults(exp_name="grpo", warmup_ratio=0.25)
 """
-CONFIGS = """
+BASES = """
 class Base:
     exp_name: str = "experiment"
     seed: int = 7
-class GRPOExperimentConfig(lib.Base):
+"""
+CONFIGS = """
+from open_instruct import olmo_core_utils
+from dataclasses import dataclass
+class GRPOExperimentConfig(olmo_core_utils.Base, elsewhere.Mixin):
     seed: int = 43
     beta: float = 0.5
     loss_fn: GRPOLossType = GRPOLossType.cispo
@@ -45,6 +51,8 @@ def folder(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     (package / "grpo_fast.py").write_text(TRAINER)
     (package / "grpo_utils.py").write_text(CONFIGS)
+    (package / "olmo_core_utils.py").write_text(BASES)
+    (package / "another.py").write_text("class Base:\n    seed: int = 99\n    learning_rate: float = 1.0\n")
     (package / "dataset_transformation.py").write_text(TEMPLATES)
     (tmp_path / "clone" / "prompt.txt").write_text("Answer briefly.")
     return tmp_path / "clone"
