@@ -57,21 +57,7 @@ def translate(
     source = Source(
         system.table, settings.values, draft, system=system.name, since=version.suffix, checkout=version.checkout
     )
-    for name, reason in settings.unset.items():
-        source.miss(name, reason, draft)
-    for name, (value, why) in system.implied.items():
-        draft.set(name, value, Origin(why, False))
-    source.sort(draft)
-    system.compose(source, draft)
-    refuse_model_features(system.model_field, draft)
-    if unsaid := source.unsaid(draft):
-        draft.notes.append(
-            "settings without a line, since Shoal does the same, or the others leave them nothing to decide: "
-            + ", ".join(unsaid)
-        )
-    # A refusal may keep other fields from being read.
-    for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
-        draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
+    _judge(system, settings, source, draft)
     answered = {override.partition("=")[0].strip() for override in overrides}
     _keep_given_length(draft, answered)
     values = _with_overrides(draft, overrides)
@@ -102,6 +88,25 @@ def translate(
     return Translation(
         to_toml(draft, _header(system, title, draft, skipped, version)), values, result.notes, result.refusals, skipped
     )
+
+
+def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> None:
+    """Maps, notes or refuses every setting of the source."""
+    for name, reason in settings.unset.items():
+        source.miss(name, reason, draft)
+    for name, (value, why) in system.implied.items():
+        draft.set(name, value, Origin(why, False))
+    source.sort(draft)
+    system.compose(source, draft)
+    refuse_model_features(system.model_field, draft)
+    if unsaid := source.unsaid(draft):
+        draft.notes.append(
+            "settings without a line, since Shoal does the same, or the others leave them nothing to decide: "
+            + ", ".join(unsaid)
+        )
+    # A refusal may keep other fields from being read.
+    for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
+        draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
 
 
 def _keep_given_length(draft: Draft, given: set[str]) -> None:

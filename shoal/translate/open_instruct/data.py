@@ -115,7 +115,7 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
     draft.set("evaluation.temperature", source[how], source.origin(how))
     if length is not None:
         draft.set("evaluation.max_completion_tokens", length, source.origin("eval_response_length"))
-    if top_p is not None:
-        draft.set("evaluation.top_p", top_p, source.origin("eval_top_p"))
+    how = "eval_top_p" if top_p is not None else "vllm_top_p"
+    draft.set("evaluation.top_p", source[how], source.origin(how))
     # open-instruct also evaluates on training questions: most of its scripts name the same data for both.
     draft.set("evaluation.held_out", False, source.origin("dataset_mixer_eval_list"))

@@ -102,7 +102,6 @@ def test_older_spellings_have_the_same_meaning() -> None:
         (["--advantage_normalization_type", "zscore"], "advantage_normalization_type", "centered and standard"),
         (["--active_sampling", "--filter_zero_std_samples", "false"], "active_sampling", "filter_zero_std_samples"),
         (["--dataset_mixer_list", "a", "1.0", "b"], "dataset_mixer_list", "must alternate names and amounts"),
-        (["--vllm_top_p", "0.9"], "vllm_top_p", "biases the importance ratio"),
         (["--total_episodes", "10"], "config", "at least the 64 completions of one step"),
         (["--tools", "python"], "tools", "not yet available"),
         (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
@@ -409,3 +408,12 @@ def test_adapters_that_open_instruct_never_reads_are_noted() -> None:
     translation = _translate("--use_peft", "true", "--lora_r", "8")
     assert not translation.blocking and not parse_config(translation.values).learner.lora.rank
     assert sum("never reads it: its GRPO trains all weights" in note for note in translation.notes) == 2
+
+
+def test_a_smaller_support_is_bounded_and_used_in_evaluation_too() -> None:
+    flags = ("--vllm_top_p", "0.95", "--dataset_mixer_eval_list", "d.jsonl", "8")
+    config = _config(*flags)
+    assert (config.sampling.top_p, config.sampling.top_k, config.evaluation.top_p) == (0.95, 1024, 0.95)
+    assert any("drawn from at most 1024 here" in note for note in _translate(*flags).notes)
+    assert _config(*flags, "--eval_top_p", "1").evaluation.top_p == 1
+    assert (_config().sampling.top_p, _config().sampling.top_k) == (1, 0)
