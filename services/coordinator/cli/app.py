@@ -4,6 +4,7 @@ import os
 import sys
 
 from services.coordinator.cli import config, doctor, report, reward, run, train, workers
+from services.coordinator.cli.export.command import export
 from services.coordinator.cli.shared.exit_codes import ExitCode, exit_code_of
 from services.coordinator.cli.shared.options import command_group
 from shoal.errors import InvalidArgument, ShoalError
@@ -13,6 +14,7 @@ app.command("train")(train.train)
 app.add_typer(run.app, name="run")
 app.command("workers")(workers.workers)
 app.command("report")(report.report)
+app.command("export")(export)
 app.add_typer(config.app, name="config")
 app.add_typer(reward.app, name="reward")
 app.command("doctor")(doctor.doctor)

@@ -121,7 +121,7 @@ def load_checkpoint(
             )
         progress("verifying the digests of its files")
         for file in files[process_group.rank :: process_group.size]:
-            _verify(folder, file)
+            verify(folder, file)
         if _SUMMARY not in {file.path for file in files}:
             raise DataLoss(
                 f"checkpoint {name}: {_SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED
@@ -192,7 +192,8 @@ def _digest(folder: Path, process_group: ProcessGroup) -> list[FileDigest]:
     return sorted((FileDigest(**fields) for part in parts for fields in part), key=lambda file: file.path)
 
 
-def _verify(folder: Path, file: FileDigest) -> None:
+def verify(folder: Path, file: FileDigest) -> None:
+    """Raises `DataLoss` when a file is missing from a checkpoint's folder, or differs from its digest."""
     path = folder / file.path
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DataLoss(

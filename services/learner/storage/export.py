@@ -60,7 +60,7 @@ def export_model(
             if lora is not None:
                 write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model.path)
             progress("writing configuration and tokenizer")
-            _write_companions(partial, lm, model, dtype)
+            write_companions(partial, lm, model, dtype)
             finish_folder(folder)
         except ShoalError as raised:
             error = raised
@@ -111,7 +111,8 @@ def write_weights(
     return error
 
 
-def _write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dtype) -> None:
+def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dtype) -> None:
+    """Writes what belongs to the weights of a model: configuration, generation configuration and tokenizer."""
     config = copy.deepcopy(lm.config)
     config.dtype = dtype
     config.architectures = [type(lm).__name__]

@@ -1,0 +1,1 @@
+"""`shoal export`: copies of the models of a run, elsewhere."""

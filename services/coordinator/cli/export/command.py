@@ -1,0 +1,52 @@
+"""`shoal export`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.coordinator.cli.shared.options import DataDir
+from shoal.errors import InvalidArgument
+
+
+def export(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="The run; the default is the active one, or the newest.")
+    ] = "",
+    step: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="The step whose model is taken; the default is the newest there is."),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="FOLDER|URL", help="Write it to a folder, s3://..., gs://..., or another URL."),
+    ] = "",
+    data_dir: DataDir = Path("runs"),
+    learner_data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The learner's folder of all runs, where it has one of its own."),
+    ] = None,
+) -> None:
+    """Copy the model of a step elsewhere, from an export or a checkpoint of that step.
+
+    The run may go on meanwhile. A checkpoint needs the learner's packages; an export needs none.
+    """
+    from services.coordinator.cli.export.files import deliver, write_sums
+    from services.coordinator.cli.export.model import find_model, staged
+    from services.coordinator.store.run_folders import RunFolders
+
+    if not to:
+        raise InvalidArgument("nothing says where the model goes: use --to FOLDER or --to URL")
+    record = RunFolders(data_dir).find(run)
+    learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
+    model = find_model(record, learner_folder, step)
+    report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
+    with staged(model, record, learner_folder) as files:
+        write_sums(files)
+        deliver(files, to, report)
+
+
+def report(line: str) -> None:
+    """Prints what has been done."""
+    print(line, file=sys.stdout, flush=True)

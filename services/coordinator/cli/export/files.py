@@ -1,0 +1,109 @@
+"""Delivery of a model's files to a folder or to any file system of fsspec, such as s3:// and gs://.
+
+A folder of this machine is written aside and renamed. Elsewhere files appear one by one, so `config.json`, without
+which nothing loads a model, is written last: until then there is no model, and afterwards it is complete. `SHA256SUMS`
+has the digests of all files, in the form of sha256sum(1).
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShoalError, Unavailable
+
+SUMS = "SHA256SUMS"
+CARD = "README.md"
+_LAST = "config.json"
+_EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
+
+Report = Callable[[str], None]
+
+
+def write_sums(folder: Path) -> None:
+    """Writes the digests of a model's files; the card, which follows the run, is not among them."""
+    lines = []
+    for path in sorted(folder.iterdir()):
+        if path.name not in (SUMS, CARD):
+            with path.open("rb") as file:
+                lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+    (folder / SUMS).write_text("".join(lines))
+
+
+def deliver(folder: Path, destination: str, report: Report) -> None:
+    """Copies the files of a model, `SHA256SUMS` among them, to a folder or a URL.
+
+    Does nothing where the same model is complete already. Raises `AlreadyExists` where something else is,
+    `FailedPrecondition` without the package of that file system, and `Unavailable` when the upload breaks off.
+    """
+    files, root = _file_system(destination)
+    try:
+        _deliver(files, root, folder, destination, report)
+    except ShoalError:
+        raise
+    except Exception as error:  # Each file system has errors of its own.
+        raise Unavailable(
+            f"{destination} could not be written: {type(error).__name__}: {error}. What is there has no {_LAST}, so "
+            "nothing takes it for a model; repeat the command to complete it"
+        ) from error
+
+
+def _file_system(destination: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    protocol = destination.partition("://")[0]
+    try:
+        files, root = url_to_fs(destination, use_listings_cache=False, skip_instance_cache=True)
+    except ImportError as error:
+        install = _EXTRAS.get(protocol)
+        raise FailedPrecondition(
+            f"{destination} needs a package that is not installed: {install or error}", reason=ErrorReason.MISSING_EXTRA
+        ) from None
+    except ValueError as error:
+        raise InvalidArgument(f"--to {destination}: {error}") from None
+    return files, root.rstrip("/")
+
+
+def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
+    own = sorted(path.name for path in folder.iterdir())
+    found = [name.removeprefix(root).lstrip("/") for name in files.find(root)]
+    if _LAST in found:
+        if SUMS in found and files.cat_file(f"{root}/{SUMS}") == (folder / SUMS).read_bytes():
+            report(f"the model is complete in {destination} already")
+            return
+        raise AlreadyExists(f"{destination} has another model: delete it, or name another place with --to")
+    if others := sorted(set(found) - set(own)):
+        raise AlreadyExists(
+            f"{destination} has files that are not of this model ({', '.join(others[:3])}): name an empty place with "
+            "--to"
+        )
+    if "file" in _protocols(files):
+        _rename_into(Path(root), folder)
+    else:
+        for name in (*(name for name in own if name not in (SUMS, _LAST)), SUMS, _LAST):
+            report(f"writing {destination.rstrip('/')}/{name}")
+            files.put_file(str(folder / name), f"{root}/{name}")
+    report(f"the model: {destination}")
+
+
+def _protocols(files: Any) -> tuple[str, ...]:
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+
+
+def _rename_into(target: Path, folder: Path) -> None:
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(folder, partial)
+    partial.chmod(0o777 & ~_umask())  # The temporary folder is readable by its owner alone.
+    if target.exists():
+        target.rmdir()  # It is empty.
+    partial.rename(target)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

@@ -1,0 +1,138 @@
+"""The model of a step of a run, as files of its own: links to an export, or written from a checkpoint."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.exports import export_name
+from services.coordinator.run.extras import LEARNER, check_extras
+from services.coordinator.store.events import EVENTS, read_events
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import dump_config
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, NotFound
+from shoal.wire.json_form import json_form
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Where the model of a step can be had from."""
+
+    step: int
+    folder: Path
+    """A model folder, or the learner's part of a checkpoint."""
+    checkpoint_id: str = ""
+    """Empty for a model folder."""
+
+
+def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> StepModel:
+    """Finds the model of a step, or without one the newest: an export, the trained model, or a checkpoint.
+
+    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, with the steps that can be had.
+    """
+    found = {model.step: model for model in _models(record, learner_folder)}
+    if not found:
+        raise NotFound(
+            f"run {record.run_id} has no export and no checkpoint in {learner_folder}; where the learner has a folder "
+            "of its own, name that with --learner-data-dir",
+            reason=ErrorReason.NO_SUCH_CHECKPOINT,
+        )
+    wanted = max(found) if step is None else step
+    if wanted not in found:
+        raise NotFound(
+            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; of these steps it has one: "
+            f"{', '.join(map(str, sorted(found)))}",
+            reason=ErrorReason.NO_SUCH_CHECKPOINT,
+        )
+    return found[wanted]
+
+
+def _models(record: RunRecord, learner_folder: Path) -> Iterator[StepModel]:
+    """Yields the models of a run; of one step, that which costs least comes last."""
+    for checkpoint_id in Checkpoints(record.folder, keep_last=1).committed():
+        folder = learner_folder / "checkpoints" / checkpoint_id / "learner"
+        if folder.is_dir():
+            yield StepModel(int(checkpoint_id.removeprefix("step-")), folder, checkpoint_id)
+    trained_step = _trained_step(record)
+    if trained_step is not None and (learner_folder / "model").is_dir():
+        yield StepModel(trained_step, learner_folder / "model")
+    for step in record.exported_steps:
+        folder = learner_folder / "exports" / export_name(step)
+        if folder.is_dir():
+            yield StepModel(step, folder)
+
+
+def _trained_step(record: RunRecord) -> int | None:
+    """Returns the step of the trained model; None before it is written, and once the run is resumed."""
+    step = None
+    for event in read_events(record.folder / EVENTS):
+        if event.kind == "exported":
+            step = int(event.attributes.fields["policy_version"].number_value)
+        elif event.kind == "restored":
+            step = None
+    return step
+
+
+@contextmanager
+def staged(model: StepModel, record: RunRecord, learner_folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder with the files of a model, which the run cannot delete meanwhile.
+
+    Exits, after the learner's code has printed why, if a checkpoint cannot be read.
+    """
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=".export-", dir=learner_folder))
+    except OSError as error:
+        raise FailedPrecondition(
+            f"no temporary folder can be made in {learner_folder}: {error.strerror}", reason=ErrorReason.FOLDER
+        ) from None
+    try:
+        if model.checkpoint_id:
+            _write_from_checkpoint(model, record, staging)
+        else:
+            _link_files(model.folder, staging)
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _link_files(folder: Path, staging: Path) -> None:
+    try:
+        for path in folder.iterdir():
+            try:
+                os.link(path, staging / path.name)
+            except FileNotFoundError:
+                raise
+            except OSError:  # A file system without hard links.
+                shutil.copyfile(path, staging / path.name)
+    except FileNotFoundError:
+        raise NotFound(
+            f"the run has just deleted {folder} (checkpoint.export_keep_last)", reason=ErrorReason.NO_SUCH_CHECKPOINT
+        ) from None
+
+
+def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path) -> None:
+    check_extras([LEARNER])
+    manifest = Checkpoints(record.folder, keep_last=1).load_manifest(model.checkpoint_id)
+    request = {
+        "config": dump_config(record.load_config()),
+        "checkpoint": str(model.folder),
+        "files": [json_form(file) for file in manifest.learner_files],
+        "folder": str(staging),
+    }
+    print(f"writing the model of checkpoint {model.checkpoint_id}", file=sys.stderr)
+    done = subprocess.run(
+        [sys.executable, "-m", "services.learner.storage.checkpoint_export"],
+        input=json.dumps(request), stdout=sys.stderr, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)

@@ -1,0 +1,147 @@
+"""`shoal export`, to folders of this machine and to a real S3 server."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.store.run_record import RunRecord
+from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.support.exported_run import make_exported_run
+from tests.support.s3_server import s3_server
+
+Shoal = Callable[..., tuple[int, str, str]]
+NAMES = ["SHA256SUMS", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunRecord:
+    return make_exported_run(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def s3_port() -> Iterator[int]:
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def proxy(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
+    """The way to the S3 server, which may be cut."""
+    with cutting_proxy(s3_port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3_port: int) -> Any:
+    """A bucket, seen past the proxy; its file system lists what is there."""
+    import s3fs
+
+    endpoint = f"http://127.0.0.1:{s3_port}"
+    urlopen(Request(f"{endpoint}/models", method="PUT")).close()
+    files = s3fs.S3FileSystem(key="nobody", secret="nothing", endpoint_url=endpoint, use_listings_cache=False)
+    yield files
+    files.rm("models", recursive=True)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_model_of_a_step_is_copied_to_a_folder_with_digests(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
+    target = tmp_path / "copies" / "ten"
+    target.parent.mkdir()
+    code, out, err = shoal("export", "sums", "--step", "10", "--to", str(target), "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.OK, err
+    assert names(target) == NAMES and names(target.parent) == ["ten"], out
+    assert (target / "model.safetensors").read_bytes() == bytes([10]) * 300_000
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=target, check=True, capture_output=True)
+    assert names(run.folder) == ["config.json", "exports", "run.json"], "a temporary folder stayed"
+
+
+def test_without_a_step_the_newest_is_taken_and_again_nothing_is_done(
+    shoal: Shoal, run: RunRecord, tmp_path: Path
+) -> None:
+    arguments = ["export", "--to", str(tmp_path / "newest"), "--data-dir", str(run.folder.parent)]
+    assert shoal(*arguments)[0] == ExitCode.OK
+    assert (tmp_path / "newest" / "model.safetensors").read_bytes()[:1] == bytes([20])
+    code, out, err = shoal(*arguments)
+    assert code == ExitCode.OK and "is complete in" in out, err
+    code, _, err = shoal(*arguments, "--step", "10")
+    assert code == ExitCode.PRECONDITION and "has another model" in err, err
+
+
+def test_a_folder_with_other_files_is_refused(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    code, _, err = shoal("export", "sums", "--to", str(tmp_path / "full"), "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.PRECONDITION and "thesis.txt" in err, err
+    assert names(tmp_path / "full") == ["thesis.txt"]
+
+
+def test_a_step_that_is_not_there_is_refused_with_those_that_are(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
+    code, _, err = shoal(
+        "export", "sums", "--step", "15", "--to", str(tmp_path / "to"), "--data-dir", str(run.folder.parent)
+    )
+    assert code == ExitCode.NOT_FOUND and "of these steps it has one: 10, 20" in err, err
+
+
+def test_a_destination_is_asked_for(shoal: Shoal, run: RunRecord) -> None:
+    code, _, err = shoal("export", "sums", "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.USAGE and "--to" in err, err
+
+
+@pytest.mark.parametrize(
+    ("url", "words"), [("s3://models/ten", "pip install 'shoal[s3]'"), ("gs://models/ten", "pip install 'shoal[gcs]'")]
+)
+def test_a_file_system_that_is_not_installed_is_refused_with_its_extra(
+    shoal: Shoal, run: RunRecord, url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("no such package")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", missing)
+    code, _, err = shoal("export", "sums", "--to", url, "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.MISSING_EXTRA and words in err, err
+
+
+def test_an_unknown_file_system_is_refused(shoal: Shoal, run: RunRecord) -> None:
+    code, _, err = shoal("export", "sums", "--to", "shoals://x/y", "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.USAGE and "shoals" in err, err
+
+
+def test_a_model_is_uploaded_to_s3_and_is_the_same(
+    shoal: Shoal, run: RunRecord, proxy: CuttingProxy, bucket: Any
+) -> None:
+    code, out, err = shoal("export", "sums", "--to", "s3://models/ten/", "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.OK, err
+    assert sorted(bucket.find("models")) == [f"models/ten/{name}" for name in NAMES], out
+    assert bucket.cat_file("models/ten/model.safetensors") == bytes([20]) * 300_000
+    assert out.splitlines()[-2].endswith("/config.json"), f"what makes it a model is written last: {out}"
+
+
+def test_an_upload_that_is_cut_off_looks_like_no_model_and_is_completed_by_the_next(
+    shoal: Shoal, run: RunRecord, proxy: CuttingProxy, bucket: Any
+) -> None:
+    arguments = ["export", "sums", "--to", "s3://models/cut", "--data-dir", str(run.folder.parent)]
+    for max_bytes in (150_000, 303_500):  # In the middle of the weights, and after them.
+        proxy.max_bytes, proxy.num_bytes = max_bytes, 0
+        code, _, err = shoal(*arguments)
+        left = bucket.find("models/cut")
+        assert proxy.is_cut, f"{proxy.num_bytes} bytes, too few to cut"
+        assert code == ExitCode.UNAVAILABLE and "repeat the command" in err, f"cut at {max_bytes}: {code} {err}"
+        assert "models/cut/config.json" not in left, f"cut at {max_bytes}: {left}"
+    proxy.max_bytes = None
+    code, _, err = shoal(*arguments)
+    assert code == ExitCode.OK, err
+    assert sorted(bucket.find("models/cut")) == [f"models/cut/{name}" for name in NAMES]
+    assert bucket.cat_file("models/cut/model.safetensors") == bytes([20]) * 300_000
