@@ -25,6 +25,7 @@ def make_exported_run(data_dir: Path, *, num_weight_bytes: int = 300_000) -> Run
         export = folder / "exports" / f"step-{step:08d}"
         export.mkdir(parents=True)
         (export / "model.safetensors").write_bytes(bytes([step]) * num_weight_bytes)
-        for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        (export / "adapter").mkdir()
+        for name in ("adapter/adapter_config.json", "config.json", "tokenizer.json", "generation_config.json"):
             (export / name).write_text(f'{{"step": {step}}}\n')
     return record

@@ -52,10 +52,10 @@ def export_checkpoint(config: RunConfig, checkpoint: Path, files: Sequence[FileD
     Raises `DataLoss` when a file of the checkpoint is missing or differs, and `FailedPrecondition` when it does not
     hold the whole model.
     """
-    if config.learner.lora.rank:
+    if config.learner.lora.rank or config.learner.freeze:
         raise FailedPrecondition(
-            f"{checkpoint} holds the adapters of a run with learner.lora, not a whole model: take an export of the run "
-            "(checkpoint.export_every_steps) or its trained model",
+            f"{checkpoint} holds what is trained (learner.lora, learner.freeze), not a whole model: take an export of "
+            "the run (checkpoint.export_every_steps) or its trained model",
             reason=ErrorReason.NOT_EXPORTED,
         )
     for file in files:

@@ -22,6 +22,12 @@ def export(
         str,
         typer.Option("--to", metavar="FOLDER|URL", help="Write it to a folder, s3://..., gs://..., or another URL."),
     ] = "",
+    push: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", help="Push it to this repository of the Hugging Face hub, tag step-N.")
+    ] = "",
+    public: Annotated[
+        bool, typer.Option("--public", help="Make that repository public; without it, it is private.")
+    ] = False,
     data_dir: DataDir = Path("runs"),
     learner_data_dir: Annotated[
         Path | None,
@@ -32,19 +38,29 @@ def export(
 
     The run may go on meanwhile. A checkpoint needs the learner's packages; an export needs none.
     """
-    from services.coordinator.cli.export.files import deliver, write_sums
+    from services.coordinator.cli.export import hub
+    from services.coordinator.cli.export.card import model_card
+    from services.coordinator.cli.export.files import CARD, deliver, write_sums
     from services.coordinator.cli.export.model import find_model, staged
     from services.coordinator.store.run_folders import RunFolders
 
-    if not to:
-        raise InvalidArgument("nothing says where the model goes: use --to FOLDER or --to URL")
+    if not (to or push):
+        raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
+    if push:
+        hub.check_push(push)
+    elif public:
+        raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
     record = RunFolders(data_dir).find(run)
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)
     report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
     with staged(model, record, learner_folder) as files:
         write_sums(files)
-        deliver(files, to, report)
+        (files / CARD).write_text(model_card(record, record.load_config(), model.step, push), encoding="utf-8")
+        if to:
+            deliver(files, to, report)
+        if push:
+            hub.push(files, push, model.step, run_id=record.run_id, public=public, report=report)
 
 
 def report(line: str) -> None:

@@ -26,10 +26,10 @@ Report = Callable[[str], None]
 def write_sums(folder: Path) -> None:
     """Writes the digests of a model's files; the card, which follows the run, is not among them."""
     lines = []
-    for path in sorted(folder.iterdir()):
-        if path.name not in (SUMS, CARD):
-            with path.open("rb") as file:
-                lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+    for name in _names(folder):
+        if name not in (SUMS, CARD):
+            with (folder / name).open("rb") as file:
+                lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
     (folder / SUMS).write_text("".join(lines))
 
 
@@ -68,7 +68,7 @@ def _file_system(destination: str) -> tuple[Any, str]:
 
 
 def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
-    own = sorted(path.name for path in folder.iterdir())
+    own = _names(folder)
     found = [name.removeprefix(root).lstrip("/") for name in files.find(root)]
     if _LAST in found:
         if SUMS in found and files.cat_file(f"{root}/{SUMS}") == (folder / SUMS).read_bytes():
@@ -87,6 +87,11 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
             report(f"writing {destination.rstrip('/')}/{name}")
             files.put_file(str(folder / name), f"{root}/{name}")
     report(f"the model: {destination}")
+
+
+def _names(folder: Path) -> list[str]:
+    """Lists the files of a model, those of its adapter among them, by their paths in it."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _protocols(files: Any) -> tuple[str, ...]:

@@ -107,17 +107,21 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path) -> Iterato
 
 def _link_files(folder: Path, staging: Path) -> None:
     try:
-        for path in folder.iterdir():
-            try:
-                os.link(path, staging / path.name)
-            except FileNotFoundError:
-                raise
-            except OSError:  # A file system without hard links.
-                shutil.copyfile(path, staging / path.name)
-    except FileNotFoundError:
+        shutil.copytree(folder, staging, copy_function=_link, dirs_exist_ok=True)
+    except (FileNotFoundError, shutil.Error):
         raise NotFound(
-            f"the run has just deleted {folder} (checkpoint.export_keep_last)", reason=ErrorReason.NO_SUCH_CHECKPOINT
+            f"{folder} cannot be read whole; the run may have deleted it just now (checkpoint.export_keep_last)",
+            reason=ErrorReason.NO_SUCH_CHECKPOINT,
         ) from None
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # A file system without hard links.
+        shutil.copyfile(source, target)
 
 
 def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path) -> None:

@@ -15,7 +15,15 @@ from tests.support.exported_run import make_exported_run
 from tests.support.s3_server import s3_server
 
 Shoal = Callable[..., tuple[int, str, str]]
-NAMES = ["SHA256SUMS", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
+NAMES = [
+    "README.md",
+    "SHA256SUMS",
+    "adapter/adapter_config.json",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+]
 
 
 @pytest.fixture
@@ -57,12 +65,16 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
 def test_the_model_of_a_step_is_copied_to_a_folder_with_digests(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
     target = tmp_path / "copies" / "ten"
     target.parent.mkdir()
     code, out, err = shoal("export", "sums", "--step", "10", "--to", str(target), "--data-dir", str(run.folder.parent))
     assert code == ExitCode.OK, err
-    assert names(target) == NAMES and names(target.parent) == ["ten"], out
+    assert files_of(target) == NAMES and names(target.parent) == ["ten"], out
     assert (target / "model.safetensors").read_bytes() == bytes([10]) * 300_000
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=target, check=True, capture_output=True)
     assert names(run.folder) == ["config.json", "exports", "run.json"], "a temporary folder stayed"
@@ -95,9 +107,13 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(shoal: Shoal, r
     assert code == ExitCode.NOT_FOUND and "of these steps it has one: 10, 20" in err, err
 
 
-def test_a_destination_is_asked_for(shoal: Shoal, run: RunRecord) -> None:
-    code, _, err = shoal("export", "sums", "--data-dir", str(run.folder.parent))
-    assert code == ExitCode.USAGE and "--to" in err, err
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [([], "use --to FOLDER"), (["--to", "x", "--public"], "name it with --push"), (["--push", "sums"], "OWNER/NAME")],
+)
+def test_a_destination_is_asked_for(shoal: Shoal, run: RunRecord, arguments: list[str], words: str) -> None:
+    code, _, err = shoal("export", "sums", *arguments, "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.USAGE and words in err, err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""The model card of a step, made from the run: configuration, curves, evaluations, data, how to load it.
+
+A card is made to be read elsewhere. It has settings by name from a fixed list of tables, and of paths the last part
+alone: no folder of this machine, no address, and nothing that could be a secret.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from services.coordinator.reporting.page.axes import SHARE, plain
+from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.store.run_record import RunRecord
+from shoal import __version__
+from shoal.config import RunConfig
+from shoal.config.data import SourceConfig
+
+_TABLES = ("sampling", "grpo", "advantage", "loss", "kl", "correction", "learner")
+"""Tables of the configuration that say how the model was trained, and nothing of where."""
+_CURVES = {
+    "objective/scores": ("Reward", plain),
+    "objective/verifiable_correct_rate": ("Correct", SHARE.value),
+    "objective/kl": ("KL", plain),
+    "val/sequence_lengths": ("Tokens of a completion", plain),
+}
+_MAX_ROWS = 12
+_RATE = "eval/verifiable_correct_rate"
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "") -> str:
+    """Returns the card as Markdown with its header; `repo` is the repository that it is for, if it is for one."""
+    rows = [row for row in StepFile(record.folder / "metrics.jsonl").read() if row["step"] <= step]
+    steps = [row for row in rows if "eval/num_prompts" not in row]
+    evaluations = [row for row in rows if _RATE in row]
+    base = _public_name(config.model.path)
+    parts = [
+        _header(config),
+        f"# {record.run_id}, step {step}\n\n{base}, trained with GRPO (group relative policy optimization, "
+        f"arXiv:2402.03300) for {step} of {config.run.num_steps} steps, by Shoal {__version__}.",
+        f"## Load it\n\n{_loading(repo, step)}",
+        f"## Training\n\n{_table(('', ''), _facts(config))}",
+        *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
+        *([f"## Evaluation\n\n{_evaluations(evaluations)}"] if evaluations else []),
+        f"## Configuration\n\nWhat differs from the defaults:\n\n```toml\n{_settings(config)}```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _header(config: RunConfig) -> str:
+    values: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["grpo", "reinforcement-learning", "shoal"],
+    }
+    if _is_hub_name(config.model.path):
+        values["base_model"] = config.model.path
+    if datasets := [source.dataset for source in config.data.sources if _is_hub_name(source.dataset or "")]:
+        values["datasets"] = datasets
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether a name is a repository on the hub, and no folder here."""
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
+
+
+def _public_name(path: str) -> str:
+    """Returns the name of a repository or a package, and of a folder its last part."""
+    return path if _is_hub_name(path) or path.startswith("package:") else Path(path).name
+
+
+def _loading(repo: str, step: int) -> str:
+    name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
+    serve = f"vllm serve {name}" + (f" --revision step-{step}" if repo else "")
+    return (
+        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{name}"{revision})\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}"{revision})\n```\n\n'
+        f"```bash\n{serve}\n```"
+    )
+
+
+def _facts(config: RunConfig) -> Iterator[tuple[str, str]]:
+    yield "Base model", _public_name(config.model.path)
+    yield "Data", ", ".join(map(_source, config.data.sources))
+    if config.evaluation.sources:
+        yield "Held-out questions", ", ".join(map(_source, config.evaluation.sources))
+    yield "A step", f"{config.grpo.groups_per_step} groups of {config.grpo.group_size} completions"
+    yield "A completion", f"at most {config.sampling.max_completion_tokens:,} tokens"
+    yield "Learning rate", f"{config.learner.learning_rate:g}"
+    yield "Seed", str(config.run.seed)
+
+
+def _source(source: SourceConfig) -> str:
+    if source.path is not None:
+        paths = [source.path] if isinstance(source.path, str) else source.path
+        return ", ".join(Path(path).name for path in paths)
+    return source.task or _public_name(source.dataset or "")
+
+
+def _curves(steps: Sequence[Mapping[str, float]]) -> str:
+    """Returns a table of steps at even distances, the first and the last among them."""
+    metrics = [name for name in _CURVES if any(name in row for row in steps)]
+    last = len(steps) - 1
+    chosen = sorted({round(index * last / (_MAX_ROWS - 1)) for index in range(_MAX_ROWS)})
+    rows = [
+        (str(steps[index]["step"]), *(_value(steps[index], name, _CURVES[name][1]) for name in metrics))
+        for index in chosen
+    ]
+    return _table(("Step", *(_CURVES[name][0] for name in metrics)), rows)
+
+
+def _evaluations(evaluations: Sequence[Mapping[str, float]]) -> str:
+    pass_at = sorted({name for row in evaluations for name in row if name.startswith("eval/pass_at_")}, key=_k_of)
+    rows = [
+        (
+            str(row["step"]),
+            f"{row['eval/num_prompts']:,.0f}",
+            SHARE.value(row[_RATE]),
+            " to ".join(_value(row, f"{_RATE}_{end}", SHARE.value) for end in ("low", "high")),
+            *(_value(row, name, SHARE.value) for name in pass_at),
+        )
+        for row in evaluations
+    ]
+    titles = ("Step", "Held-out questions", "Correct", "95% interval", *(f"pass@{_k_of(name)}" for name in pass_at))
+    return _table(titles, rows)
+
+
+def _k_of(name: str) -> int:
+    return int(name.rpartition("_")[2])
+
+
+def _value(row: Mapping[str, float], name: str, text: Any) -> str:
+    return str(text(row[name])) if name in row else "-"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def _settings(config: RunConfig) -> str:
+    """Returns the listed tables as TOML, without defaults and without what may be a path or an address."""
+    lines = ["[run]", f"num_steps = {config.run.num_steps}", f"seed = {config.run.seed}"]
+    for name in _TABLES:
+        values = getattr(config, name).model_dump(mode="json", exclude_defaults=True)
+        if fields := list(_fields(values)):
+            lines += ["", f"[{name}]", *fields]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _fields(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
+            yield f"{prefix}{name} = {'true' if value else 'false'}"
+        elif isinstance(value, int | float):
+            yield f"{prefix}{name} = {value}"
+        elif isinstance(value, str) and re.fullmatch(r"[\w-]+", value):
+            yield f'{prefix}{name} = "{value}"'

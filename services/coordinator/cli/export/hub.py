@@ -1,0 +1,82 @@
+"""Pushes of a model to the Hugging Face hub: one commit a step, with a tag.
+
+A commit is made when all its files are there, and the tag `step-<step>` after it. So a push that is cut off leaves the
+repository as it was, or with a commit whose tag the next push makes.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShoalError, Unavailable
+
+_REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_NOT_ALLOWED = (401, 403)
+
+Report = Callable[[str], None]
+
+
+def check_push(repo: str) -> None:
+    """Raises `InvalidArgument` unless a repository is named in full, and `FailedPrecondition` without a token."""
+    from huggingface_hub import get_token
+
+    if not _REPO.fullmatch(repo):
+        raise InvalidArgument(f"--push {repo!r} names no repository: give OWNER/NAME, as on the hub")
+    if get_token() is None:
+        raise FailedPrecondition(
+            "there is no token of the Hugging Face hub: set HF_TOKEN to one that may write, or log in with "
+            "`hf auth login`"
+        )
+
+
+def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, report: Report) -> None:
+    """Commits the files of a model in place of what the repository has, and tags the commit `step-<step>`.
+
+    Creates the repository if need be, private unless `public`. Raises `AlreadyExists` where the tag exists,
+    `FailedPrecondition` where the token may not write or the repository is not as private as asked for, and
+    `Unavailable` when the push breaks off.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        _push(HfApi(library_name="shoal"), folder, repo, step, run_id, public, report)
+    except ShoalError:
+        raise
+    except Exception as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code in _NOT_ALLOWED:
+            raise FailedPrecondition(
+                f"the hub refuses the push to {repo} ({error.response.status_code}): use a token that may write there"
+            ) from error
+        raise Unavailable(
+            f"{repo} could not be pushed to: {type(error).__name__}: {error}. It has no revision step-{step} yet; "
+            "repeat the command to complete it"
+        ) from error
+
+
+def _push(api: Any, folder: Path, repo: str, step: int, run_id: str, public: bool, report: Report) -> None:
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    tag = f"step-{step}"
+    try:
+        is_private = api.model_info(repo).private
+    except RepositoryNotFoundError:
+        api.create_repo(repo, private=not public)
+        report(f"{repo} is created, {'public' if public else 'private'}")
+    else:
+        _check_visibility(repo, is_private=is_private, public=public)
+        if tag in {ref.name for ref in api.list_repo_refs(repo).tags}:
+            raise AlreadyExists(f"{repo} has a revision {tag} already: delete that tag, or name another repository")
+    report(f"pushing to {repo}")
+    commit = api.upload_folder(
+        repo_id=repo, folder_path=folder, commit_message=f"Step {step} of run {run_id}", delete_patterns="*"
+    )
+    api.create_tag(repo, tag=tag, revision=commit.oid)
+    report(f"the model: {repo}, revision {tag}")
+
+
+def _check_visibility(repo: str, *, is_private: bool, public: bool) -> None:
+    if public == is_private:
+        here, cure = ("private", "leave out --public") if is_private else ("public", "say so with --public")
+        raise FailedPrecondition(f"{repo} exists and is {here}: {cure}, or name another repository")

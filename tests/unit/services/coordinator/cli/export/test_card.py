@@ -1,0 +1,77 @@
+"""The model card of a step."""
+
+import json
+from pathlib import Path
+
+import yaml
+
+from services.coordinator.cli.export.card import model_card
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import parse_config
+
+SECRETS = ("/srv", "10.0.0.7", "KEY_OF_THE_JUDGE", "s3cret")
+
+
+def config_values(tmp_path: Path) -> dict[str, object]:
+    return {
+        "model": {"path": "/srv/models/base-7b"},
+        "data": {
+            "sources": [
+                {"path": "/srv/data/questions.jsonl", "system_prompt": "s3cret"},
+                {"dataset": "someone/sums"},
+                {"task": "arithmetic"},
+            ],
+        },
+        "evaluation": {"sources": [{"task": "arithmetic", "task_seed": 1}]},
+        "reward": {
+            "judge": {"base_url": "http://10.0.0.7:8000/v1", "model": "judge", "api_key_env": "KEY_OF_THE_JUDGE"},
+        },
+        "learner": {"learning_rate": 3e-6},
+        "grpo": {"group_size": 16},
+    }
+
+
+def card(tmp_path: Path, num_steps: int, repo: str = "") -> str:
+    record = RunRecord("sums", tmp_path, policy_version=num_steps, num_steps=num_steps)
+    rows: list[dict[str, float]] = []
+    for step in range(0, num_steps + 1, 10):
+        rows.append(
+            {
+                "step": step, "eval/num_prompts": 200, "eval/verifiable_correct_rate": step / 100,
+                "eval/verifiable_correct_rate_low": step / 100 - 0.05, "eval/pass_at_4": 0.9,
+                "eval/verifiable_correct_rate_high": step / 100 + 0.05,
+            }
+        )  # fmt: skip
+    rows += [{"step": step, "objective/scores": step / 1000} for step in range(1, num_steps + 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return model_card(record, parse_config(config_values(tmp_path)), 40, repo)
+
+
+def test_a_card_says_what_was_trained_how_and_how_well(tmp_path: Path) -> None:
+    text = card(tmp_path, 50, "me/sums")
+    for words in (
+        "# sums, step 40",
+        "base-7b, trained with GRPO",
+        "| Data | questions.jsonl, someone/sums, arithmetic |",
+        "| 40 | 200 | 40.0% | 35.0% to 45.0% | 90.0% |",
+        "learning_rate = 3e-06",
+        "group_size = 16",
+        'from_pretrained("me/sums", revision="step-40")',
+        "vllm serve me/sums --revision step-40",
+    ):
+        assert words in text, text
+    header = yaml.safe_load(text.split("---")[1])
+    assert header["datasets"] == ["someone/sums"] and "base_model" not in header, header
+
+
+def test_a_card_ends_with_its_step_and_has_few_rows(tmp_path: Path) -> None:
+    text = card(tmp_path, 50)
+    assert "| 50 |" not in text, "a later step"
+    curve = [line for line in text.partition("### Curves")[2].partition("##")[0].splitlines() if line[:3] == "| "]
+    rows = [line for line in text.splitlines() if line.startswith(("| 1 | 0.001", "| 40 | 0.04 |"))]
+    assert len(rows) == 2 and len(curve) <= 14, text
+
+
+def test_a_card_has_no_folder_no_address_and_no_secret(tmp_path: Path) -> None:
+    text = card(tmp_path, 50)
+    assert not [secret for secret in (*SECRETS, str(tmp_path)) if secret in text], text

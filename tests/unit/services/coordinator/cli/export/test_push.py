@@ -1,0 +1,148 @@
+"""`shoal export --push`, to a scripted hub over HTTP."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.store.run_record import RunRecord
+from tests.support.exported_run import make_exported_run
+from tests.support.repository import ROOT
+from tests.support.scripted_hub import TOKEN, Repository, ScriptedHub, scripted_hub
+
+Shoal = Callable[..., tuple[int, str, str]]
+Push = Callable[..., tuple[int, str]]
+REPO = "me/sums"
+NAMES = [
+    "README.md",
+    "SHA256SUMS",
+    "adapter/adapter_config.json",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+]
+_SHOAL = "from services.coordinator.cli import main; main()"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunRecord:
+    return make_exported_run(tmp_path / "runs")
+
+
+@pytest.fixture
+def hub() -> Iterator[ScriptedHub]:
+    with scripted_hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def push(shoal: Shoal, hub: ScriptedHub, run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Push:
+    """Pushes the newest step, or that of the arguments; returns the exit code and all output."""
+    # Set from the environment when the library is imported.
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+
+    def call(*arguments: str, token: str = TOKEN) -> tuple[int, str]:
+        monkeypatch.setenv("HF_TOKEN", token)
+        code, out, err = shoal("export", "sums", "--push", REPO, "--data-dir", str(run.folder.parent), *arguments)
+        return code, out + err
+
+    return call
+
+
+def test_endpoint_and_token_come_from_the_environment(hub: ScriptedHub, run: RunRecord, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-c", _SHOAL, "export", "--push", REPO, "--data-dir", str(run.folder.parent)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert "step-20" in hub.repositories[REPO].tags
+
+
+def test_each_step_is_a_commit_with_a_tag_in_a_private_repository(push: Push, hub: ScriptedHub) -> None:
+    for step in (10, 20):
+        code, out = push("--step", str(step))
+        assert code == ExitCode.OK and f"{REPO}, revision step-{step}" in out, out
+    repository = hub.repositories[REPO]
+    assert repository.is_private and repository.messages == ["Step 10 of run sums", "Step 20 of run sums"]
+    for step in (10, 20):
+        files = repository.commits[repository.tags[f"step-{step}"]]
+        assert sorted(files) == NAMES, sorted(files)
+        assert files["model.safetensors"] == bytes([step]) * 300_000
+    card = repository.commits[repository.head]["README.md"].decode()
+    assert f'from_pretrained("{REPO}", revision="step-20")' in card, card
+
+
+def test_files_of_an_earlier_step_that_a_later_one_lacks_are_not_in_its_commit(push: Push, hub: ScriptedHub) -> None:
+    hub.repositories[REPO] = Repository(is_private=True)
+    hub.repositories[REPO].commits["1" * 40] = {"model-00001-of-00002.safetensors": b"old"}
+    code, out = push()
+    assert code == ExitCode.OK, out
+    assert sorted(hub.repositories[REPO].commits[hub.repositories[REPO].head]) == NAMES
+
+
+def test_a_push_that_is_cut_off_leaves_no_commit_and_the_next_completes_it(push: Push, hub: ScriptedHub) -> None:
+    hub.cuts_storage_after = 100_000
+    code, out = push("--step", "10")
+    assert code == ExitCode.UNAVAILABLE and "repeat the command" in out, out
+    repository = hub.repositories[REPO]
+    assert hub.cuts_storage_after == 0, "nothing was cut"
+    assert list(repository.commits.values()) == [{}] and not repository.tags and not hub.storage
+    hub.cuts_storage_after = None
+    code, out = push("--step", "10")
+    assert code == ExitCode.OK, out
+    assert sorted(repository.commits[repository.tags["step-10"]]) == NAMES
+
+
+def test_a_commit_without_its_tag_gets_it_from_the_next_push(push: Push, hub: ScriptedHub) -> None:
+    hub.fails_at = "/tag/"
+    code, out = push("--step", "10")
+    assert code == ExitCode.UNAVAILABLE and "no revision step-10 yet" in out, out
+    hub.fails_at = ""
+    code, out = push("--step", "10")
+    repository = hub.repositories[REPO]
+    assert code == ExitCode.OK and repository.tags["step-10"] == repository.head, out
+
+
+def test_a_step_is_not_pushed_twice(push: Push, hub: ScriptedHub) -> None:
+    hub.repositories[REPO] = Repository(is_private=True, tags={"step-20": "0" * 40})
+    code, out = push()
+    assert code == ExitCode.PRECONDITION and "has a revision step-20 already" in out, out
+
+
+@pytest.mark.parametrize(
+    ("is_private", "arguments", "words"),
+    [(False, [], "exists and is public: say so with --public"), (True, ["--public"], "exists and is private")],
+)
+def test_the_visibility_of_a_repository_is_what_was_asked_for(
+    push: Push, hub: ScriptedHub, is_private: bool, arguments: list[str], words: str
+) -> None:
+    hub.repositories[REPO] = Repository(is_private=is_private)
+    code, out = push(*arguments)
+    assert code == ExitCode.PRECONDITION and words in out, out
+    assert list(hub.repositories[REPO].commits.values()) == [{}]
+
+
+def test_a_public_repository_is_made_on_request(push: Push, hub: ScriptedHub) -> None:
+    code, out = push("--public")
+    assert code == ExitCode.OK and not hub.repositories[REPO].is_private, out
+
+
+def test_without_a_token_nothing_is_sent_and_the_variable_is_named(push: Push, hub: ScriptedHub) -> None:
+    code, out = push(token="")
+    assert code == ExitCode.PRECONDITION and "set HF_TOKEN" in out, out
+    assert hub.calls == []
+
+
+def test_a_token_that_may_not_write_is_refused_and_not_shown(push: Push, hub: ScriptedHub) -> None:
+    code, out = push(token="hf_a_token_to_read")
+    assert code == ExitCode.PRECONDITION and "use a token that may write there" in out, out
+    assert "hf_a_token_to_read" not in out
