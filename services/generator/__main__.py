@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import threading
 
+from services.generator.adapter_engine import AdapterEngine
 from services.generator.engine_process import tie_children
 from services.generator.service import GeneratorServicer
 from services.generator.vllm_engine import VllmEngine
@@ -32,7 +33,8 @@ def main() -> int:
     hostname = arguments.advertise.partition(":")[0] if arguments.advertise else None
 
     async def start_engine(config: RunConfig) -> VllmEngine:
-        return await VllmEngine.start(config, hostname=hostname)
+        engine = AdapterEngine if config.generator.lora == "adapter" else VllmEngine
+        return await engine.start(config, hostname=hostname)
 
     tie_children()
     # The import takes seconds. Meanwhile the process can register and be configured.

@@ -33,7 +33,7 @@ class LoadReport:
     receive_s: float
     """Seconds to receive the tensors, hashes included, of the slowest rank."""
     load_s: float
-    """Seconds to load the received tensors into the model, of the slowest rank."""
+    """Seconds to load the received tensors into the model, of the slowest rank; it samples nothing meanwhile."""
 
 
 class Engine(Protocol):
@@ -42,6 +42,10 @@ class Engine(Protocol):
     Calls may overlap, except that the caller must not overlap loads with changes of the group. Every call raises
     `Unavailable` with reason ENGINE_DEAD after the engine has died.
     """
+
+    @property
+    def loads_while_sampling(self) -> bool:
+        """Whether a load needs no pause, because the requests in flight keep the version that they began with."""
 
     @property
     def num_weight_ranks(self) -> int:
@@ -98,10 +102,11 @@ class Engine(Protocol):
         """Leaves the group, if there is one."""
 
     async def load_weights(self, version: WeightVersion, on_ready: Callable[[], None]) -> LoadReport:
-        """Receives and loads one version over the group, while paused.
+        """Receives and loads one version over the group, while paused unless `loads_while_sampling`.
 
         Calls `on_ready` when every rank receives. Raises `Unavailable`, `DeadlineExceeded` and `DataLoss`. Then the
-        weights are a mixture of two versions: do not sample until a later load has succeeded.
+        weights of an engine that had to pause are a mixture of two versions: do not sample until a later load has
+        succeeded. One that `loads_while_sampling` has its former version.
         """
 
     async def died(self) -> str:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from services.generator.adapters.settings import adapter_config, num_slots
 from services.generator.engine import Engine
 from services.generator.requests import Requests
 from services.generator.vllm_sampling import fits_masks
@@ -150,7 +151,8 @@ class EngineLoader:
 def _engine_part(config: RunConfig) -> tuple[object, ...]:
     """Returns the part of a configuration that the engine is made from."""
     supports = config.sampling.top_k, fits_masks(config)
-    return config.model, config.generator, config.max_model_len, config.has_stop_strings, supports
+    adapter = (adapter_config(config), num_slots(config)) if config.generator.lora == "adapter" else None
+    return config.model, config.generator, config.max_model_len, config.has_stop_strings, supports, adapter
 
 
 def _loaded_state(weights: WeightLoader) -> tuple[worker_pb2.WorkerState.ValueType, str]:

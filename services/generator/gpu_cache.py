@@ -9,13 +9,13 @@ from shoal.suggest.memory import GIB, RUNTIME_BYTES, generator_memory
 from shoal.suggest.shape import model_shape
 
 
-def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int]) -> int | None:
+def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int], adapter_bytes: int = 0) -> int | None:
     """Returns the bytes of the cache on each GPU; None if vLLM shall measure what is left.
 
     vLLM measures the memory of the whole device, before and after it loads: on a shared GPU it takes the learner's
     memory for its own, and refuses to start when the learner releases some meanwhile. `dtype` is that of the weights in
-    the engine, `total_bytes` returns the size of the GPU's memory. Raises `InvalidArgument` when nothing is left for a
-    cache, or when the sizes of the model are not known.
+    the engine, `total_bytes` returns the size of the GPU's memory, `adapter_bytes` is what adapters take of it. Raises
+    `InvalidArgument` when nothing is left for a cache, or when the sizes of the model are not known.
     """
     generator = config.generator
     if generator.gpu_kv_cache_gib is not None:
@@ -32,7 +32,7 @@ def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int]
             reason=ErrorReason.ENGINE_REFUSED,
         ) from None
     needs = generator_memory(resolved, shape, num_sequences=generator.max_num_seqs).parts
-    taken = needs["weights"] + needs["pass"] + RUNTIME_BYTES
+    taken = needs["weights"] + needs["pass"] + adapter_bytes + RUNTIME_BYTES
     used = generator.gpu_memory_utilization
     share = used * total_bytes()
     if share <= taken:

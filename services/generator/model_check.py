@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from shoal.config.lora import LoraConfig
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument
+from shoal.models.adapter_targets import find_targets
 from shoal.models.model_folder import model_config, resolve_model
+from shoal.weights.adapter import adapter_shapes
 from shoal.weights.manifest import Manifest
 from shoal.wire import invalid
 
@@ -43,16 +47,31 @@ def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[s
 
     Raises `InvalidArgument` for a model that transformers cannot build.
     """
+    model = _empty_model(folder, trust_remote_code=trust_remote_code)
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def expected_adapter(folder: Path, lora: LoraConfig, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
+    """Returns name and shape of each tensor of a model's adapter.
+
+    Raises `InvalidArgument` as `expected_tensors` and `find_targets`.
+    """
+    model = _empty_model(folder, trust_remote_code=trust_remote_code)
+    layers = {name: tuple(model.get_submodule(name).weight.shape) for name in find_targets(model, lora.target_modules)}
+    return adapter_shapes(layers, lora.rank)
+
+
+def _empty_model(folder: Path, *, trust_remote_code: bool) -> Any:
+    """Returns a model without memory for its weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         with torch.device("meta"):
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, ImportError) as error:
         raise InvalidArgument(f"model.path: transformers cannot build the model in {folder}: {error}") from error
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -> InvalidArgument | None:

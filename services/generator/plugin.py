@@ -20,7 +20,7 @@ def register() -> None:
 
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
-            BACKEND, "services.generator.weight_transfer", "BroadcastWeightTransferEngine"
+            BACKEND, "services.generator.workers.weight_transfer", "BroadcastWeightTransferEngine"
         )
     errors = os.environ.get(ENGINE_MARK)
     if errors and multiprocessing.parent_process() is not None:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from services.generator.engine import LoadReport, Sample
 from services.generator.model_check import manifest_violation
@@ -23,6 +23,7 @@ from shoal.weights.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
+    from vllm.lora.request import LoRARequest
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ _END_S = 1.0
 
 class VllmEngine:
     """An `Engine` of vLLM. Create it with `start`."""
+
+    loads_while_sampling = False
 
     def __init__(self, started: StartedVllm, *, max_model_len: int, hostname: str | None) -> None:
         self._llm = started.llm
@@ -50,7 +53,7 @@ class VllmEngine:
         self._is_closing = False
 
     @classmethod
-    async def start(cls, config: RunConfig, *, hostname: str | None = None) -> "VllmEngine":
+    async def start(cls, config: RunConfig, *, hostname: str | None = None) -> Self:
         """Loads the model and starts the engine's processes, beside the event loop.
 
         `hostname` is the address at which peers reach this machine. Raises `InvalidArgument` for a model or a setting
@@ -99,6 +102,11 @@ class VllmEngine:
         return read_logprobs(await self._generate(token_ids, lambda: scoring_params(masks=self._returns_masks)))
 
     async def _generate(self, token_ids: Sequence[int], make_params: Callable[[], Any]) -> "RequestOutput":
+        return await self._request(token_ids, make_params, None)
+
+    async def _request(
+        self, token_ids: Sequence[int], make_params: Callable[[], Any], lora: "LoRARequest | None"
+    ) -> "RequestOutput":
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -107,7 +115,8 @@ class VllmEngine:
         self._in_flight.add(request_id)
         try:
             output = None
-            async for update in self._llm.generate(tokens_input(list(token_ids)), make_params(), request_id):
+            prompt = tokens_input(list(token_ids))
+            async for update in self._llm.generate(prompt, make_params(), request_id, lora_request=lora):
                 output = update
         except EngineDeadError as error:
             raise _dead() from error
@@ -189,12 +198,8 @@ class VllmEngine:
     async def _load(self, version: WeightVersion, on_ready: Callable[[], None]) -> LoadReport:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        board = self._board
-        if self._rendezvous is None or board is None:
-            raise errors.FailedPrecondition("the generator is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
-        load_id = str(next(self._numbers))
-        deadline = time.monotonic() + self._rendezvous.timeout_s
-        await _translated(self._llm.start_weight_update(), "start a weight update")
+        board, load_id, deadline = self._begin_load()
+        await translated(self._llm.start_weight_update(), "start a weight update")
         update = asyncio.create_task(
             self._llm.update_weights(WeightTransferUpdateRequest(update_info={"load_id": load_id}))
         )
@@ -208,20 +213,25 @@ class VllmEngine:
         finally:
             ready.cancel()
         reports: list[dict[str, Any]] = await self._llm.collective_rpc("take_load_report")
-        failed = next((report["error"] for report in reports if "error" in report), None)
-        if failed is not None:
+        if (failure := error_of(reports)) is not None:
             # The call raised the same error in other words. Read it, or asyncio logs it.
             update.exception()
-            raise getattr(errors, failed["kind"])(failed["message"], reason=failed["reason"])
-        await _translated(update, "receive weights")
-        hashes = _hashes_of_all(reports)
+            raise failure
+        await translated(update, "receive weights")
+        hashes = hashes_of_all(reports)
         received = time.monotonic()
-        await _translated(self._llm.finish_weight_update(str(version)), "put the weights in place")
+        await translated(self._llm.finish_weight_update(str(version)), "put the weights in place")
         return LoadReport(
             hashes=hashes,
             receive_s=max(report["receive_s"] for report in reports),
             load_s=max(report["load_s"] for report in reports) + time.monotonic() - received,
         )
+
+    def _begin_load(self) -> tuple[GroupBoard, str, float]:
+        """Returns the group's board, an id for a load, and its deadline in `time.monotonic()`."""
+        if self._rendezvous is None or self._board is None:
+            raise errors.FailedPrecondition("the generator is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
+        return self._board, str(next(self._numbers)), time.monotonic() + self._rendezvous.timeout_s
 
     async def _until(self, board: GroupBoard, is_so: Callable[[], bool], deadline: float) -> None:
         """Waits until the group's board has a message of the engine's ranks."""
@@ -267,10 +277,16 @@ class VllmEngine:
             self._llm.output_handler.cancel()
         # The engine keeps nothing that an orderly end would save.
         await asyncio.to_thread(self._llm.shutdown, _END_S)
-        self._started.forget_errors()
+        self._started.delete_files()
 
 
-def _hashes_of_all(reports: Sequence[dict[str, Any]]) -> tuple[TensorHash, ...]:
+def error_of(reports: Sequence[dict[str, Any]]) -> ShoalError | None:
+    """Returns the error that a rank reports; None if none does."""
+    failed = next((report["error"] for report in reports if "error" in report), None)
+    return None if failed is None else getattr(errors, failed["kind"])(failed["message"], reason=failed["reason"])
+
+
+def hashes_of_all(reports: Sequence[dict[str, Any]]) -> tuple[TensorHash, ...]:
     """Returns the hashes that all ranks report. Raises `DataLoss` if a rank reports others."""
     first = reports[0]["hashes"]
     for rank, report in enumerate(reports):
@@ -283,7 +299,7 @@ def _hashes_of_all(reports: Sequence[dict[str, Any]]) -> tuple[TensorHash, ...]:
     return tuple(TensorHash(name, xxh3) for name, xxh3 in first)
 
 
-async def _translated(call: Awaitable[T], doing: str) -> T:
+async def translated(call: Awaitable[T], doing: str) -> T:
     """Awaits a call of the workers, whose errors are plain strings."""
     try:
         return await call

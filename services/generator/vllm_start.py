@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from services.generator.adapters.settings import adapter_arguments, slots_bytes
 from services.generator.gpu_cache import kv_cache_bytes
-from services.generator.model_check import CheckedModel, checked_model, expected_tensors
+from services.generator.model_check import CheckedModel, checked_model, expected_adapter, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
 from services.generator.vllm_sampling import fits_masks, num_listed
 from shoal.config.run import RunConfig
@@ -21,6 +22,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal, InvalidArgument
 from shoal.models.model_folder import tokenizer_folder
 from shoal.models.remote_code import warn_of_code
+from shoal.weights.manifest import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -56,11 +58,11 @@ def import_vllm() -> None:
 
 @dataclass(frozen=True)
 class StartedVllm:
-    """A running engine, with the shapes of its tensors and its error file."""
+    """A running engine, with the shapes of the tensors that it receives and its error file."""
 
     llm: "AsyncLLM"
     shapes: dict[str, tuple[int, ...]]
-    """Shape of each tensor of the model, by name."""
+    """Shape of each tensor of a publish, by name: those of the model, or of its adapter."""
     error_file: Path
     """File to which the engine's processes write the errors that they log."""
 
@@ -68,8 +70,13 @@ class StartedVllm:
         """Returns the errors that the engine's processes have logged, oldest first, one line each."""
         return _lines(self.error_file)
 
-    def forget_errors(self) -> None:
-        shutil.rmtree(self.error_file.parent, ignore_errors=True)
+    @property
+    def folder(self) -> Path:
+        """Folder of the engine's files, which are deleted with it."""
+        return self.error_file.parent
+
+    def delete_files(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def start_vllm(config: RunConfig) -> StartedVllm:
@@ -79,7 +86,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     for another reason.
     """
     model = checked_model(config)
-    warn_of_code(model.folder, trust_remote_code=config.model.trust_remote_code)
+    trusts = config.model.trust_remote_code
+    warn_of_code(model.folder, trust_remote_code=trusts)
     import_vllm()
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -92,15 +100,18 @@ def start_vllm(config: RunConfig) -> StartedVllm:
             )
         # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        _check_head_size(model.folder, trust_remote_code=config.model.trust_remote_code)
-    arguments = _engine_arguments(config, model, on_cpu=current_platform.is_cpu())
+        _check_head_size(model.folder, trust_remote_code=trusts)
+    adapter: dict[str, tuple[int, ...]] = {}
+    if config.generator.lora == "adapter":
+        adapter = expected_adapter(model.folder, config.learner.lora, trust_remote_code=trusts)
+    arguments = _engine_arguments(config, model, adapter, on_cpu=current_platform.is_cpu())
     error_file = Path(tempfile.mkdtemp(prefix="shoal-engine-")) / "errors"
     os.environ[ENGINE_MARK] = str(error_file)
     with _removed_on_failure(error_file.parent):
         try:
             # In a thread, because this process only waits while the engine's process starts.
             with ThreadPoolExecutor(1) as beside:
-                shapes = beside.submit(expected_tensors, model.folder, trust_remote_code=config.model.trust_remote_code)
+                shapes = beside.submit(lambda: adapter or expected_tensors(model.folder, trust_remote_code=trusts))
                 llm = AsyncLLM.from_engine_args(arguments)
                 return StartedVllm(llm, shapes.result(), error_file)
         except (ValueError, OSError) as error:
@@ -125,7 +136,10 @@ def _lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
-def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -> Any:
+def _engine_arguments(
+    config: RunConfig, model: CheckedModel, adapter: dict[str, tuple[int, ...]], *, on_cpu: bool
+) -> Any:
+    """`adapter` has the shapes of the adapter's tensors; it is empty without one."""
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
     from vllm.platforms import current_platform
@@ -148,12 +162,18 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
         "enable_sleep_mode": generator.sleep_while_training,
     }
     if not on_cpu:
-        gpu["kv_cache_memory_bytes"] = kv_cache_bytes(config, model.dtype, current_platform.get_device_total_memory)
+        gpu["kv_cache_memory_bytes"] = kv_cache_bytes(
+            config,
+            model.dtype,
+            current_platform.get_device_total_memory,
+            adapter_bytes=slots_bytes(config, adapter.values(), ELEMENT_BYTES[model.dtype]) if adapter else 0,
+        )
     return AsyncEngineArgs(
         model=str(model.folder),
         trust_remote_code=config.model.trust_remote_code,
         **_tokenizer_arguments(config, model),
         **_support_arguments(config, on_cpu=on_cpu),
+        **(adapter_arguments(config, adapter) if adapter else {}),
         dtype=model.dtype,
         max_model_len=max_model_len,
         tensor_parallel_size=generator.tensor_parallel_size,
@@ -161,7 +181,7 @@ def _engine_arguments(config: RunConfig, model: CheckedModel, *, on_cpu: bool) -
         max_num_seqs=generator.max_num_seqs,
         logprobs_mode="processed_logprobs",
         weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-        worker_extension_cls="services.generator.weight_transfer.WorkerExtension",
+        worker_extension_cls="services.generator.workers.weight_transfer.WorkerExtension",
         seed=config.run.seed % 2**32,
         disable_log_stats=True,
         **(cpu if on_cpu else gpu),

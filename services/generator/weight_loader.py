@@ -33,7 +33,8 @@ class WeightLoader:
     """The version of an engine's weights, the group that broadcasts the next one, and the pauses of sampling.
 
     There are two kinds of pauses: around each load, and between `pause` and `resume`. After a load that failed the
-    engine stays paused, because its weights are a mixture of two versions.
+    engine stays paused, because its weights are a mixture of two versions. An engine that loads while it samples has
+    the second kind alone.
     """
 
     def __init__(self, engine: Engine, *, keep_stale_kv: bool, on_new_attempt: Callable[[WeightVersion], None]) -> None:
@@ -165,19 +166,25 @@ class WeightLoader:
                 self._on_new_attempt(version)
                 await self._engine.abort_all()
             await self._wake_up()
-            await self._engine.pause(clear_cache=not self._keep_stale_kv)
+            pauses = not self._engine.loads_while_sampling
+            if pauses:
+                await self._engine.pause(clear_cache=not self._keep_stale_kv)
             try:
                 report = await self._engine.load_weights(version, on_ready)
             except BaseException as error:
-                self.is_stale = self.is_incomplete = True
+                self.is_stale, self.is_incomplete = True, pauses
                 self.stale_reason = f"loading version {version} failed: {error}"
                 raise
+            finally:
+                if not pauses:
+                    # `pause` and `resume` leave that to the load that is in progress.
+                    await self._apply_pause()
             self.is_incomplete = False
             self._last_version = version
-            if not self.is_paused:
+            if pauses and not self.is_paused:
                 await self._apply_pause()
             self.is_stale = False
-            pause_s = time.monotonic() - started
+            pause_s = time.monotonic() - started if pauses else report.load_s
             metrics.histogram(names.WEIGHTS_PAUSE).record(pause_s)
             metrics.histogram(names.WEIGHTS_RECEIVE).record(report.receive_s)
             metrics.histogram(names.WEIGHTS_LOAD).record(report.load_s)

@@ -1,6 +1,7 @@
 """Commands of the learner, as one rank executes them. All ranks run the same code; rank 0 also returns the results."""
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from services.learner.engine.sharded_loading import load_model
 from services.learner.learner import Learner, StepResult
 from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
-from services.learner.publish import WeightPublisher, make_manifest
+from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
 from services.learner.storage.checkpoints import FileDigest, load_checkpoint, save_checkpoint
 from services.learner.storage.export import delete_other_exports, export_model
@@ -117,7 +118,7 @@ class LearnerCommands:
             reference = PolicyWithoutAdapters(engine, policy.lm)
         self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
         self._manifest = make_manifest(engine, config, model)
-        num_parameters = sum(spec.num_elements for spec in self._manifest.tensors)
+        num_parameters = sum(math.prod(shape) for shape in engine.shapes.values())
         _log.info("model loaded", extra={"model": str(folder), "num_parameters": num_parameters})
 
     def release_cache(self) -> None:
@@ -150,13 +151,13 @@ class LearnerCommands:
     def publish_weights(
         self, request: learner_pb2.PublishWeightsRequest, publisher: WeightPublisher | None
     ) -> SentWeights:
-        """Gathers all weights once, and broadcasts them from rank 0, which has the publisher.
+        """Gathers what the manifest lists once, and broadcasts it from rank 0, which has the publisher.
 
         Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective, so that the
         other ranks do not wait in one.
         """
         learner, manifest = self.learner, self.manifest
-        tensors = learner.engine.full_parameters(getattr(torch, manifest.tensors[0].dtype))
+        tensors = published_tensors(learner.engine, learner.config, manifest)
         hashes: tuple[TensorHash, ...] = ()
         error: ShoalError | None = None
         if publisher is None:

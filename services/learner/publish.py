@@ -24,9 +24,17 @@ _log = logging.getLogger(__name__)
 
 
 def make_manifest(engine: DeepSpeedEngine, config: RunConfig, model: ModelDescription) -> Manifest:
-    """Lists the tensors to broadcast: every parameter, in the type that the generators use."""
+    """Lists the tensors to broadcast, in the type that the generators use: every parameter, or those of adapters."""
     dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
-    return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in engine.shapes.items()))
+    shapes = engine.adapter_shapes if config.generator.lora == "adapter" else engine.shapes
+    return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
+
+
+def published_tensors(engine: DeepSpeedEngine, config: RunConfig, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    """Yields the whole tensors of the manifest, in its order; exhaust the iterator on all ranks."""
+    if config.generator.lora == "adapter":
+        return engine.adapter_parameters()
+    return engine.full_parameters(getattr(torch, manifest.tensors[0].dtype))
 
 
 class WeightPublisher:
@@ -39,8 +47,9 @@ class WeightPublisher:
         """
         backend = config.weights.backend
         if backend == "auto":
-            # NCCL refuses two members on one GPU.
-            backend = "nccl" if device.type == "cuda" and not config.launch.single_gpu else "gloo"
+            # NCCL refuses two members on one GPU, and adapters arrive while an engine's own NCCL is in use.
+            may_use_nccl = not config.launch.single_gpu and config.generator.lora == "merged"
+            backend = "nccl" if device.type == "cuda" and may_use_nccl else "gloo"
         elif backend == "nccl" and device.type != "cuda":
             raise InvalidArgument("weights.backend: nccl sends from a GPU, and this learner has none; set it to auto")
         self._backend = backend

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from shoal.config.adapter_way import check_adapter_way
 from shoal.config.advantage import AdvantageConfig
 from shoal.config.algorithm import GrpoConfig, SamplingConfig
 from shoal.config.correction import CorrectionConfig
@@ -258,6 +259,11 @@ class RunConfig(Section):
                     f"launch.num_learner_ranks ({num_ranks}): set these to the ranks that are started, "
                     "also with torchrun"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _engines_can_take_adapters(self) -> Self:
+        check_adapter_way(self.generator, self.learner.lora, self.weights)
         return self
 
     @model_validator(mode="after")

@@ -23,6 +23,9 @@ from shoal.config.reward_model import RewardModelConfig
 from shoal.config.section import Fixed, Section
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
 
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters for which vLLM makes room. Others use the next higher one."""
+
 
 class GeneratorConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -49,6 +52,10 @@ class GeneratorConfig(Section):
     sleep_while_training: bool = False
     """Release the GPU's memory while the learner trains on it: moves the weights to the host's memory and discards the
     key-value cache. Needs a GPU, and `grpo.max_staleness` 0."""
+    lora: Literal["merged", "adapter"] = "merged"
+    """How the policy of `learner.lora` gets into the engine. `merged` publishes all weights, with the adapters added to
+    them: sampling costs nothing more. `adapter` publishes the adapters alone, some MB, while the engine samples, and
+    each completion ends under the version that it began with: sampling costs more, on a CPU several times as much."""
     keep_stale_kv: bool = False
     """Keep the key-value cache of running requests across a weight update instead of recomputing it. Faster, but their
     log-probabilities then belong to no single policy."""

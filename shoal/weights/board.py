@@ -68,6 +68,14 @@ class GroupBoard:
         """Returns whether these ranks receive the broadcasts of a load."""
         return self._has(f"ready/{load_id}/{rank}" for rank in ranks)
 
+    def post_received(self, load_id: str, rank: int) -> None:
+        """Posts that a rank has received all broadcasts of a load."""
+        self._post(f"received/{load_id}/{rank}")
+
+    def have_received(self, load_id: str, ranks: Iterable[int]) -> bool:
+        """Returns whether these ranks have received all broadcasts of a load."""
+        return self._has(f"received/{load_id}/{rank}" for rank in ranks)
+
     def abort(self, reason: str) -> None:
         """Posts that every member shall abort the group. The first reason stands."""
         if self.abort_reason() is None:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.integration
 
-from services.generator import weight_transfer  # noqa: E402  (after the check for vLLM)
+from services.generator.workers import weight_transfer  # noqa: E402  (after the check for vLLM)
 
 
 def test_a_worker_joins_from_its_own_gpu_and_without_the_nccl_settings_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_the_ranks_of_an_engine_follow_one_another_and_receive_where_the_backend
 def test_no_method_that_shoal_adds_to_a_worker_is_one_of_vllms() -> None:
     """vLLM refuses an extension whose methods hide the worker's; on a CPU it starts another worker."""
     added = {name for name in vars(weight_transfer.WorkerExtension) if not name.startswith("__")}
-    assert added == {"take_load_report", "abandon_load"}
+    assert added == {"take_load_report", "abandon_load", "begin_adapter", "take_adapter_report", "used_tensors"}
     for file, name in (("v1/worker/gpu_worker.py", "Worker"), ("v1/worker/worker_base.py", "WorkerBase")):
         methods = {getattr(node, "name", "") for node in class_of(source_of("vllm", file), name).body}
         assert not added & methods, added & methods

@@ -2,229 +2,52 @@
 
 import asyncio
 import copy
-import json
 import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
-from shoal.config.load import config_struct, parse_config
 from shoal.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
-from shoal.rollout import Completion, FinishReason, Float32Array, SamplingParams, WeightVersion
+from shoal.rollout import FinishReason, WeightVersion
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2 as pb
-from shoal.v1 import weights_pb2, worker_pb2
+from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.manifest import Manifest, TensorHash, TensorSpec, hashes_from_wire
+from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
-from shoal.wire import (
-    completion_from_wire,
-    float32_from_wire,
-    int32_to_wire,
-    sampling_to_wire,
-    version_to_wire,
-)
+from shoal.wire import float32_from_wire
 from tests.support.loopback import GENERATOR
+from tests.support.real_generator import (
+    CANARY,
+    PROMPT,
+    START_TIMEOUT_S,
+    TIMEOUT_S,
+    Client,
+    Generator,
+    Sender,
+    gap,
+    logprobs_of,
+    manifest_of,
+    random_model,
+    weights_of,
+)
 from tests.support.tiny_model import SPECIAL_TOKENS, make_tiny_model, make_tokenizer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
-
-PROMPT = np.arange(40, 80, dtype=np.int32)
-CANARY = np.arange(100, 132, dtype=np.int32)
-START_TIMEOUT_S = 300.0
-TIMEOUT_S = 60.0
-
-
-class Generator:
-    """`python -m services.generator`, without a coordinator."""
-
-    def __init__(self, folder: Path, model: Path, *, stop_strings: Sequence[str] = (), **generator: Any) -> None:
-        self.log_file = folder / "generator.log"
-        self.config = config_struct(
-            parse_config(
-                {
-                    "model": {"path": str(model)},
-                    "data": {"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
-                    "sampling": {"max_completion_tokens": 448, "stop_strings": list(stop_strings)},
-                    "generator": {"cpu_kv_cache_gib": 0.25, "max_num_seqs": 16} | generator,
-                }
-            )
-        )
-        command = [sys.executable, "-m", "services.generator", "--coordinator", "127.0.0.1:1"]
-        options = ["--listen", "127.0.0.1:0", "--log-file", str(self.log_file), "--data-dir", str(folder)]
-        self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.address = json.loads(line)["address"]
-        self.next_epoch = 0
-        self.store = open_store("127.0.0.1", 0, is_master=True, timeout_s=30)
-
-    def children(self) -> list[psutil.Process]:
-        """The engine's processes."""
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def log_tail(self) -> str:
-        return self.log_file.read_text()[-3000:]
-
-    def end(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-
-@dataclass
-class Client:
-    """Calls of one generator."""
-
-    stub: Any
-    generator: Generator
-    slowest_status_s: float = 0.0
-    loading_s: float = 0.0
-
-    async def status(self) -> pb.GeneratorServiceGetStatusResponse:
-        started = time.monotonic()
-        response = await self.stub.GetStatus(pb.GeneratorServiceGetStatusRequest(), timeout=TIMEOUT_S)
-        self.slowest_status_s = max(self.slowest_status_s, time.monotonic() - started)
-        return response
-
-    async def until(self, is_so: Callable[[worker_pb2.WorkerStatus], bool]) -> worker_pb2.WorkerStatus:
-        give_up = time.monotonic() + START_TIMEOUT_S
-        while not is_so(status := (await self.status()).status):
-            assert time.monotonic() < give_up, f"still {status}\n{self.generator.log_tail()}"
-            await asyncio.sleep(0.02)
-        return status
-
-    async def configure(self) -> None:
-        request = pb.GeneratorServiceConfigureRequest(run_id="run", config=self.generator.config)
-        await self.stub.Configure(request, timeout=TIMEOUT_S)
-        began = time.monotonic()
-        status = await self.until(lambda status: status.state != worker_pb2.WORKER_STATE_LOADING)
-        self.loading_s = time.monotonic() - began
-        assert status.state != worker_pb2.WORKER_STATE_FAILED, status.message
-
-    async def sample(
-        self, *seeds: int, max_tokens: int = 16, request_id: str = "", stop_strings: Sequence[str] = ()
-    ) -> list[Completion]:
-        request = pb.GenerateGroupRequest(
-            request_id=request_id or f"request-{time.monotonic_ns()}",
-            prompt_token_ids=int32_to_wire(PROMPT),
-            sampling=sampling_to_wire(SamplingParams(1.0, max_tokens, (), stop_strings=tuple(stop_strings))),
-            seeds=seeds,
-        )
-        stream = self.stub.GenerateGroup(request, timeout=TIMEOUT_S)
-        return [completion_from_wire(message.completion) async for message in stream]
-
-    async def score(self) -> Float32Array:
-        request = pb.ScoreTokensRequest(token_ids=int32_to_wire(CANARY))
-        response = await self.stub.ScoreTokens(request, timeout=TIMEOUT_S)
-        return float32_from_wire(response.logprobs, "logprobs")
-
-    async def join(self, sender: "Sender") -> None:
-        request = pb.JoinWeightGroupRequest(
-            rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=sender.manifest.to_wire()
-        )
-        await asyncio.gather(
-            self.stub.JoinWeightGroup(request, timeout=TIMEOUT_S), asyncio.to_thread(sender.group.connect)
-        )
-
-    def loading(self, epoch: int, version: WeightVersion) -> Any:
-        request = pb.LoadWeightsRequest(
-            epoch=epoch,
-            version=version_to_wire(version),
-            canary=weights_pb2.Canary(token_ids=int32_to_wire(CANARY)),
-        )
-        return self.stub.LoadWeights(request, timeout=TIMEOUT_S)
-
-    async def publish(self, model: Any, policy_version: int) -> tuple[pb.LoadWeightsResponse, tuple[TensorHash, ...]]:
-        """Runs one whole publish in a new epoch; returns the generator's last response and the sender's hashes."""
-        sender = Sender(self.generator, model)
-        await self.join(sender)
-        call = self.loading(sender.rendezvous.epoch, WeightVersion(0, policy_version))
-        assert (await call.read()).stage == pb.LOAD_STAGE_READY
-        hashes = await asyncio.to_thread(sender.send)
-        done = await call.read()
-        sender.group.close()
-        return done, hashes
-
-
-@dataclass
-class Sender:
-    """The learner's member of one epoch's group."""
-
-    generator: Generator
-    model: Any
-    timeout_s: float = 30.0
-    group: BroadcastGroup = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.generator.next_epoch += 1
-        store = self.generator.store
-        self.rendezvous = Rendezvous(
-            "run", self.generator.next_epoch, "127.0.0.1", store.port, 2, "gloo", self.timeout_s
-        )
-        self.group = BroadcastGroup(self.rendezvous, rank=0, store=store)
-        self.manifest = manifest_of(self.model)
-
-    def send(self) -> tuple[TensorHash, ...]:
-        return send_weights(self.group, self.manifest, self.model.named_parameters())
-
-
-def manifest_of(model: Any) -> Manifest:
-    return Manifest(
-        tuple(TensorSpec(name, "float32", tuple(parameter.shape)) for name, parameter in model.named_parameters())
-    )
-
-
-def random_model(folder: Path, seed: int, *, tie_embeddings: bool = True) -> Any:
-    """Creates a random Llama of 9 MB in `folder`: two broadcasts, divided inside a layer that vLLM fuses."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=320,
-        hidden_size=256,
-        intermediate_size=832,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        tie_word_embeddings=tie_embeddings,
-        initializer_range=0.1,
-    )
-    torch.manual_seed(seed)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-def logprobs_of(model: Any, token_ids: Any) -> Float32Array:
-    """Returns the [T - 1] log-probabilities of transformers for the tokens but the first."""
-    tokens = torch.tensor(np.asarray(token_ids)).long()
-    with torch.no_grad():
-        table = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
-    return np.asarray(table[:-1].gather(1, tokens[1:, None])[:, 0], dtype=np.float32)
-
-
-def gap(ours: Float32Array, theirs: Float32Array) -> float:
-    return float(np.abs(ours - theirs).max())
 
 
 @dataclass
@@ -262,7 +85,7 @@ async def test_a_generator_answers_while_its_engine_starts_and_then_waits_for_we
 
 
 async def test_a_publish_gives_the_engine_the_senders_weights(client: Client, setting: Setting) -> None:
-    done, sent = await client.publish(setting.new, 3)
+    done, sent = await client.publish(weights_of(setting.new), 3)
     assert hashes_from_wire(done.hashes) == sent
     assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
     status = await client.status()
@@ -275,7 +98,7 @@ async def test_an_engine_that_was_started_without_a_tokenizer_refuses_stop_strin
 
 
 async def test_behavior_logprobs_are_the_models(client: Client, setting: Setting) -> None:
-    await client.publish(setting.new, 4)
+    await client.publish(weights_of(setting.new), 4)
     completions = await client.sample(1, 2, 3)
     assert {completion.sample_index for completion in completions} == {0, 1, 2}
     assert len({completion.token_ids.tobytes() for completion in completions}) == 3
@@ -289,11 +112,11 @@ async def test_behavior_logprobs_are_the_models(client: Client, setting: Setting
 async def test_a_completion_in_flight_continues_under_the_new_weights_and_reports_where(
     client: Client, setting: Setting
 ) -> None:
-    await client.publish(setting.old, 5)
+    await client.publish(weights_of(setting.old), 5)
     sampling = asyncio.create_task(client.sample(7, max_tokens=400))
     await client.until(lambda status: status.load.num_running > 0)
     await client.sample(8, max_tokens=1)  # The engine serves in order: the completion in flight has tokens by now.
-    await client.publish(setting.new, 6)
+    await client.publish(weights_of(setting.new), 6)
     [completion] = await sampling
     before, after = completion.version_spans
     assert (str(before.version), str(after.version)) == ("0.5", "0.6")
@@ -305,8 +128,8 @@ async def test_a_completion_in_flight_continues_under_the_new_weights_and_report
 
 
 async def test_a_generator_answers_while_its_worker_waits_for_the_sender(client: Client, setting: Setting) -> None:
-    await client.publish(setting.old, 6)
-    sender = Sender(setting.generator, setting.new)
+    await client.publish(weights_of(setting.old), 6)
+    sender = Sender(setting.generator, weights_of(setting.new))
     await client.join(sender)
     call = client.loading(sender.rendezvous.epoch, WeightVersion(0, 7))
     await call.read()
@@ -327,21 +150,21 @@ def send_some_and_die(rendezvous: Rendezvous, folder: Path) -> None:
     group.connect()
 
     def tensors() -> Iterator[tuple[str, Any]]:
-        last = list(manifest_of(model).buckets())[-1].tensors[0].name
+        last = list(manifest_of(weights_of(model)).buckets())[-1].tensors[0].name
         for name, parameter in model.named_parameters():
             if name == last:
                 time.sleep(1)  # Until the sent tensors have arrived.
                 os.kill(os.getpid(), signal.SIGKILL)
             yield name, parameter
 
-    send_weights(group, manifest_of(model), tensors())
+    send_weights(group, manifest_of(weights_of(model)), tensors())
 
 
 async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_the_next_epoch_fixes(
     client: Client, setting: Setting
 ) -> None:
-    await client.publish(setting.old, 8)
-    sender = Sender(setting.generator, setting.new)
+    await client.publish(weights_of(setting.old), 8)
+    sender = Sender(setting.generator, weights_of(setting.new))
     *_, before_last, last = sender.manifest.buckets()
     assert "k_proj" in before_last.tensors[-1].name and "v_proj" in last.tensors[0].name, "not within a layer"
     process = multiprocessing.get_context("spawn").Process(
@@ -358,13 +181,13 @@ async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_t
         await call.read()
     process.join()
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
-    done, sent = await client.publish(setting.new, 9)
+    done, sent = await client.publish(weights_of(setting.new), 9)
     assert hashes_from_wire(done.hashes) == sent
     assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
 
 
 async def test_a_manifest_of_another_model_is_refused(client: Client, setting: Setting) -> None:
-    sender = Sender(setting.generator, setting.new)
+    sender = Sender(setting.generator, weights_of(setting.new))
     first, *others = sender.manifest.tensors
     for tensors, complaint in (
         ([replace(first, shape=(3, 3)), *others], "has shape"),
@@ -379,8 +202,8 @@ async def test_a_manifest_of_another_model_is_refused(client: Client, setting: S
 
 
 async def test_a_load_from_a_sender_that_sends_nothing_fails_at_the_deadline(client: Client, setting: Setting) -> None:
-    await client.publish(setting.old, 11)
-    sender = Sender(setting.generator, setting.new, timeout_s=3)
+    await client.publish(weights_of(setting.old), 11)
+    sender = Sender(setting.generator, weights_of(setting.new), timeout_s=3)
     await client.join(sender)
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
@@ -389,11 +212,11 @@ async def test_a_load_from_a_sender_that_sends_nothing_fails_at_the_deadline(cli
     assert 2 < time.monotonic() - started < TIMEOUT_S / 2, "the deadline of the group is 3 s"
     assert "a broadcast of 2 members did not end in time" in str(sender.group.board.abort_reason())
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
-    await client.publish(setting.new, 12)
+    await client.publish(weights_of(setting.new), 12)
 
 
 async def test_the_same_seeds_sample_the_same_completions(client: Client, setting: Setting) -> None:
-    await client.publish(setting.new, 13)
+    await client.publish(weights_of(setting.new), 13)
     one, two = [
         {completion.seed: completion.token_ids.tobytes() for completion in await client.sample(5, 6, 7)}
         for _ in range(2)
@@ -402,7 +225,7 @@ async def test_the_same_seeds_sample_the_same_completions(client: Client, settin
 
 
 async def test_a_caller_that_disconnects_frees_its_slots(client: Client, setting: Setting) -> None:
-    await client.publish(setting.new, 14)
+    await client.publish(weights_of(setting.new), 14)
     sampling = asyncio.create_task(client.sample(1, 2, max_tokens=448))
     await client.until(lambda status: status.load.num_running > 0)
     sampling.cancel()
@@ -411,7 +234,7 @@ async def test_a_caller_that_disconnects_frees_its_slots(client: Client, setting
 
 
 async def test_a_killed_engine_ends_the_generator_with_the_reason_in_its_log(client: Client, setting: Setting) -> None:
-    await client.publish(setting.new, 16)
+    await client.publish(weights_of(setting.new), 16)
     children = setting.generator.children()
     engine = max(children, key=lambda process: process.memory_info().rss)
     engine.kill()
@@ -463,7 +286,7 @@ async def rounding_client(rounding: Setting) -> AsyncIterator[Client]:
 
 
 async def test_weights_are_cast_to_the_engines_type(rounding_client: Client, rounding: Setting) -> None:
-    done, sent = await rounding_client.publish(rounding.new, 1)
+    done, sent = await rounding_client.publish(weights_of(rounding.new), 1)
     assert hashes_from_wire(done.hashes) == sent
     rounded = copy.deepcopy(rounding.new).to(torch.bfloat16)
     found = float32_from_wire(done.canary.logprobs, "canary")
@@ -480,7 +303,7 @@ async def test_a_completion_ends_with_the_token_that_completes_a_stop_string(
     rounding_client: Client, rounding: Setting
 ) -> None:
     client = rounding_client
-    await client.publish(rounding.new, 2)
+    await client.publish(weights_of(rounding.new), 2)
     (whole,) = await client.sample(5, max_tokens=448)
     assert whole.finish_reason is FinishReason.LENGTH and whole.num_tokens == 448
     text = make_tokenizer().decode(whole.token_ids)

@@ -19,6 +19,7 @@ MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),))
 class ScriptedEngine:
     """Samples tokens that follow from the seed; its attributes script everything else."""
 
+    loads_while_sampling = False
     num_weight_ranks = 2
     max_model_len = 16
     vocab_size = 50
@@ -112,10 +113,10 @@ class ScriptedEngine:
         pass
 
     async def load_weights(self, version: WeightVersion, on_ready: Callable[[], None]) -> LoadReport:
-        assert not self.unpaused.is_set(), "loading while sampling kills the engine"
+        assert self.loads_while_sampling or not self.unpaused.is_set(), "loading while sampling kills the engine"
         on_ready()
         await self._wait_in_group(self.load_gate)
-        assert not self.unpaused.is_set(), "loading while sampling kills the engine"
+        assert self.loads_while_sampling or not self.unpaused.is_set(), "loading while sampling kills the engine"
         if self.load_error is not None:
             raise self.load_error
         self.version = version

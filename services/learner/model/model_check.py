@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from services.learner.model.adapters import find_targets
 from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.language_model import make_empty, read_config
 from services.learner.model.packing import sequence_row
@@ -16,6 +15,7 @@ from services.learner.model.policy import Policy
 from services.learner.model.sequence_parallel import check_heads
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models.adapter_targets import find_targets
 from shoal.models.remote_code import warn_of_code
 
 _MAX_DIFFERENCE = 1e-3

@@ -82,6 +82,49 @@ async def test_completions_in_flight_survive_a_load_of_the_same_attempt(ready: G
     assert sorted(await waiting) == [0, 1]
 
 
+async def test_an_engine_that_loads_while_it_samples_is_not_paused(ready: Generator) -> None:
+    ready.engine.loads_while_sampling = True
+    ready.engine.pauses.clear()
+    ready.engine.load_gate = asyncio.Event()
+    call = ready.loading(1)
+    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    assert sorted(await ready.sample()) == [0, 1], "nothing is sampled during the load"
+    ready.engine.load_gate.set()
+    done = await call.read()
+    assert ready.engine.pauses == [] and done.pause_s == done.load_s
+
+
+async def test_a_pause_during_such_a_load_holds_after_it(ready: Generator) -> None:
+    ready.engine.loads_while_sampling = True
+    for error in (None, Unavailable("a peer went")):
+        ready.engine.load_gate, ready.engine.load_error = asyncio.Event(), error
+        call = ready.loading(1)
+        await call.read()
+        await ready.stub.PauseGeneration(pb.PauseGenerationRequest(), timeout=TIMEOUT_S)
+        ready.engine.load_gate.set()
+        if error is None:
+            await call.read()
+        else:
+            with pytest.raises(Unavailable, match="a peer went"):
+                await call.read()
+        assert not ready.engine.unpaused.is_set(), f"it samples after a load with {error}"
+        if error is None:
+            await ready.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
+
+
+async def test_such_a_load_that_fails_leaves_the_completions_in_flight_alone(ready: Generator) -> None:
+    ready.engine.loads_while_sampling = True
+    ready.engine.sample_gate = asyncio.Event()
+    waiting = asyncio.create_task(ready.sample())
+    await ready.until(lambda status: status.load.num_running == 2)
+    ready.engine.load_error = Unavailable("a peer went")
+    with pytest.raises(Unavailable):
+        await ready.load(1)
+    assert (await ready.status()).status.state == worker_pb2.WORKER_STATE_STALE
+    ready.engine.sample_gate.set()
+    assert sorted(await waiting) == [0, 1]
+
+
 async def test_a_load_in_another_epoch_is_refused(ready: Generator) -> None:
     with pytest.raises(FailedPrecondition, match="epoch 2"):
         await ready.load(1, epoch=2)

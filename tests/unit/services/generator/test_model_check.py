@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from services.generator.model_check import checked_model, expected_tensors, manifest_violation
+from services.generator.model_check import checked_model, expected_adapter, expected_tensors, manifest_violation
 from shoal.config.load import parse_config
+from shoal.config.lora import LoraConfig
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.weights.manifest import Manifest, TensorSpec
@@ -54,3 +55,13 @@ def test_a_manifest_matches_only_with_exactly_the_tensors_of_the_model_tied_ones
     assert "no tensor 'lm_head.weight'" in str(manifest_violation(Manifest((*specs, other)), shapes))
     turned = TensorSpec(specs[0].name, "float32", specs[0].shape[::-1])
     assert "has shape [64, 260]" in str(manifest_violation(Manifest((turned, *specs[1:])), shapes))
+
+
+def test_an_adapter_has_two_tensors_for_each_linear_layer_that_is_named_but_none_for_the_head(folder: Path) -> None:
+    shapes = expected_adapter(folder, LoraConfig(rank=4))
+    assert len(shapes) == 2 * 2 * 7 and not [name for name in shapes if "lm_head" in name]
+    down = "base_model.model.model.layers.1.mlp.down_proj.lora_"
+    assert (shapes[f"{down}A.weight"], shapes[f"{down}B.weight"]) == ((4, 128), (64, 4))
+    assert len(expected_adapter(folder, LoraConfig(rank=4, target_modules=["q_proj", "v_proj"]))) == 2 * 2 * 2
+    with pytest.raises(InvalidArgument, match=r'learner\.lora\.target_modules: "qkv" names no layer of a Llama'):
+        expected_adapter(folder, LoraConfig(rank=4, target_modules=["qkv"]))

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,9 +38,9 @@ def arguments_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setitem(sys.modules, name, module)
     folder = make_tiny_model(tmp_path)
 
-    def make(*, on_cpu: bool = False, **sections: Any) -> dict[str, Any]:
+    def make(*, on_cpu: bool = False, adapter: Any = MappingProxyType({}), **sections: Any) -> dict[str, Any]:
         config = {"model": {"path": str(folder)}, "data": {"sources": [{"task": "arithmetic"}]}, **sections}
-        return _engine_arguments(parse_config(config), CheckedModel(folder, "bfloat16", 2048), on_cpu=on_cpu)
+        return _engine_arguments(parse_config(config), CheckedModel(folder, "bfloat16", 2048), adapter, on_cpu=on_cpu)
 
     return make
 
@@ -101,3 +101,17 @@ def test_an_engine_without_masks_lists_twice_as_many_log_probabilities_as_top_k(
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_an_engine_of_a_run_at_full_support_gets_no_setting_of_supports(arguments_of: Any, on_cpu: bool) -> None:
     assert not {"max_logprobs", "return_sampling_mask"} & arguments_of(on_cpu=on_cpu).keys()
+
+
+def test_adapters_are_switched_on_for_the_adapter_way_alone_and_take_their_memory_from_a_shared_cache(
+    arguments_of: Any,
+) -> None:
+    shared = {"launch": {"single_gpu": True}, "grpo": {"max_staleness": 0}}
+    sections = {"learner": {"lora": {"rank": 16}}, **shared}
+    merged = arguments_of(**sections, generator={"gpu_memory_utilization": 0.5})
+    assert not {name for name in merged if "lora" in name}
+    adapter = {"base_model.model.model.layers.0.mlp.up_proj.lora_A.weight": (16, 2**20)}
+    arguments = arguments_of(**sections, generator={"gpu_memory_utilization": 0.5, "lora": "adapter"}, adapter=adapter)
+    assert arguments["enable_lora"] and arguments["lora_target_modules"] == ["up_proj"]
+    # Two slots of 16 x 2^20 bfloat16 numbers.
+    assert merged["kv_cache_memory_bytes"] - arguments["kv_cache_memory_bytes"] == 2 * 2**25

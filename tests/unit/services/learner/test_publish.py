@@ -1,11 +1,12 @@
 """Weight groups of the learner."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from services.learner.publish import WeightPublisher
+from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 
@@ -17,6 +18,8 @@ from shoal.errors import InvalidArgument
         ({}, "cuda", "nccl"),
         ({"launch": {"single_gpu": True}, "generator": {"gpu_memory_utilization": 0.4}}, "cuda", "gloo"),
         ({"weights": {"backend": "gloo"}}, "cuda", "gloo"),
+        ({"learner": {"lora": {"rank": 4}}}, "cuda", "nccl"),
+        ({"learner": {"lora": {"rank": 4}}, "generator": {"lora": "adapter"}}, "cuda", "gloo"),
     ],
 )
 def test_the_backend_is_one_that_the_devices_support(sections: dict[str, Any], device: str, backend: str) -> None:
@@ -34,3 +37,29 @@ def test_nccl_without_a_gpu_is_refused_with_the_cure() -> None:
     )
     with pytest.raises(InvalidArgument, match=r"weights\.backend: nccl sends from a GPU.*set it to auto"):
         WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("way", "published"), [("merged", "model.up.weight"), ("adapter", "up.lora_A.weight")])
+def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, published: str) -> None:
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"sources": [{"task": "arithmetic"}]},
+            "learner": {"lora": {"rank": 4}},
+            "generator": {"lora": way, "dtype": "bfloat16"},
+        }
+    )
+    whole, adapter = torch.ones(3, 2), torch.ones(4, 2)
+    engine: Any = SimpleNamespace(
+        shapes={"model.up.weight": (3, 2)},
+        adapter_shapes={"up.lora_A.weight": (4, 2)},
+        full_parameters=lambda dtype: iter([("model.up.weight", whole)]),
+        adapter_parameters=lambda: iter([("up.lora_A.weight", adapter)]),
+    )
+    model: Any = SimpleNamespace(dtype="float32")
+    manifest = make_manifest(engine, config, model)
+    assert [(spec.name, spec.dtype) for spec in manifest.tensors] == [(published, "bfloat16")]
+    tensors = dict(published_tensors(engine, config, manifest))
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
+        spec.name: spec.shape for spec in manifest.tensors
+    }

@@ -8,8 +8,9 @@ are connected and that they receive.
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.utils.nccl import unpinned_nccl_env
 
+from services.generator.workers.adapter_receiver import AdapterReceiver
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
 from shoal.weights.board import open_store
@@ -67,6 +69,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         super().__init__(*args)
         self._group: BroadcastGroup | None = None
         self._manifest = Manifest(())
+        self._receiver: AdapterReceiver | None = None
         self.report: dict[str, Any] = {}
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
@@ -105,10 +108,9 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         self.report = {}
         started = time.monotonic()
         try:
-            if self._group is None:
-                raise DataLoss("the worker is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
-            self._group.board.post_receiving(update_info.load_id, self._group.rank)
-            hashes, receive_s = self._load(self._group)
+            group = self._member()
+            group.board.post_receiving(update_info.load_id, group.rank)
+            hashes, receive_s = self._load(group)
         except BaseException as error:
             self.report = {"error": _describe(error)}
             if self._group is not None:
@@ -116,6 +118,24 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
             raise
         load_s = time.monotonic() - started - receive_s
         self.report = {"hashes": hashes, "receive_s": receive_s, "load_s": load_s}
+
+    def receive_adapter(self, load_id: str, file: Path | None) -> None:
+        """Begins to receive the tensors of an adapter, beside the engine's passes, into a file if one is given."""
+        self.report = {}
+        self._receiver = AdapterReceiver(self._member(), self._manifest, load_id, file)
+
+    def take_adapter_report(self) -> dict[str, Any]:
+        """Waits until the adapter is received. Returns the report."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            outcome = receiver.outcome()
+            self.report = {"error": _describe(outcome)} if isinstance(outcome, BaseException) else outcome
+        return self.report
+
+    def _member(self) -> BroadcastGroup:
+        if self._group is None:
+            raise DataLoss("the worker is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
+        return self._group
 
     def _load(self, group: BroadcastGroup) -> tuple[list[tuple[str, str]], float]:
         hashes: list[tuple[str, str]] = []
@@ -198,11 +218,31 @@ class WorkerExtension:
     """Methods that Shoal adds to vLLM's workers."""
 
     weight_transfer_engine: BroadcastWeightTransferEngine
+    model_runner: Any
     _weight_update_active: bool
 
     def take_load_report(self) -> dict[str, Any]:
         """Returns the report of the last load: hashes and times, or the error; empty before the first."""
         return self.weight_transfer_engine.report
+
+    def begin_adapter(self, load_id: str, file: str) -> None:
+        """Begins to receive an adapter, as `receive_adapter`; the engine's first rank writes the file."""
+        engine = self.weight_transfer_engine
+        engine.receive_adapter(load_id, Path(file) if engine.parallel_config.rank == 0 else None)
+
+    def take_adapter_report(self) -> dict[str, Any]:
+        """Returns the report of the adapter that is being received, as `take_load_report`, once it has ended."""
+        return self.weight_transfer_engine.take_adapter_report()
+
+    def used_tensors(self, names: Sequence[str]) -> list[str]:
+        """Returns those of an adapter's tensors that layers of this rank use: vLLM ignores others without a word."""
+        from vllm.lora.utils import parse_fine_tuned_lora_name
+
+        manager = self.model_runner.lora_manager._adapter_manager
+        mapper = getattr(manager.model, "hf_to_vllm_mapper", None)
+        renames = None if mapper is None else mapper.get_rename_mapper()
+        layers = {part for name in manager.modules for part in manager.packed_modules.get(name, [name])}
+        return [name for name in names if parse_fine_tuned_lora_name(name, renames)[0] in layers]
 
     def abandon_load(self) -> None:
         """Cleans up after a load that failed on some rank. Called on every rank."""

@@ -1,0 +1,58 @@
+"""What vLLM is told about adapters: arguments of the engine, and the configuration beside each adapter's tensors."""
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from shoal.config.run import RunConfig
+from shoal.config.services import ADAPTER_RANKS
+from shoal.weights.adapter import layer_of
+
+
+def adapter_arguments(config: RunConfig, tensors: Iterable[str]) -> dict[str, Any]:
+    """Returns the engine's arguments for the adapter with these tensors.
+
+    Only its layers are prepared for adapters: each costs time in every pass, also without one. The output head never is
+    one of them; prepared, it would make vLLM fail on scoring calls in a batch.
+    """
+    slots = num_slots(config)
+    return {
+        "enable_lora": True,
+        "max_loras": slots,
+        "max_cpu_loras": slots,
+        "max_lora_rank": slot_rank(config),
+        "lora_target_modules": sorted({layer_of(name).rpartition(".")[2] for name in tensors}),
+    }
+
+
+def num_slots(config: RunConfig) -> int:
+    """Returns the number of versions whose completions can be decoded at once.
+
+    A completion is trained on at most `grpo.max_staleness` versions later, so that many more than the present one can
+    be in flight; one more is being loaded. Further ones, of an evaluation for example, wait until one has ended.
+    """
+    return config.grpo.max_staleness + 2
+
+
+def slot_rank(config: RunConfig) -> int:
+    """Returns the least rank that vLLM makes room for and that holds the run's."""
+    return next(rank for rank in ADAPTER_RANKS if rank >= config.learner.lora.rank)
+
+
+def slots_bytes(config: RunConfig, shapes: Iterable[tuple[int, ...]], element_bytes: int) -> int:
+    """Returns the memory of an engine's slots for an adapter with tensors of these shapes."""
+    num_elements = sum(prod(shape) for shape in shapes) // config.learner.lora.rank * slot_rank(config)
+    return num_slots(config) * num_elements * element_bytes
+
+
+def adapter_config(config: RunConfig) -> dict[str, Any]:
+    """Returns the contents of `adapter_config.json`, from which vLLM computes the scale of the update."""
+    lora = config.learner.lora
+    return {
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "use_rslora": lora.rslora,
+        "target_modules": list(lora.target_modules),
+        "bias": "none",
+    }
