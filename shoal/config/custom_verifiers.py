@@ -4,7 +4,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -30,6 +30,13 @@ class CustomVerifierConfig(Section):
     entry_point: str = ""
     """In place of `file`: a function of a package that is installed where the reward service runs,
     "package.module:function". A function that the package registers in the group `shoal.verifiers` needs no table."""
+    convention: Literal["shoal", "verl"] = "shoal"
+    """How the function is called. "shoal" gives it those of docs/rewards.md's arguments that it takes. "verl" calls
+    verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`: the label must be a table with
+    `ground_truth`, and `data_source` and `extra_info` if the function reads them (`label_columns` of the source); the
+    result is a number, or a table with `score`."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of each call, by name."""
     reload: bool | None = None
     """Use the new code when the file changes, without a restart. A version that does not work is not used: the last
     good one stays in use. If unset, `shoal train` turns it on for the files of a new run, and it is off elsewhere; a

@@ -38,6 +38,9 @@ class SourceConfig(Section):
     ground_truth_column: str = "ground_truth"
     """Column with the label, or list of labels, that verifiers compare answers with. A dot selects a key in a column of
     tables, as in verl's `reward_model.ground_truth`."""
+    label_columns: dict[str, str] = Field(default_factory=dict)
+    """Columns that make up the label, in place of `ground_truth_column`: the label is then a table with the value of
+    each column under its name here. A column that a row does not have is null."""
     verifier_column: str = "dataset"
     """Column with the name of the verifier, or a list of names, one per label."""
     labels: list[str] = Field(default_factory=list)

@@ -69,6 +69,11 @@ def _column(row: Row, name: str) -> Any:
     return row.values[name]
 
 
+def _optional(row: Row, name: str) -> Any:
+    """Returns the value in a column, or None where the row has no such column."""
+    return _column(row, name) if name in row.values or "." in name else None
+
+
 def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
     """Reads a list of messages, or one question, as messages. Raises `InvalidArgument`."""
     if isinstance(value, str):
@@ -131,7 +136,10 @@ def ground_truths_of(
             f"(found: {named!r:.80})"
         )
     verifiers = [_verifier(row, name, known_verifiers, reward) for name in names]
-    if UNLABELED_VERIFIERS.issuperset(verifiers) and row.values.get(source.ground_truth_column) is None:
+    labels: list[Any]
+    if source.label_columns:
+        labels = [{name: _optional(row, column) for name, column in source.label_columns.items()}] * len(verifiers)
+    elif UNLABELED_VERIFIERS.issuperset(verifiers) and row.values.get(source.ground_truth_column) is None:
         labels = [None] * len(verifiers)
     else:
         label = _column(row, source.ground_truth_column)

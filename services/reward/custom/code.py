@@ -2,9 +2,12 @@
 
 import hashlib
 import importlib.util
+import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+
+from shoal.config.custom_verifiers import CustomVerifierConfig
 
 
 class Unusable(Exception):
@@ -30,6 +33,10 @@ class Code:
     """SHA-256 of the file, in hex."""
     module: str = ""
     """In place of a file: the module of an installed package."""
+    convention: str = "shoal"
+    """How the function is called: `CustomVerifierConfig.convention`."""
+    arguments: str = "{}"
+    """Further arguments of each call, as JSON."""
 
     @property
     def location(self) -> str:
@@ -37,8 +44,9 @@ class Code:
         return self.path or f"{self.module}:{self.function}"
 
 
-def read_code(name: str, file: str, function: str) -> Code:
-    """Reads the file as it is now. Raises `Unusable`."""
+def read_code(name: str, table: CustomVerifierConfig) -> Code:
+    """Reads the file that a table names, as it is now. Raises `Unusable`."""
+    file = table.file
     try:
         path = Path(file).expanduser()
         content = path.read_bytes()
@@ -50,4 +58,12 @@ def read_code(name: str, file: str, function: str) -> Code:
         raise Unusable("file", f"{file} cannot be read: {why}") from None
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unusable("file", f"{file} is not Python source: {error}") from None
-    return Code(name, function, path=str(path), source=source, digest=hashlib.sha256(content).hexdigest())
+    return Code(
+        name,
+        table.function,
+        path=str(path),
+        source=source,
+        digest=hashlib.sha256(content).hexdigest(),
+        convention=table.convention,
+        arguments=json.dumps(table.arguments, sort_keys=True),
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class CustomVerifiers:
         """Takes a file's code if it differs from the current one and works."""
         table, current = self._config[name], self._verifiers[name]
         try:
-            code = await asyncio.to_thread(read_code, name, table.file, table.function)
+            code = await asyncio.to_thread(read_code, name, table)
             if code.digest != current.digest:
                 self._use(code, await probe(code))
                 fields = {"verifier": name, "code": code.digest, "before": current.digest, "file": code.path}
@@ -142,10 +143,11 @@ def _configured(config: Mapping[str, CustomVerifierConfig]) -> tuple[list[Code],
     for name, table in config.items():
         try:
             if table.file:
-                codes.append(read_code(name, table.file, table.function))
+                codes.append(read_code(name, table))
             else:
                 module, _, function = table.entry_point.partition(":")
-                codes.append(Code(name, function, module=module))
+                arguments = json.dumps(table.arguments, sort_keys=True)
+                codes.append(Code(name, function, module=module, convention=table.convention, arguments=arguments))
         except Unusable as error:
             problems.append(FieldViolation(f"reward.custom.{name}.{error.field}", str(error)))
     return codes, problems

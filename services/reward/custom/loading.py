@@ -21,6 +21,7 @@ import psutil
 from services.reward.common.verdict import Broken, Unscorable, Verdict
 from services.reward.custom.arguments import NAMES
 from services.reward.custom.code import Code, Unusable
+from services.reward.custom.conventions import adapted
 from services.reward.process.limits import MEMORY_LIMIT_BYTES
 
 _MAX_RESIDENT_BYTES = MEMORY_LIMIT_BYTES // 2
@@ -122,8 +123,8 @@ def load(code: Code) -> Loaded:
             "function" if code.path else "entry_point",
             f"{code.path or code.module} has no function {code.function!r}; it has: {', '.join(functions) or 'none'}",
         )
-    parameters = _parameters(found, code)
-    return Loaded(code, found, parameters, code.digest or _digest_of(module), inspect.getdoc(found) or "")
+    call = adapted(found, code)
+    return Loaded(code, call, _parameters(call, code), code.digest or _digest_of(module), inspect.getdoc(found) or "")
 
 
 def error_line(error: BaseException, path: str) -> str:

@@ -64,9 +64,13 @@ def _data(source: Source, draft: Draft) -> None:
 
 
 def _model(source: Source, draft: Draft) -> None:
-    """Sets attention and revision from `model_init_kwargs`; refuses what has no counterpart there."""
+    """Sets attention, revision and trust from `model_init_kwargs`; refuses what has no counterpart there."""
     name, attention = "attn_implementation", source["attn_implementation"]
-    settings = source["model_init_kwargs"] or {}
+    settings = dict(source["model_init_kwargs"] or {})
+    if source["trust_remote_code"] or settings.pop("trust_remote_code", False):
+        trusting = "trust_remote_code" if source["trust_remote_code"] else "model_init_kwargs"
+        draft.set("model.trust_remote_code", True, source.origin(trusting))
+        draft.notes.append(f"{trusting}: every service runs the Python code that comes with the model")
     if attention is None and name in settings:
         name, attention = "model_init_kwargs", settings[name]
     for setting, value in settings.items():

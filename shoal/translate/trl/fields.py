@@ -43,7 +43,7 @@ def _stop_strings(kwargs: Any) -> list[str]:
 
 GRPO: list[Field] = [
     composed("model_init_kwargs", "table", None, "learner.attention", why="its attn_implementation and revision"),
-    refused("trust_remote_code", "flag", False, "Shoal does not run code from a model's folder"),
+    composed("trust_remote_code", "flag", False, "model.trust_remote_code"),
     not_yet("router_aux_loss_coef", "number", None, "mixture of experts", accepts=[None, 0.0]),
     accepted("disable_dropout", "flag", False, [True, False], ""),
     ignored("cast_lm_head_to_fp32", "log-probabilities are taken from float32 logits"),

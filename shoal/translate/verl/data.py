@@ -1,13 +1,13 @@
 """verl's data files, for training and for evaluation."""
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.verl.names import ROLLOUT
+from shoal.translate.verl.names import ROLLOUT, TRUTH
 
 
 def compose_data(source: Source, draft: Draft) -> None:
     """Sets the sources for training and for evaluation, and how evaluation samples."""
     columns = {"messages_column": source["data.prompt_key"], "verifier_column": source["data.reward_fn_key"]}
-    columns["ground_truth_column"] = "reward_model.ground_truth"
+    columns["ground_truth_column"] = TRUTH
     for name, ours in (("data.train_files", "data.sources"), ("data.val_files", "evaluation.sources")):
         if source[name]:
             tables = [

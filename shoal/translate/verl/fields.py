@@ -25,11 +25,6 @@ _SHARDS = "the learner uses DeepSpeed; [learner] decides how its ranks share the
 _ENGINE = "a detail of the engine"
 _BY_STEPS = "train steps in verl, optimizer steps here"
 
-_CUSTOM_REWARD = (
-    "each row names its verifier: map verl's data sources to verifiers with reward.remap, for example --set "
-    "reward.remap.openai/gsm8k=gsm8k, or to your own function with reward.custom"
-)
-
 
 def _earlier(name: str) -> list[str]:
     return [f"reward_model.overlong_buffer.{name}", f"custom_reward_function.overlong_buffer.{name}"]
@@ -94,7 +89,9 @@ FIELDS: list[Field] = [
     ignored(f"{MODEL}.enable_activation_offload", "activations are recomputed, not offloaded"),
     ignored(f"{MODEL}.use_fused_kernels", "learner.logits_chunk_tokens splits the logits"),
     ignored(f"{MODEL}.use_shm", "each service reads the model from its path"),
-    refused(f"{MODEL}.trust_remote_code", "flag", False, "Shoal does not run code from a model's folder"),
+    composed(
+        f"{MODEL}.trust_remote_code", "flag", False, "model.trust_remote_code", aliases=["data.trust_remote_code"]
+    ),
     not_yet(f"{MODEL}.lora_rank", "integer", 0, "LoRA", accepts=[0]),
     not_yet(f"{MODEL}.lora_alpha", "integer", 16, "LoRA", accepts=[16, 32]),
     not_yet(f"{MODEL}.target_modules", "any", "all-linear", "LoRA", accepts=["all-linear"]),
@@ -259,15 +256,25 @@ FIELDS: list[Field] = [
         )
         for name, kind, default, aliases in OVERLONG
     ),
-    refused(
-        "custom_reward_function.path", "text", None, _CUSTOM_REWARD, aliases=["reward.custom_reward_function.path"]
+    composed(
+        "custom_reward_function.path",
+        "text",
+        None,
+        "reward.custom data.sources",
+        aliases=["reward.custom_reward_function.path"],
     ),
-    refused(
+    composed(
         "custom_reward_function.name",
         "text",
         "compute_score",
-        _CUSTOM_REWARD,
+        "reward.custom",
         aliases=["reward.custom_reward_function.name"],
     ),
-    refused("custom_reward_function.reward_kwargs.*", "any", None, _CUSTOM_REWARD),
+    composed(
+        "custom_reward_function.reward_kwargs",
+        "table",
+        None,
+        "reward.custom",
+        aliases=["reward.custom_reward_function.reward_kwargs"],
+    ),
 ]

@@ -1,8 +1,18 @@
-"""verl's reward model and reward managers."""
+"""verl's reward model, reward function and reward managers."""
+
+from pathlib import Path
+from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.reward_model import set_reward_model
+from shoal.translate.shared.run_name import run_name
+from shoal.translate.shared.toml import toml_value
 from shoal.translate.verl.fields import OVERLONG
+from shoal.translate.verl.names import TRUTH
+
+_MANAGERS = ("naive", "dapo", "batch", "prime", "limited", "rate_limited", None)
+_ROW_COLUMNS = ("ground_truth_column", "verifier_column")
+"""Settings of a source whose rows name their own verifiers."""
 
 
 def compose_reward_model(source: Source, draft: Draft) -> None:
@@ -17,11 +27,46 @@ def compose_reward_model(source: Source, draft: Draft) -> None:
     set_reward_model(path, draft, source.origin("reward_model.enable", "reward_model.model.path"))
 
 
+def compose_custom_reward(source: Source, draft: Draft) -> None:
+    """Makes a reward function of verl, by path and name, the verifier of all sources; needs them to be set."""
+    names = [f"custom_reward_function.{name}" for name in ("path", "name", "reward_kwargs")]
+    path, function, arguments = (source[name] for name in names)
+    if not path:
+        source.note_unused(draft, *names, why="changes nothing without custom_reward_function.path")
+        return
+    manager = source["reward_model.reward_manager"]
+    if source["reward_model.enable"] or manager in ("batch", "prime"):
+        reason = f"is called otherwise with {'a reward model' if manager not in ('batch', 'prime') else manager}"
+        draft.refuse(names[0], path, f"{reason}: write it as a custom verifier (docs/rewards.md)", cure="reward.custom")
+        return
+    function = function or "compute_score"
+    name = run_name(function)
+    table: dict[str, Any] = {"file": str(Path(path).expanduser().absolute()), "function": function}
+    if path.startswith("pkg://"):
+        table = {"entry_point": f"{path.removeprefix('pkg://').strip('/').replace('/', '.')}:{function}"}
+    elif not Path(path).is_absolute():
+        draft.notes.append(
+            f"{names[0]} = {path}: taken from the current folder; it must be on the reward service's machine"
+        )
+    table |= {"convention": "verl"} | ({"arguments": dict(arguments)} if arguments else {})
+    draft.set("reward.custom", {name: table}, source.origin(*(each for each in names if source.is_set(each))))
+    labels = {"data_source": source["data.reward_fn_key"], "ground_truth": TRUTH, "extra_info": "extra_info"}
+    draft.notes.append(
+        f"{names[0]}: {function} judges every row, also those of --set data.sources: give these verifier = "
+        f'"{name}" and label_columns = {toml_value(labels)}'
+    )
+    for ours in ("data.sources", "evaluation.sources"):
+        if tables := draft.values.get(ours):
+            kept = ({key: item for key, item in each.items() if key not in _ROW_COLUMNS} for each in tables)
+            draft.values[ours] = [each | {"verifier": name, "label_columns": labels} for each in kept]
+
+
 def compose_overlong(source: Source, draft: Draft) -> None:
     """Sets DAPO's overlong buffer."""
     manager, prefix = source["reward_model.reward_manager"], "reward_model.reward_kwargs."
-    if manager not in ("naive", "dapo", "batch", "prime", None):
-        draft.refuse("reward_model.reward_manager", manager, "known: naive, dapo, batch, prime", cure="reward.overlong")
+    if manager not in _MANAGERS:
+        known = ", ".join(filter(None, _MANAGERS))
+        draft.refuse("reward_model.reward_manager", manager, f"known: {known}", cure="reward.overlong")
     names = [f"{prefix}{name}" for name, *_ in OVERLONG]
     is_on, tokens, factor, limit = (source[name] for name in names)
     if manager == "dapo" and is_on:

@@ -15,7 +15,6 @@ _LORA_OF = "an option of LoRA, which is refused where its rank is above 0"
 UNSUPPORTED: list[Field] = [
     # Data
     refused("data.train_max_samples", "integer", -1, "set count of a source in data.sources", accepts=[-1, None]),
-    refused("data.trust_remote_code", "flag", False, "Shoal does not run code from a data set's folder"),
     *(
         ignored(f"data.{name}", _READ)
         for name in (

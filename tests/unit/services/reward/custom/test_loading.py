@@ -11,13 +11,14 @@ from services.reward.custom import loading
 from services.reward.custom.code import read_code
 from services.reward.custom.loading import LoadedVerifiers, _number
 from services.reward.pool.worker import judge_custom
+from shoal.config.custom_verifiers import CustomVerifierConfig
 
 
 def loaded(tmp_path: Path, text: str) -> LoadedVerifiers:
     path = tmp_path / "score.py"
     path.write_text(text)
     custom = LoadedVerifiers()
-    custom.use(read_code("mine", str(path), "score"))
+    custom.use(read_code("mine", CustomVerifierConfig(file=str(path))))
     custom.load("mine")
     return custom
 
@@ -76,7 +77,7 @@ def test_a_new_version_starts_without_the_state_of_the_old_one(tmp_path: Path) -
     assert [judge_custom(custom, "mine", {"completion": ""})["value"] for _ in range(2)] == [1.0, 2.0]
     first = custom.digest("mine")
     (tmp_path / "score.py").write_text("# another\ncalls = []\ndef score(completion): return len(calls)\n")
-    custom.use(read_code("mine", str(tmp_path / "score.py"), "score"))
+    custom.use(read_code("mine", CustomVerifierConfig(file=str(tmp_path / "score.py"))))
     assert not custom.is_loaded("mine")
     custom.load("mine")
     answer = judge_custom(custom, "mine", {"completion": ""})

@@ -17,6 +17,7 @@ from services.reward.custom.code import read_code
 from services.reward.pool.worker import judge
 from services.reward.process.frames import encode_frame, read_frame
 from services.reward.verifiers.registry import VERIFIERS
+from shoal.config.custom_verifiers import CustomVerifierConfig
 from shoal.rollout import StepScore
 
 
@@ -71,7 +72,7 @@ def test_a_verifier_that_closes_its_outputs_gives_verdicts_and_keeps_the_process
     path.write_text(f"import os, sys\n\ndef score(completion, label):\n    {harm}\n    return 1.0\n")
     arguments = {"completion": "5", "label": "5"}
     jobs = (
-        {"code": asdict(read_code("mine", str(path), "score"))},
+        {"code": asdict(read_code("mine", CustomVerifierConfig(file=str(path))))},
         {"verifier": "mine", "arguments": arguments},
         {"verifier": "gsm8k", "token_ids": [], **arguments},
     )

@@ -8,6 +8,7 @@ import pytest
 from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
+from shoal.translate.sources.settings import Settings
 from tests.support.translations import config_of, translate_values
 
 VERL: dict[str, Any] = {
@@ -172,3 +173,35 @@ def test_variables_of_the_chat_template_are_translated(words: list[str]) -> None
     values = read_settings(SYSTEMS["verl"], words).values
     config = config_of("verl", VERL | values)
     assert config.model.chat_template_kwargs == {"enable_thinking": False, "effort": "low"}
+
+
+def test_a_reward_function_of_verl_becomes_the_verifier_of_every_row(tmp_path: Path) -> None:
+    path = tmp_path / "my_reward.py"
+    values = {"custom_reward_function.path": str(path), "custom_reward_function.name": "my_score"}
+    values |= {"custom_reward_function.reward_kwargs": {"bonus": 0.5}, "data.train_files": "a.parquet"}
+    translation = translate(SYSTEMS["verl"], Settings(VERL | values), overrides=["model.path=m"])
+    config = parse_config(translation.values)
+    verifier = config.reward.custom["my_score"]
+    assert (verifier.file, verifier.function, verifier.convention) == (str(path), "my_score", "verl")
+    assert verifier.arguments == {"bonus": 0.5}
+    (source,) = config.data.sources
+    assert source.verifier == "my_score"
+    assert source.label_columns == {
+        "data_source": "data_source",
+        "ground_truth": "reward_model.ground_truth",
+        "extra_info": "extra_info",
+    }
+    given = translate_values("verl", VERL | values)
+    assert [note for note in given.notes if 'give these verifier = "my_score" and label_columns' in note], given.notes
+
+
+def test_a_reward_function_of_a_batch_is_refused() -> None:
+    values = {"custom_reward_function.path": "/f.py", "reward_model.reward_manager": "batch"}
+    (refusal,) = translate_values("verl", VERL | values).blocking
+    assert refusal.name == "custom_reward_function.path" and "is called otherwise with batch" in refusal.reason
+
+
+def test_code_of_a_model_is_trusted_where_the_source_trusts_it() -> None:
+    name = "actor_rollout_ref.model.trust_remote_code"
+    assert config_of("verl", VERL | {name: True}).model.trust_remote_code
+    assert not config_of("verl", VERL).model.trust_remote_code

@@ -1,0 +1,84 @@
+"""Calling conventions of custom verifiers: other trainers' functions, called as ours."""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from services.reward.common.verdict import Broken
+from services.reward.custom.code import Code, Unusable
+
+_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""Parameters of verl's reward functions; all are given by name."""
+
+
+def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
+    """Returns what to call with Shoal's own arguments, which calls a function by the convention of its code.
+
+    Raises `Unusable` where the function cannot be called so.
+    """
+    arguments = json.loads(code.arguments)
+    if code.convention == "verl":
+        _check_takes(function, code, (*_VERL, *arguments))
+        return _of_verl(partial(function, **arguments))
+    if arguments:
+        _check_takes(partial(function), code, arguments, partly=True)
+        return partial(function, **arguments)
+    return function
+
+
+def _check_takes(function: Callable[..., Any], code: Code, names: Any, *, partly: bool = False) -> None:
+    """Raises `Unusable` where a function cannot be called with arguments of these names, or with others beside them."""
+    try:
+        signature = inspect.signature(function)
+        (signature.bind_partial if partly else signature.bind)(**dict.fromkeys(names))
+    except (TypeError, ValueError) as error:
+        convention = f' in the convention "{code.convention}"' if code.convention != "shoal" else ""
+        given = ", ".join(names)
+        raise Unusable("function", f"{code.function} cannot be called with {given}{convention}: {error}") from None
+
+
+def _of_verl(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a verifier that calls a reward function of verl.
+
+    `extra_info` is what verl's reward managers give for one turn: the row's own, the number of turns, and no scores of
+    a rollout.
+    """
+
+    def verifier(completion: str, label: Any) -> Any:
+        if not isinstance(label, Mapping) or "ground_truth" not in label:
+            raise Broken(
+                'the label is no table with "ground_truth": give the source label_columns = { data_source = '
+                '"data_source", ground_truth = "reward_model.ground_truth", extra_info = "extra_info" }'
+            )
+        row = _whole(label)
+        result = function(
+            data_source=row.get("data_source"),
+            solution_str=completion,
+            ground_truth=row["ground_truth"],
+            extra_info={**(row.get("extra_info") or {}), "num_turns": 2, "rollout_reward_scores": {}},
+        )
+        return _awaited_score(result) if inspect.isawaitable(result) else _score(result)
+
+    return verifier
+
+
+async def _awaited_score(result: Awaitable[Any]) -> Any:
+    return _score(await result)
+
+
+def _score(result: Any) -> Any:
+    """Returns the number in a result of verl."""
+    if isinstance(result, Mapping) and "score" not in result:
+        raise Broken(f'a table without "score" was returned; it has: {", ".join(map(str, result)) or "nothing"}')
+    return result["score"] if isinstance(result, Mapping) else result
+
+
+def _whole(value: Any) -> Any:
+    """Returns numbers without fraction as whole numbers: labels travel as doubles."""
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
