@@ -66,7 +66,7 @@ def translate(
     if not values.get("data", {}).get("sources"):
         where = system.data_field or "data"
         draft.refuse(where, None, "the source names no data: give --set 'data.sources=[{dataset = \"NAME\"}]'")
-    draft.refusals = [refusal for refusal in draft.refusals if not _is_answered(refusal.cure, answered)]
+    _drop_answered(draft, answered)
     skipped = frozenset(r.name for r in draft.refusals) if EVERYTHING in skip else frozenset(skip)
     known = {refusal.name for refusal in draft.refusals}
     for name in set(skip) - known - {EVERYTHING}:
@@ -115,6 +115,14 @@ def _keep_given_length(draft: Draft, given: set[str]) -> None:
     for name in lengths if given.intersection(lengths) else ():
         if name not in given and draft.values.pop(name, None) is not None:
             draft.notes.append(f"--set replaces the length of the run that the source says: {draft.origins[name]}")
+
+
+def _drop_answered(draft: Draft, answered: set[str]) -> None:
+    """Turns refusals that an override resolves into notes."""
+    for refusal in draft.refusals:
+        if refusal.value and _is_answered(refusal.cure, answered):
+            draft.notes.append(f"{refusal}; --set {refusal.cure} decides it")
+    draft.refusals = [refusal for refusal in draft.refusals if not _is_answered(refusal.cure, answered)]
 
 
 def _is_answered(cure: str, answered: set[str]) -> bool:

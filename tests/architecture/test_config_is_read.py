@@ -108,7 +108,8 @@ class Names(ast.NodeVisitor):
 
     def reads(self, holders: set[str], name: str) -> bool:
         """Whether it is read of a section or class with such a name, or of something that was given one."""
-        for of, attribute in self.pairs:
+        # Most files never read the attribute: this makes the tests some ten times faster.
+        for of, attribute in self.pairs if name in self.attributes else ():
             if attribute != name:
                 continue
             seen, new = set[str](), {of}

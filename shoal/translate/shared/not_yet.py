@@ -1,7 +1,7 @@
 """Features that other systems have and Shoal will have. Delete a row when its feature arrives."""
 
 NOT_YET: dict[str, str] = {
-    "LoRA": "LoRA and quantized training; today all weights are trained",
+    "quantized training": "8-bit models and quantization-aware training; today a frozen model may have 4 bits",
     "tools": "tools and multi-turn environments; today a completion is one turn",
     "vision": "images, audio and video; today only text models are trained",
     "mixture of experts": "mixture-of-experts training; today only dense models are trained",

@@ -8,6 +8,7 @@ from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import REFUSED, set_scheduler
 from shoal.translate.shared.trackers import set_trackers
 from shoal.translate.trl.batches import compose_batches
+from shoal.translate.trl.lora import compose_lora
 from shoal.translate.trl.reward import compose_reward
 
 _AGGREGATION = {
@@ -37,6 +38,7 @@ def compose(source: Source, draft: Draft) -> None:
             draft.set(f"tracking.{ours}", source[name], source.origin(name))
     compose_batches(source, draft)
     _schedule(source, draft)
+    compose_lora(source, draft)
     compose_loss(source, draft)
     _kl(source, draft)
     _correction(source, draft)

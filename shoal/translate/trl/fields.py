@@ -58,9 +58,9 @@ GRPO: list[Field] = [
     composed("generation_batch_size", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
     composed("steps_per_generation", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
-    refused("top_p", "number", 1.0, FULL, accepts=[1.0]),
-    refused("top_k", "integer", 0, FULL, accepts=[0, -1, None]),
-    refused("min_p", "number", None, FULL, accepts=[0.0, None]),
+    mapped("top_p", "number", 1.0, "sampling.top_p"),
+    mapped("top_k", "integer", 0, "sampling.top_k", lambda value: max(0, value or 0)),
+    mapped("min_p", "number", None, "sampling.min_p"),
     refused("repetition_penalty", "number", 1.0, FULL, accepts=[1.0]),
     mapped(
         "generation_kwargs",
@@ -334,29 +334,9 @@ BESIDE: list[Field] = [
         aliases=["GRPOTrainer.reward_funcs"],
     ),
     composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
-    not_yet("GRPOTrainer.peft_config", "any", None, "LoRA"),
     not_yet("GRPOTrainer.tools", "any", None, "tools", accepts=[None, []]),
     not_yet("GRPOTrainer.rollout_func", "any", None, "tools"),
     not_yet("GRPOTrainer.environment_factory", "any", None, "tools"),
     refused("GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim"),
-    not_yet("LoraConfig.*", "any", None, "LoRA", accepts=[]),
-    *(not_yet(name, "flag", False, "LoRA") for name in ("use_peft", "load_in_4bit", "load_in_8bit")),
-    *(
-        ignored(name, "an option of LoRA or quantization, which are refused where they are turned on")
-        for name in (
-            "lora_r",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_target_modules",
-            "lora_target_parameters",
-            "lora_modules_to_save",
-            "lora_task_type",
-            "use_rslora",
-            "use_dora",
-            "bnb_4bit_quant_type",
-            "bnb_4bit_quant_storage",
-            "use_bnb_nested_quant",
-        )
-    ),
 ]
 """Fields of the script or the command line beside GRPOConfig."""

@@ -49,6 +49,8 @@ def compose_reward(source: Source, draft: Draft) -> None:
             reward |= {name: reward.get(name, {}) | value for name, value in part.items()}
         except Unfit as error:
             draft.refuse("reward_funcs", text, str(error), cure="data.sources")
+    if not reward:
+        return
     names = [name for name in ("reward_funcs", "reward_model_name_or_path") if source[name]]
     origin = source.origin(*names, *(["reward_weights"] if source["reward_weights"] else []))
     verifiers = {*reward.get("weights", ()), *(["math"] if "cosine" in reward else [])}

@@ -7,9 +7,10 @@ from shoal.translate.shared.field import text_list
 from shoal.translate.sources.python import Unread
 from shoal.translate.trl.compose import compose as compose_trl
 from shoal.translate.trl.fields import FULL
+from shoal.translate.unsloth.lora import compose_lora
 
-_NEUTRAL = {"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "repetition_penalty": (1,)}
-_NEUTRAL |= {"presence_penalty": (0,), "frequency_penalty": (0,)}
+_NEUTRAL = {"repetition_penalty": (1,), "presence_penalty": (0,), "frequency_penalty": (0,)}
+_SAMPLING = ("temperature", "top_p", "min_p")
 _NOT_OF_SAMPLING = ("include_stop_str_in_output", "seed", "max_tokens", "n", "logprobs", "skip_special_tokens")
 
 
@@ -19,8 +20,10 @@ def _sampling(source: Source, draft: Draft) -> None:
     for key, value in (source[name] or {}).items():
         if key in _NOT_OF_SAMPLING or value in _NEUTRAL.get(key, ()):
             continue
-        if key == "temperature" and isinstance(value, int | float):
-            draft.set("sampling.temperature", value, source.origin(name))
+        if key in _SAMPLING and isinstance(value, int | float):
+            draft.set(f"sampling.{key}", value, source.origin(name))
+        elif key == "top_k" and isinstance(value, int):
+            draft.set("sampling.top_k", max(0, value), source.origin(name))
         elif key == "stop" and isinstance(value, str | list):
             draft.set("sampling.stop_strings", text_list(value), source.origin(name))
         elif key == "stop" and isinstance(value, Unread) and value.text.strip("[]").endswith(".eos_token"):
@@ -28,7 +31,9 @@ def _sampling(source: Source, draft: Draft) -> None:
         elif isinstance(value, Unread):
             draft.refuse(name, f"{key} = {value.text}", "cannot be read without running the file")
         else:
-            draft.refuse(name, f"{key} = {value}", FULL if key in _NEUTRAL else "known: stop and temperature")
+            draft.refuse(
+                name, f"{key} = {value}", FULL if key in _NEUTRAL else f"known: stop, top_k, {', '.join(_SAMPLING)}"
+            )
 
 
 def compose(source: Source, draft: Draft) -> None:
@@ -41,6 +46,10 @@ def compose(source: Source, draft: Draft) -> None:
         )
     compose_trl(_UnslothSource(source), draft)
     _sampling(source, draft)
+    compose_lora(source, draft)
+    if source["from_pretrained.trust_remote_code"]:
+        draft.set("model.trust_remote_code", True, source.origin("from_pretrained.trust_remote_code"))
+        draft.notes.append("trust_remote_code: every service runs the Python code that comes with the model")
     is_dapo = source.is_set("loss_type") and source["loss_type"] == "dapo"
     if is_dapo and not source.is_set("mask_truncated_completions"):
         draft.set("grpo.mask_truncated_completions", True, source.origin("loss_type"))

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from shoal.translate.shared.field import Field, accepted, composed, ignored, mapped, not_yet
+from shoal.translate.shared.field import Field, accepted, composed, ignored, mapped, not_yet, refused
 from shoal.translate.trl import TRL
 
 _MEMORY = "a way to save memory on one GPU; here learner.logits_chunk_tokens splits the logits"
 _LOADS = "each service reads the model as its files define it"
-_LORA_OF = "an option of LoRA, which is refused at r of get_peft_model"
 
 _DEFAULTS = {
     "per_device_train_batch_size": 4,
@@ -47,14 +46,36 @@ _ADDED: list[Field] = [
         ignored(f"from_pretrained.{name}", _LOADS)
         for name in ("dtype", "token", "device_map", "unsloth_vllm_standby", "use_gradient_checkpointing")
     ),
-    not_yet("lora_rank", "integer", None, "LoRA"),
-    not_yet("max_lora_rank", "integer", None, "LoRA"),
-    ignored("from_pretrained.max_lora_rank", _LORA_OF),
-    not_yet("from_pretrained.load_in_4bit", "flag", None, "LoRA"),
-    not_yet("from_pretrained.load_in_8bit", "flag", False, "LoRA"),
-    not_yet("get_peft_model.r", "integer", None, "LoRA"),
-    not_yet("get_peft_model.target_modules", "any", None, "LoRA"),
-    ignored("get_peft_model.*", _LORA_OF),
+    composed("lora_rank", "integer", None, "learner.lora", aliases=["max_lora_rank"]),
+    ignored("from_pretrained.max_lora_rank", "learner.lora.rank decides it"),
+    composed("from_pretrained.load_in_4bit", "flag", True, "learner.lora"),
+    not_yet("from_pretrained.load_in_8bit", "flag", False, "quantized training"),
+    not_yet("from_pretrained.load_in_fp8", "any", False, "FP8 rollout"),
+    not_yet("from_pretrained.float8_kv_cache", "flag", False, "FP8 rollout"),
+    ignored("from_pretrained.load_in_16bit", "the model is loaded as its files define it"),
+    composed("from_pretrained.trust_remote_code", "flag", False, "model.trust_remote_code"),
+    composed("get_peft_model.r", "integer", 16, "learner.lora"),
+    composed("get_peft_model.lora_alpha", "integer", 16, "learner.lora"),
+    composed("get_peft_model.lora_dropout", "number", 0.0, "learner.lora"),
+    composed("get_peft_model.target_modules", "any", None, "learner.lora"),
+    composed("get_peft_model.use_rslora", "flag", False, "learner.lora"),
+    accepted("get_peft_model.bias", "any", "none", ["none", None], "biases stay frozen"),
+    not_yet("get_peft_model.finetune_vision_layers", "flag", False, "vision"),
+    *(
+        accepted(f"get_peft_model.{name}", "flag", True, [True], "learner.lora.target_modules names the layers")
+        for name in ("finetune_language_layers", "finetune_attention_modules", "finetune_mlp_modules")
+    ),
+    *(
+        ignored(f"get_peft_model.{name}", "the learner recomputes activations, and seeds adapters from run.seed")
+        for name in ("use_gradient_checkpointing", "random_state", "model", "max_seq_length")
+    ),
+    *(
+        refused(
+            f"get_peft_model.{name}", "any", None, "adapters are those of LoRA on linear layers", accepts=[None, {}]
+        )
+        for name in ("loftq_config", "modules_to_save", "layers_to_transform")
+    ),
+    refused("get_peft_model.*", "any", None, "no such option of LoRA here"),
     accepted(
         "fast_inference",
         "flag",

@@ -1,6 +1,6 @@
 """verl's batches, GPUs and steps."""
 
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.verl.names import ACTOR, ROLLOUT
 
 
@@ -23,7 +23,7 @@ def compose_batches(source: Source, draft: Draft) -> None:
         "verl's engines and learners take turns on the same GPUs; here each has its own: check launch.num_generators "
         "and launch.num_learner_ranks"
     )
-    draft.set("learner.zero_stage", 3, source.origin(f"{ACTOR}.strategy"))
+    draft.set("learner.zero_stage", 3, Origin("verl's engines share parameters, gradients and optimizer", False))
     # verl does not train while it samples.
     draft.set("grpo.max_staleness", 0, source.origin("data.train_batch_size"))
     steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]

@@ -8,6 +8,7 @@ from shoal.translate.verl.batches import compose_batches
 from shoal.translate.verl.correction import compose_correction
 from shoal.translate.verl.data import compose_data
 from shoal.translate.verl.kl import compose_kl
+from shoal.translate.verl.lora import compose_lora
 from shoal.translate.verl.loss import compose_loss
 from shoal.translate.verl.names import MODEL
 from shoal.translate.verl.reward import compose_custom_reward, compose_overlong, compose_reward_model
@@ -32,6 +33,7 @@ def compose(source: Source, draft: Draft) -> None:
     compose_overlong(source, draft)
     compose_batches(source, draft)
     compose_schedule(source, draft)
+    compose_lora(source, draft)
     compose_advantage(source, draft)
     compose_kl(source, draft)
     compose_loss(source, draft)

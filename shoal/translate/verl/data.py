@@ -15,7 +15,8 @@ def compose_data(source: Source, draft: Draft) -> None:
                 for item in (text.strip("[]'\" ") for text in source[name])
                 if item
             ]
-            draft.set(ours, tables, source.origin(name))
+            keys = [key for key in ("data.prompt_key", "data.reward_fn_key") if source.is_set(key)]
+            draft.set(ours, tables, source.origin(name, *keys))
     test, before = source["trainer.test_freq"], source["trainer.val_before_train"]
     names = ("n", "temperature", "top_p", "top_k", "do_sample")
     samples, temperature, top_p, top_k, sampled = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)

@@ -18,9 +18,6 @@ from shoal.translate.verl.names import ACTOR, MODEL, ROLLOUT
 
 _CRITIC = "GRPO has no critic"
 _BATCHES = "gradients do not depend on micro-batches; rows are packed to learner.pack_tokens"
-_FULL = (
-    "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
-)
 _SHARDS = "the learner uses DeepSpeed; [learner] decides how its ranks share the model"
 _ENGINE = "a detail of the engine"
 _BY_STEPS = "train steps in verl, optimizer steps here"
@@ -92,9 +89,9 @@ FIELDS: list[Field] = [
     composed(
         f"{MODEL}.trust_remote_code", "flag", False, "model.trust_remote_code", aliases=["data.trust_remote_code"]
     ),
-    not_yet(f"{MODEL}.lora_rank", "integer", 0, "LoRA", accepts=[0]),
-    not_yet(f"{MODEL}.lora_alpha", "integer", 16, "LoRA", accepts=[16, 32]),
-    not_yet(f"{MODEL}.target_modules", "any", "all-linear", "LoRA", accepts=["all-linear"]),
+    composed(f"{MODEL}.lora_rank", "integer", 0, "learner.lora"),
+    composed(f"{MODEL}.lora_alpha", "integer", 16, "learner.lora"),
+    composed(f"{MODEL}.target_modules", "any", "all-linear", "learner.lora"),
     composed(f"{ACTOR}.ppo_mini_batch_size", "integer", 256, "grpo.num_mini_batches"),
     *(
         ignored(name, _BATCHES)
@@ -178,8 +175,8 @@ FIELDS: list[Field] = [
     ignored(f"{ACTOR}.checkpoint.*", "checkpoints hold what a resume needs"),
     mapped(f"{ROLLOUT}.n", "integer", 1, "grpo.group_size"),
     mapped(f"{ROLLOUT}.temperature", "number", 1.0, "sampling.temperature"),
-    refused(f"{ROLLOUT}.top_p", "number", 1.0, _FULL, accepts=[1.0]),
-    refused(f"{ROLLOUT}.top_k", "integer", -1, _FULL, accepts=[-1, 0]),
+    mapped(f"{ROLLOUT}.top_p", "number", 1.0, "sampling.top_p"),
+    mapped(f"{ROLLOUT}.top_k", "integer", -1, "sampling.top_k", lambda value: max(0, value)),
     ignored(f"{ROLLOUT}.name", "the engine is vLLM; [generator] has its settings"),
     accepted(f"{ROLLOUT}.do_sample", "flag", True, [True], "completions are sampled"),
     accepted(f"{ROLLOUT}.ignore_eos", "flag", False, [False], "completions end at their end-of-sequence token"),

@@ -1,6 +1,6 @@
 """verl's settings for its processes, its output and features that Shoal does not have, one row each."""
 
-from shoal.translate.shared.field import Field, accepted, ignored, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, composed, ignored, not_yet, refused
 from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
 from shoal.translate.verl.optimizer_fields import OPTIMIZER
 
@@ -10,7 +10,7 @@ _PROCESSES = "a detail of verl's processes"
 _ONE_MODEL = "a way to save memory in the loss; here learner.logits_chunk_tokens splits the logits"
 _READ = "the coordinator reads the data"
 _OFF = "its switch is off, or refused"
-_LORA_OF = "an option of LoRA, which is refused where its rank is above 0"
+_LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random and whose second is 0"
 
 UNSUPPORTED: list[Field] = [
     # Data
@@ -65,9 +65,18 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{MODEL}.use_liger", "the learner has its own kernels"),
     ignored(f"{MODEL}.fused_kernel_options.*", _ONE_MODEL),
     ignored(f"{MODEL}.tiled_mlp.*", "activations are recomputed, not tiled"),
-    not_yet(f"{MODEL}.exclude_modules", "any", None, "LoRA"),
-    not_yet(f"{MODEL}.lora_adapter_path", "text", None, "LoRA"),
-    not_yet(f"{MODEL}.lora.rank", "integer", 0, "LoRA", accepts=[0]),
+    refused(f"{MODEL}.exclude_modules", "any", None, "name the layers instead: learner.lora.target_modules"),
+    refused(f"{MODEL}.lora_adapter_path", "text", None, "adapters begin at 0: merge this one into the model first"),
+    ignored(f"{MODEL}.lora.merge", "adapters are merged into the weights that generators get"),
+    accepted(f"{MODEL}.lora.type", "text", "lora", ["lora", "canonical_lora"], "adapters are those of LoRA"),
+    composed(f"{MODEL}.lora.rank", "integer", 0, "learner.lora"),
+    composed(f"{MODEL}.lora.alpha", "integer", 32, "learner.lora"),
+    composed(f"{MODEL}.lora.dropout", "number", 0.0, "learner.lora"),
+    composed(f"{MODEL}.lora.target_modules", "texts", None, "learner.lora", why="all of Megatron's four, or names"),
+    *(
+        refused(f"{MODEL}.lora.{name}", "any", None, "name the layers instead: learner.lora.target_modules")
+        for name in ("exclude_modules", "adapter_path")
+    ),
     ignored(f"{MODEL}.lora.*", _LORA_OF),
     not_yet(f"{MODEL}.mtp.enable", "flag", False, "multi-token prediction"),
     ignored(f"{MODEL}.mtp.*", _OFF),
@@ -94,7 +103,7 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{ACTOR}.router_replay.*", "an option of mixture-of-experts training, which is not yet available"),
     ignored(f"{ACTOR}.veomni.*", _PROCESSES),
     ignored(f"{ACTOR}.torchtitan.*", _PROCESSES),
-    not_yet(f"{ACTOR}.qat.enable", "flag", False, "LoRA"),
+    not_yet(f"{ACTOR}.qat.enable", "flag", False, "quantized training"),
     ignored(f"{ACTOR}.qat.*", _OFF),
     refused(f"{ACTOR}.policy_loss.rollout_is_level", "any", None, "give algorithm.rollout_correction.rollout_is"),
     *(

@@ -1,6 +1,18 @@
 """Tests of the translation of Unsloth's settings."""
 
-from tests.support.translations import config_of
+from pathlib import Path
+
+from shoal.config import parse_config
+from shoal.translate import SYSTEMS, translate
+from shoal.translate.sources.reading import read_settings
+from tests.support.translations import BASE, config_of
+
+NOTEBOOK = """
+rank = 32
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Llama-3.1-8B", load_in_4bit=True{more})
+model = FastLanguageModel.get_peft_model(model, r=rank, target_modules=["q_proj", "k_proj"], lora_alpha=rank)
+args = GRPOConfig(max_steps=5, per_device_train_batch_size=1, num_generations=4)
+"""
 
 
 def test_the_defaults_of_unsloth_differ_from_those_of_trl() -> None:
@@ -9,3 +21,19 @@ def test_the_defaults_of_unsloth_differ_from_those_of_trl() -> None:
     assert (config.learner.warmup_ratio, config.correction.weight) == (0.1, "none")
     assert (config.data.max_prompt_tokens, config.generator.max_model_len) == (824, 1024)
     assert config_of("unsloth", {"max_steps": 9, "loss_type": "bnpo"}).kl.coef == 0.001
+
+
+def test_adapters_of_a_notebook_are_translated(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.py"
+    path.write_text(NOTEBOOK.format(more=""))
+    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    assert result.toml, [str(refusal) for refusal in result.blocking]
+    lora = parse_config(result.values).learner.lora
+    assert (lora.rank, lora.alpha, lora.target_modules, lora.quantization) == (32, 32, ["q_proj", "k_proj"], "nf4")
+
+
+def test_a_model_in_fp8_is_not_yet_available(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.py"
+    path.write_text(NOTEBOOK.format(more=", load_in_fp8=True"))
+    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    assert [refusal.name for refusal in result.blocking] == ["from_pretrained.load_in_fp8"]

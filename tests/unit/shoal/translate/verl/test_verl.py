@@ -205,3 +205,29 @@ def test_code_of_a_model_is_trusted_where_the_source_trusts_it() -> None:
     name = "actor_rollout_ref.model.trust_remote_code"
     assert config_of("verl", VERL | {name: True}).model.trust_remote_code
     assert not config_of("verl", VERL).model.trust_remote_code
+
+
+@pytest.mark.parametrize(
+    ("values", "lora"),
+    [
+        ({"lora_rank": 32, "lora_alpha": 64}, (32, 64, ["all-linear"], 0.0)),
+        ({"lora_rank": 8, "target_modules": "[q_proj,v_proj]"}, (8, 16, ["q_proj", "v_proj"], 0.0)),
+        ({"lora.rank": 16, "lora.dropout": 0.1}, (16, 32, ["all-linear"], 0.1)),
+    ],
+)
+def test_adapters_of_verl_are_translated(values: dict[str, Any], lora: tuple[Any, ...]) -> None:
+    config = config_of("verl", VERL | {f"actor_rollout_ref.model.{name}": value for name, value in values.items()})
+    ours = config.learner.lora
+    assert (ours.rank, ours.alpha, ours.target_modules, ours.dropout) == lora
+
+
+def test_some_of_megatrons_layers_are_refused() -> None:
+    values = {"actor_rollout_ref.model.lora.rank": 8, "actor_rollout_ref.model.lora.target_modules": ["linear_qkv"]}
+    (refusal,) = translate_values("verl", VERL | values).blocking
+    assert refusal.name == "actor_rollout_ref.model.lora.target_modules"
+
+
+def test_truncated_sampling_of_verl_is_translated() -> None:
+    values = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 20}
+    sampling = config_of("verl", VERL | values).sampling
+    assert (sampling.top_p, sampling.top_k) == (0.9, 20)

@@ -1,0 +1,41 @@
+"""Low-rank adapters by the settings of peft, which other systems pass on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.config.lora import ALL_LINEAR
+from shoal.translate.shared.draft import Draft, Origin
+
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of Llama, Qwen, Mistral and Gemma, by name."""
+PEFT_TARGETS = ("q_proj", "v_proj")
+"""Layers that get an adapter by peft's default, in models of these families."""
+
+
+def set_lora(
+    draft: Draft,
+    origin: Origin,
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float = 0.0,
+    targets: str | Sequence[str] | None = None,
+    rslora: bool = False,
+    quantization: str = "none",
+) -> None:
+    """Sets `learner.lora`; without targets they are peft's own, with a note. Rank 0 is none."""
+    if rank < 1:
+        return
+    names = [targets] if isinstance(targets, str) else list(targets or ())
+    if not names:
+        names = list(PEFT_TARGETS)
+        draft.notes.append(
+            f"learner.lora.target_modules: {' and '.join(names)} are peft's default for Llama, Qwen, Mistral and "
+            "Gemma; give another model's with --set"
+        )
+    table: dict[str, Any] = {"rank": rank, "alpha": int(alpha), "dropout": dropout, "target_modules": names}
+    if set(names) == set(LAYERS):
+        table["target_modules"] = [ALL_LINEAR]
+    table |= {"rslora": True} if rslora else {}
+    table |= {"quantization": quantization} if quantization != "none" else {}
+    draft.set("learner.lora", table, origin)

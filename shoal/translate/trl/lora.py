@@ -1,0 +1,87 @@
+"""TRL's LoRA: flags of its scripts, or peft's LoraConfig in a Python file."""
+
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.field import Field, accepted, composed, ignored, not_yet, refused
+from shoal.translate.shared.lora import set_lora
+
+_CALL = "LoraConfig"
+_INITIAL = "an adapter's first matrix is random, and its second is 0, as by peft's default"
+_TO = "learner.lora"
+
+LORA: list[Field] = [
+    composed("GRPOTrainer.peft_config", "any", None, _TO, why="a LoraConfig in the same file"),
+    composed("use_peft", "flag", False, _TO),
+    composed("lora_r", "integer", 16, _TO),
+    composed("lora_alpha", "integer", 32, _TO),
+    composed("lora_dropout", "number", 0.05, _TO),
+    composed("lora_target_modules", "any", None, _TO),
+    composed("use_rslora", "flag", False, _TO),
+    composed("load_in_4bit", "flag", False, _TO),
+    composed("bnb_4bit_quant_type", "text", "nf4", _TO),
+    not_yet("load_in_8bit", "flag", False, "quantized training"),
+    ignored("bnb_4bit_quant_storage", "the type in which 4-bit values are packed"),
+    ignored("use_bnb_nested_quant", "scales of the 4-bit layers are not quantized themselves"),
+    *(
+        refused(name, "any", None, "adapters are those of LoRA on linear layers, and nothing else is trained")
+        for name in (
+            "lora_target_parameters",
+            "lora_modules_to_save",
+            "use_dora",
+            *(
+                f"{_CALL}.{name}"
+                for name in ("modules_to_save", "use_dora", "target_parameters", "layers_to_transform")
+            ),
+            *(
+                f"{_CALL}.{name}"
+                for name in ("rank_pattern", "alpha_pattern", "exclude_modules", "trainable_token_indices")
+            ),
+        )
+    ),
+    composed(f"{_CALL}.r", "integer", 8, _TO),
+    composed(f"{_CALL}.lora_alpha", "integer", 8, _TO),
+    composed(f"{_CALL}.lora_dropout", "number", 0.0, _TO),
+    composed(f"{_CALL}.target_modules", "any", None, _TO),
+    composed(f"{_CALL}.use_rslora", "flag", False, _TO),
+    accepted(f"{_CALL}.bias", "any", "none", ["none", None], "biases stay frozen"),
+    accepted(f"{_CALL}.init_lora_weights", "any", True, [True, None, "gaussian"], _INITIAL),
+    *(ignored(name, "the task is causal language modeling") for name in ("lora_task_type", f"{_CALL}.task_type")),
+    ignored(f"{_CALL}.inference_mode", "adapters are trained"),
+    refused(f"{_CALL}.*", "any", None, "no such option of LoRA here"),
+]
+
+
+def compose_lora(source: Source, draft: Draft) -> None:
+    """Sets the adapters, where the source has some, and the type of the frozen layers."""
+    config = source["GRPOTrainer.peft_config"]
+    named = [text for text in config or () if text not in ("None", "")] if isinstance(config, list) else config
+    fields = {name: f"{_CALL}.{name}" for name in ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")}
+    flags = {"r": "lora_r"} | {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora")}
+    flags |= {"target_modules": "lora_target_modules"}
+    is_call = any(source.is_set(name) for name in fields.values())
+    by_flags = source["use_peft"]
+    if named and not is_call and "get_peft_config" not in str(named):
+        draft.refuse("GRPOTrainer.peft_config", named, f"no {_CALL} in the file can be read", cure="learner.lora")
+        return
+    names = fields if is_call and named else flags
+    values: dict[str, Any] = {name: source[field] for name, field in names.items()}
+    used = [field for field in names.values() if source.is_set(field)]
+    quantization = source["bnb_4bit_quant_type"] if source["load_in_4bit"] else "none"
+    if not (is_call and named) and not by_flags:
+        source.note_unused(draft, *(*fields.values(), *flags.values()), why="changes nothing without use_peft")
+        if quantization != "none":
+            draft.refuse("load_in_4bit", True, "a 4-bit model is frozen: train adapters on it", cure="learner.lora")
+        return
+    used += ["load_in_4bit"] if source.is_set("load_in_4bit") else []
+    targets = values["target_modules"]
+    set_lora(
+        draft,
+        source.origin(*(used or ["use_peft"])),
+        rank=values["r"],
+        alpha=values["lora_alpha"],
+        dropout=values["lora_dropout"],
+        targets=targets.replace(",", " ").split() if isinstance(targets, str) else targets,
+        rslora=values["use_rslora"],
+        quantization=quantization,
+    )
