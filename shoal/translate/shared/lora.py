@@ -19,14 +19,14 @@ def set_lora(
     rank: int,
     alpha: float,
     dropout: float = 0.0,
-    targets: str | Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
     rslora: bool = False,
     quantization: str = "none",
 ) -> None:
     """Sets `learner.lora`; without targets they are peft's own, with a note. Rank 0 is none."""
     if rank < 1:
         return
-    names = [targets] if isinstance(targets, str) else list(targets or ())
+    names = list(targets or ())
     if not names:
         names = list(PEFT_TARGETS)
         draft.notes.append(

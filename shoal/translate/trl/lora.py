@@ -16,7 +16,7 @@ LORA: list[Field] = [
     composed("lora_r", "integer", 16, _TO),
     composed("lora_alpha", "integer", 32, _TO),
     composed("lora_dropout", "number", 0.05, _TO),
-    composed("lora_target_modules", "any", None, _TO),
+    composed("lora_target_modules", "texts", None, _TO),
     composed("use_rslora", "flag", False, _TO),
     composed("load_in_4bit", "flag", False, _TO),
     composed("bnb_4bit_quant_type", "text", "nf4", _TO),
@@ -42,7 +42,7 @@ LORA: list[Field] = [
     composed(f"{_CALL}.r", "integer", 8, _TO),
     composed(f"{_CALL}.lora_alpha", "integer", 8, _TO),
     composed(f"{_CALL}.lora_dropout", "number", 0.0, _TO),
-    composed(f"{_CALL}.target_modules", "any", None, _TO),
+    composed(f"{_CALL}.target_modules", "texts", None, _TO),
     composed(f"{_CALL}.use_rslora", "flag", False, _TO),
     accepted(f"{_CALL}.bias", "any", "none", ["none", None], "biases stay frozen"),
     accepted(f"{_CALL}.init_lora_weights", "any", True, [True, None, "gaussian"], _INITIAL),
@@ -74,14 +74,13 @@ def compose_lora(source: Source, draft: Draft) -> None:
             draft.refuse("load_in_4bit", True, "a 4-bit model is frozen: train adapters on it", cure="learner.lora")
         return
     used += ["load_in_4bit"] if source.is_set("load_in_4bit") else []
-    targets = values["target_modules"]
     set_lora(
         draft,
         source.origin(*(used or ["use_peft"])),
         rank=values["r"],
         alpha=values["lora_alpha"],
         dropout=values["lora_dropout"],
-        targets=targets.replace(",", " ").split() if isinstance(targets, str) else targets,
+        targets=values["target_modules"],
         rslora=values["use_rslora"],
         quantization=quantization,
     )

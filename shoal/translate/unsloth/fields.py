@@ -57,7 +57,7 @@ _ADDED: list[Field] = [
     composed("get_peft_model.r", "integer", 16, "learner.lora"),
     composed("get_peft_model.lora_alpha", "integer", 16, "learner.lora"),
     composed("get_peft_model.lora_dropout", "number", 0.0, "learner.lora"),
-    composed("get_peft_model.target_modules", "any", None, "learner.lora"),
+    composed("get_peft_model.target_modules", "texts", None, "learner.lora"),
     composed("get_peft_model.use_rslora", "flag", False, "learner.lora"),
     accepted("get_peft_model.bias", "any", "none", ["none", None], "biases stay frozen"),
     not_yet("get_peft_model.finetune_vision_layers", "flag", False, "vision"),

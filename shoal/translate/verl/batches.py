@@ -24,8 +24,7 @@ def compose_batches(source: Source, draft: Draft) -> None:
         "and launch.num_learner_ranks"
     )
     draft.set("learner.zero_stage", 3, Origin("verl's engines share parameters, gradients and optimizer", False))
-    # verl does not train while it samples.
-    draft.set("grpo.max_staleness", 0, source.origin("data.train_batch_size"))
+    _pace(source, draft)
     steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
     if steps:
         draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
@@ -42,3 +41,20 @@ def compose_batches(source: Source, draft: Draft) -> None:
             refills if refills > 0 else 100,
             source.origin("algorithm.filter_groups.max_num_gen_batches"),
         )
+
+
+def _pace(source: Source, draft: Draft) -> None:
+    """Sets the staleness: 0 unless one of verl's asynchronous trainers samples while it trains."""
+    name, bound = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
+    mode, threshold = source[name], source[bound]
+    if mode not in ("sync", "colocate_async", "separate_async"):
+        draft.refuse(name, mode, "known: sync, colocate_async, separate_async", cure="grpo.max_staleness")
+        return
+    if mode == "sync":
+        source.note_unused(draft, bound, why="the trainer is synchronous")
+        draft.set("grpo.max_staleness", 0, source.origin(name))
+        return
+    draft.set("grpo.max_staleness", max(1, threshold), source.origin(name, bound))
+    draft.notes.append(
+        f"{name} = {mode}: weights are published after every step, and no group is staler than the bound"
+    )

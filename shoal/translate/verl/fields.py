@@ -57,7 +57,15 @@ FIELDS: list[Field] = [
         Field(f"data.{name}_key", "text", f"{name}s", Fate.NOT_YET, accepts=(None,), why="vision")
         for name in ("image", "video", "audio")
     ),
-    refused("data.custom_cls.path", "text", None, "data has columns here: write it as JSONL or Parquet"),
+    Field(
+        "data.custom_cls.path",
+        "text",
+        None,
+        Fate.REFUSED,
+        to=("data.sources",),
+        accepts=(None,),
+        why="data have columns here: write what the class makes of them as JSONL or Parquet",
+    ),
     composed("algorithm.adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
     composed("algorithm.norm_adv_by_std_in_grpo", "flag", True, "advantage.scale"),
     mapped("algorithm.gamma", "number", 1.0, "advantage.discount"),
@@ -91,7 +99,7 @@ FIELDS: list[Field] = [
     ),
     composed(f"{MODEL}.lora_rank", "integer", 0, "learner.lora"),
     composed(f"{MODEL}.lora_alpha", "integer", 16, "learner.lora"),
-    composed(f"{MODEL}.target_modules", "any", "all-linear", "learner.lora"),
+    composed(f"{MODEL}.target_modules", "texts", ["all-linear"], "learner.lora"),
     composed(f"{ACTOR}.ppo_mini_batch_size", "integer", 256, "grpo.num_mini_batches"),
     *(
         ignored(name, _BATCHES)
@@ -168,6 +176,14 @@ FIELDS: list[Field] = [
     ignored(f"{ACTOR}.optim.total_training_steps", "the schedule follows run.num_steps"),
     mapped(f"{ACTOR}.fsdp_config.param_offload", "flag", False, "learner.offload_parameters"),
     mapped(f"{ACTOR}.fsdp_config.optimizer_offload", "flag", False, "learner.offload_optimizer"),
+    mapped(
+        f"{ACTOR}.fsdp_config.dtype",
+        "text",
+        "bfloat16",
+        "learner.compute_dtype",
+        choice({"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "fp32": "float32"}),
+    ),
+    ignored(f"{ACTOR}.fsdp_config.model_dtype", "the learner updates float32 weights, whatever it computes with"),
     ignored(f"{ACTOR}.fsdp_config.*", _SHARDS),
     ignored(f"{ACTOR}.megatron.*", _SHARDS),
     *(ignored(name, _SHARDS) for name in (f"{ACTOR}.strategy", "model_engine", f"{ACTOR}.fsdp_size")),

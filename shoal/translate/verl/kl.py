@@ -1,10 +1,12 @@
 """verl's KL, in the loss or in the reward."""
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.verl.names import ACTOR
+from shoal.translate.verl.names import ACTOR, REFERENCE
 
 _KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 _CLAMPED = ("low_var_kl", "k3")
+_MOVING = tuple(f"{REFERENCE}.{name}" for name in ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha"))
+"""Fields of a reference that follows the policy."""
 
 
 def compose_kl(source: Source, draft: Draft) -> None:
@@ -28,7 +30,9 @@ def compose_kl(source: Source, draft: Draft) -> None:
         return
     draft.set("kl.coef", coef if in_loss else weight if in_reward else 0.0, source.origin(f"{ACTOR}.use_kl_loss"))
     if not in_loss and not in_reward:
+        source.note_unused(draft, *_MOVING, why="no KL is computed")
         return
+    _moving_reference(source, draft)
     draft.set("kl.estimator", _KL[plain], source.origin(name))
     if plain in _CLAMPED:
         draft.set("kl.output_clamp", 10.0, source.origin(name))
@@ -42,3 +46,13 @@ def compose_kl(source: Source, draft: Draft) -> None:
         if control == "adaptive":
             draft.set("kl.target", target, source.origin("algorithm.kl_ctrl.target_kl"))
             draft.set("kl.horizon", horizon, source.origin("algorithm.kl_ctrl.horizon"))
+
+
+def _moving_reference(source: Source, draft: Draft) -> None:
+    """Sets how often the reference moves towards the policy, and how far."""
+    is_on, every, alpha = _MOVING
+    if source[is_on]:
+        draft.set("kl.reference_update_steps", source[every], source.origin(is_on, every))
+        draft.set("kl.reference_alpha", source[alpha], source.origin(alpha))
+    else:
+        source.note_unused(draft, every, alpha, why="changes nothing without sync_ref_model")

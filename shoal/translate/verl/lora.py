@@ -19,8 +19,6 @@ def compose_lora(source: Source, draft: Draft) -> None:
     used, unused = (names, theirs) if source[names[0]] > 0 else (theirs, names)
     source.note_unused(draft, *unused, why="the other rank counts")
     rank, alpha, targets = (source[name] for name in used[:3])
-    if isinstance(targets, str):
-        targets = targets.strip("[]").replace("'", "").replace('"', "").replace(",", " ").split()
     if used is theirs and set(targets or _MEGATRON) & _MEGATRON:
         if set(targets or _MEGATRON) != _MEGATRON:
             reason = "each is several of the model's own layers: name these with --set learner.lora.target_modules"

@@ -1,6 +1,6 @@
 """verl's settings for its processes, its output and features that Shoal does not have, one row each."""
 
-from shoal.translate.shared.field import Field, accepted, composed, ignored, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, choice, composed, ignored, mapped, not_yet, refused
 from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
 from shoal.translate.verl.optimizer_fields import OPTIMIZER
 
@@ -11,6 +11,8 @@ _ONE_MODEL = "a way to save memory in the loss; here learner.logits_chunk_tokens
 _READ = "the coordinator reads the data"
 _OFF = "its switch is off, or refused"
 _LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random and whose second is 0"
+
+_AGENTS = ("agent_loop_config_path", "agent_loop_manager_class", "custom_async_server.path")
 
 UNSUPPORTED: list[Field] = [
     # Data
@@ -55,6 +57,14 @@ UNSUPPORTED: list[Field] = [
     accepted(
         f"{MODEL}.override_config.resid_pdrop", "number", None, [0.0, None], "the model is trained without dropout"
     ),
+    mapped(
+        f"{MODEL}.override_config.attn_implementation",
+        "text",
+        None,
+        "learner.attention",
+        choice({name: name for name in (None, "sdpa", "flash_attention_2", "eager")}),
+    ),
+    *(ignored(f"{MODEL}.{name}", _ONE_MODEL) for name in ("use_prefix_tree", "prefix_tree_attention")),
     refused(
         f"{MODEL}.override_config.*",
         "any",
@@ -88,6 +98,7 @@ UNSUPPORTED: list[Field] = [
             "use_fused_kernels",
             "use_remove_padding",
             "use_prefix_grouper",
+            "use_prefix_tree",
             "entropy_from_logits_with_chunking",
             "entropy_from_logits_chunk_size",
             "entropy_checkpointing",
@@ -101,9 +112,12 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{ACTOR}.freeze_vision_tower", "text models have no vision tower"),
     ignored(f"{ACTOR}.profiler.*", _SHOWS),
     ignored(f"{ACTOR}.router_replay.*", "an option of mixture-of-experts training, which is not yet available"),
-    ignored(f"{ACTOR}.veomni.*", _PROCESSES),
+    *(ignored(f"{ACTOR}.{name}.*", _PROCESSES) for name in ("veomni", "deepspeed", "automodel", "mindspeed")),
     ignored(f"{ACTOR}.torchtitan.*", _PROCESSES),
-    not_yet(f"{ACTOR}.qat.enable", "flag", False, "quantized training"),
+    *(
+        not_yet(f"{ACTOR}.{part}qat.enable", "flag", False, "quantized training")
+        for part in ("", "fsdp_config.", "megatron.")
+    ),
     ignored(f"{ACTOR}.qat.*", _OFF),
     refused(f"{ACTOR}.policy_loss.rollout_is_level", "any", None, "give algorithm.rollout_correction.rollout_is"),
     *(
@@ -126,6 +140,26 @@ UNSUPPORTED: list[Field] = [
     *OPTIMIZER,
     not_yet("atropos.*", "any", None, "tools", accepts=[]),
     # Engine
+    *(
+        not_yet(f"{ROLLOUT}.engine_kwargs.{engine}.{name}", "text", "auto", "FP8 rollout", accepts=["auto", None])
+        for engine in ("vllm", "sglang", "trtllm")
+        for name in ("kv_cache_dtype", "quantization")
+    ),
+    *(
+        refused(
+            f"{ROLLOUT}.engine_kwargs.{name}", "any", None, "the engine samples from the model as its files define it"
+        )
+        for name in (
+            "vllm.hf_overrides",
+            "vllm.logits_processors",
+            "vllm.speculative_config",
+            "sglang.json_model_override_args",
+        )
+    ),
+    not_yet(
+        f"{ROLLOUT}.agent.default_agent_loop", "text", "single_turn_agent", "tools", accepts=["single_turn_agent", None]
+    ),
+    *(not_yet(f"{ROLLOUT}.agent.{name}", "any", None, "tools") for name in _AGENTS),
     *(
         ignored(f"{ROLLOUT}.{name}", _ENGINE)
         for name in (
@@ -170,6 +204,10 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{ROLLOUT}.qat", _OFF),
     ignored(f"{ROLLOUT}.qat.*", _OFF),
     ignored(f"{ROLLOUT}.multi_turn.*", "only multi_turn.enable turns it on"),
+    composed(f"{REFERENCE}.sync_ref_model", "flag", False, "kl.reference_update_steps"),
+    composed(f"{REFERENCE}.ref_model_sync_steps", "integer", 512, "kl.reference_update_steps"),
+    composed(f"{REFERENCE}.ref_model_mixup_alpha", "number", 0.6, "kl.reference_alpha"),
+    refused(f"{REFERENCE}.model.*", "any", None, "the reference is the model that training begins with"),
     ignored(f"{REFERENCE}.*", "the learner loads the reference model when [kl] needs it"),
     # Algorithm
     not_yet("algorithm.use_pf_ppo", "flag", False, "PF-PPO"),
@@ -215,14 +253,17 @@ UNSUPPORTED: list[Field] = [
             "profile_steps",
         )
     ),
-    ignored("trainer.val_generations_to_log_to_wandb", "the ledger keeps the text and scores of every group"),
-    accepted(
-        "trainer.v1.trainer_mode",
-        "text",
-        "sync",
-        ["sync"],
-        "grpo.max_staleness lets sampling run beside training: skip this field, and --set grpo.max_staleness=1",
+    ignored("trainer.balance_keep_minibatch", "mini-batches are whole groups, in the order in which they were issued"),
+    ignored("profile.*", _SHOWS),
+    ignored("critic", "GRPO has no critic"),
+    *(
+        refused(f"{prefix}.reward_kwargs.*", "any", None, "an argument of verl's scorers: reward.verifiers has ours")
+        for prefix in ("reward", "reward_model")
     ),
+    ignored("trainer.val_generations_to_log_to_wandb", "the ledger keeps the text and scores of every group"),
+    composed("trainer.v1.trainer_mode", "text", "sync", "grpo.max_staleness"),
+    composed("trainer.v1.sampler.max_off_policy_threshold", "integer", 8, "grpo.max_staleness"),
+    refused("trainer.v1.sampler.custom_sampler.path", "text", None, "data.shuffle and run.seed decide the order"),
     not_yet("distillation.enabled", "flag", False, "distillation"),
     ignored("distillation.*", _OFF),
     *(ignored(name, _SHOWS) for name in ("global_profiler.*", "skip.*")),
