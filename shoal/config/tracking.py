@@ -14,7 +14,7 @@ class TrackingConfig(Section):
 
     completions_every_steps: int = Field(default=0, ge=0)
     """Train steps between shows of completions: in the events, which `shoal train` and `shoal run watch` print, and in
-    the trackers as a table, `completions`. Above 0, each evaluation shows answers too (`eval/completions`). 0 shows
+    the trackers as a table, `completions`. Above 0, each evaluation shows answers too (`eval_completions`). 0 shows
     none; `shoal run rollouts` has all of a run."""
     num_completions: int = Field(default=4, ge=1)
     """Completions per show: the first of each group, then the second of each, and so on."""

@@ -175,7 +175,7 @@ async def test_completions_are_shown_in_events_and_in_each_tracker(
     assert run.state == pb.RUN_STATE_FINISHED and "tracker_failed" not in kinds(events), kinds(events)
     seen = [json_format.MessageToDict(event.attributes) for event in events if event.kind == "completions"]
     tables = [(values["name"], int(values["step"])) for values in seen]
-    assert tables == [("eval/completions", 0), ("completions", 2), ("eval/completions", 3)], tables
+    assert tables == [("eval_completions", 0), ("completions", 2), ("eval_completions", 3)], tables
     texts = [row["completion"] for row in seen[1]["completions"]]
     assert len(texts) == 3 and all(texts), seen[1]
 

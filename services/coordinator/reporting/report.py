@@ -179,7 +179,7 @@ class Report:
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
         if self._tracking.completions_every_steps:
-            self._show("eval/completions", step, [(q.prompt, q.completions, q.scores) for q in result.answered])
+            self._show("eval_completions", step, [(q.prompt, q.completions, q.scores) for q in result.answered])
         low, high = result.correct_rate_interval
         details = [f"95% interval: {low:.1%} to {high:.1%}"]
         details += [
