@@ -18,6 +18,12 @@ def export(
         int | None,
         typer.Option(min=0, metavar="N", help="The step whose model is taken; the default is the newest there is."),
     ] = None,
+    adapter: Annotated[
+        bool,
+        typer.Option(
+            "--adapter/--merged", help="After training with adapters: the adapter alone, or the model merged with it."
+        ),
+    ] = False,
     to: Annotated[
         str,
         typer.Option("--to", metavar="FOLDER|URL", help="Write it to a folder, s3://..., gs://..., or another URL."),
@@ -54,7 +60,7 @@ def export(
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)
     report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
-    with staged(model, record, learner_folder) as files:
+    with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
         (files / CARD).write_text(model_card(record, record.load_config(), model.step, push), encoding="utf-8")
         if to:

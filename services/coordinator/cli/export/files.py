@@ -1,8 +1,8 @@
 """Delivery of a model's files to a folder or to any file system of fsspec, such as s3:// and gs://.
 
 A folder of this machine is written aside and renamed. Elsewhere files appear one by one, so `config.json`, without
-which nothing loads a model, is written last: until then there is no model, and afterwards it is complete. `SHA256SUMS`
-has the digests of all files, in the form of sha256sum(1).
+which nothing loads a model, is written last (`adapter_config.json` for an adapter): until then there is no model, and
+afterwards it is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, Sho
 
 SUMS = "SHA256SUMS"
 CARD = "README.md"
-_LAST = "config.json"
+_LAST = ("config.json", "adapter_config.json")
+"""What makes a folder a model, or an adapter."""
 _EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
 
 Report = Callable[[str], None]
@@ -46,8 +47,8 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
         raise
     except Exception as error:  # Each file system has errors of its own.
         raise Unavailable(
-            f"{destination} could not be written: {type(error).__name__}: {error}. What is there has no {_LAST}, so "
-            "nothing takes it for a model; repeat the command to complete it"
+            f"{destination} could not be written: {type(error).__name__}: {error}. What is there has no "
+            f"{_last(folder)}, so nothing takes it for a model; repeat the command to complete it"
         ) from error
 
 
@@ -70,7 +71,8 @@ def _file_system(destination: str) -> tuple[Any, str]:
 def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
     own = _names(folder)
     found = [name.removeprefix(root).lstrip("/") for name in files.find(root)]
-    if _LAST in found:
+    last = _last(folder)
+    if last in found:
         if SUMS in found and files.cat_file(f"{root}/{SUMS}") == (folder / SUMS).read_bytes():
             report(f"the model is complete in {destination} already")
             return
@@ -83,7 +85,7 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
     if "file" in _protocols(files):
         _rename_into(Path(root), folder)
     else:
-        for name in (*(name for name in own if name not in (SUMS, _LAST)), SUMS, _LAST):
+        for name in (*(name for name in own if name not in (SUMS, last)), SUMS, last):
             report(f"writing {destination.rstrip('/')}/{name}")
             files.put_file(str(folder / name), f"{root}/{name}")
     report(f"the model: {destination}")
@@ -92,6 +94,10 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
 def _names(folder: Path) -> list[str]:
     """Lists the files of a model, those of its adapter among them, by their paths in it."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _last(folder: Path) -> str:
+    return next(name for name in _LAST if (folder / name).is_file())
 
 
 def _protocols(files: Any) -> tuple[str, ...]:

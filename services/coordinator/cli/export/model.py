@@ -23,6 +23,9 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, NotFound
 from shoal.wire.json_form import json_form
 
+_ADAPTER = "adapter"
+"""Folder of the adapter in that of the merged model."""
+
 
 @dataclass(frozen=True)
 class StepModel:
@@ -84,11 +87,18 @@ def _trained_step(record: RunRecord) -> int | None:
 
 
 @contextmanager
-def staged(model: StepModel, record: RunRecord, learner_folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder with the files of a model, which the run cannot delete meanwhile.
+def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter: bool = False) -> Iterator[Path]:
+    """Yields a temporary folder with the files of a model, or of its adapter, which the run cannot delete meanwhile.
 
-    Exits, after the learner's code has printed why, if a checkpoint cannot be read.
+    Raises `NotFound` where there is no adapter. Exits, after the learner's code has printed why, if a checkpoint cannot
+    be read.
     """
+    source = model.folder / _ADAPTER if adapter else model.folder
+    if adapter and not source.is_dir():
+        raise NotFound(
+            f"{model.folder} has no adapter: only exports and the trained model of a run with learner.lora have one",
+            reason=ErrorReason.NO_SUCH_CHECKPOINT,
+        )
     try:
         staging = Path(tempfile.mkdtemp(prefix=".export-", dir=learner_folder))
     except OSError as error:
@@ -99,7 +109,7 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path) -> Iterato
         if model.checkpoint_id:
             _write_from_checkpoint(model, record, staging)
         else:
-            _link_files(model.folder, staging)
+            _link_files(source, staging)
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)

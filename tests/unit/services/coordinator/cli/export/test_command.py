@@ -1,5 +1,6 @@
 """`shoal export`, to folders of this machine and to a real S3 server."""
 
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,22 @@ def test_the_model_of_a_step_is_copied_to_a_folder_with_digests(shoal: Shoal, ru
     assert (target / "model.safetensors").read_bytes() == bytes([10]) * 300_000
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=target, check=True, capture_output=True)
     assert names(run.folder) == ["config.json", "exports", "run.json"], "a temporary folder stayed"
+
+
+def test_the_adapter_of_a_step_is_copied_alone_or_within_the_merged_model(
+    shoal: Shoal, run: RunRecord, tmp_path: Path
+) -> None:
+    def export(form: str) -> tuple[int, str]:
+        where = ("--to", str(tmp_path / form.strip("-")), "--data-dir", str(run.folder.parent))
+        code, _, err = shoal("export", "sums", "--step", "10", form, *where)
+        return code, err
+
+    assert export("--adapter")[0] == export("--merged")[0] == ExitCode.OK
+    assert files_of(tmp_path / "adapter") == ["README.md", "SHA256SUMS", "adapter_config.json"]
+    assert files_of(tmp_path / "merged") == NAMES
+    shutil.rmtree(run.folder / "exports" / "step-00000010" / "adapter")
+    code, err = export("--adapter")
+    assert code == ExitCode.NOT_FOUND and "has no adapter" in err, err
 
 
 def test_without_a_step_the_newest_is_taken_and_again_nothing_is_done(
