@@ -141,15 +141,14 @@ async def test_completions_end_under_the_version_they_began_with_however_many_fo
 ) -> None:
     """More versions than the engine decodes at once, so that it drops adapters and loads them again.
 
-    It is paused, so that every completion is still in flight when the last version is there; each canary lets it take
-    a few steps.
+    It is paused, and only the canaries let it take steps: a canary without a free slot waits until a completion ends.
     """
     await client.pause()
     sampling = {}
     for version in range(1, SLOTS + 4):
         await client.publish(setting.adapters[version], version)
         sampling[version] = await in_flight(client, seed=version, max_tokens=80)
-    assert len(setting.generator.adapter_folders()) == len(sampling), "an adapter in use is gone"
+    assert len(setting.generator.adapter_folders()) >= SLOTS, "an adapter in use is gone"
     await client.resume()
     for version, task in sampling.items():
         [completion] = await task
