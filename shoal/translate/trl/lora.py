@@ -68,6 +68,8 @@ def compose_lora(source: Source, draft: Draft) -> None:
     values: dict[str, Any] = {name: source[field] for name, field in names.items()}
     used = [field for field in names.values() if source.is_set(field)]
     quantization = source["bnb_4bit_quant_type"] if source["load_in_4bit"] else "none"
+    if quantization == "none":
+        source.note_unused(draft, "bnb_4bit_quant_type", why="changes nothing without load_in_4bit")
     if not (is_call and named) and not by_flags:
         source.note_unused(draft, *(*fields.values(), *flags.values()), why="changes nothing without use_peft")
         if quantization != "none":

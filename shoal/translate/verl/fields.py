@@ -192,7 +192,7 @@ FIELDS: list[Field] = [
     mapped(f"{ROLLOUT}.n", "integer", 1, "grpo.group_size"),
     mapped(f"{ROLLOUT}.temperature", "number", 1.0, "sampling.temperature"),
     mapped(f"{ROLLOUT}.top_p", "number", 1.0, "sampling.top_p"),
-    mapped(f"{ROLLOUT}.top_k", "integer", -1, "sampling.top_k", lambda value: max(0, value)),
+    mapped(f"{ROLLOUT}.top_k", "integer", -1, "sampling.top_k", lambda value: max(0, value or 0)),
     ignored(f"{ROLLOUT}.name", "the engine is vLLM; [generator] has its settings"),
     accepted(f"{ROLLOUT}.do_sample", "flag", True, [True], "completions are sampled"),
     accepted(f"{ROLLOUT}.ignore_eos", "flag", False, [False], "completions end at their end-of-sequence token"),
