@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
@@ -13,20 +11,28 @@ from tests.support.waiting import eventually
 NO_UPDATES_IN_FLIGHT = {"inflight_updates": False}
 
 
-@pytest.mark.parametrize("inflight_updates", [True, False])
-async def test_only_updates_in_flight_reach_a_generator_that_samples(
-    cluster: Cluster, model: Path, inflight_updates: bool
-) -> None:
+async def test_updates_in_flight_reach_a_generator_that_samples(cluster: Cluster, model: Path) -> None:
+    generator = ScriptedGenerator(cluster.plane)
+    generator.holds_from = 4
+    generator.may_sample.clear()
+    await cluster.add_all(generator)
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}))
+    await eventually(lambda: generator.num_loads == 2, "the publish of the first step")
+    assert generator.sampling_at_loads[-1] == 4, generator.sampling_at_loads
+    generator.may_sample.set()
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+
+
+async def test_without_updates_in_flight_no_generator_that_samples_loads(cluster: Cluster, model: Path) -> None:
     generators = [ScriptedGenerator(cluster.plane, delay_s=0.05) for _ in range(2)]
     await cluster.add_all(*generators)
-    config = arithmetic_config(
-        model, run={"num_steps": 8}, grpo={"max_staleness": 3}, weights={"inflight_updates": inflight_updates}
-    )
+    config = arithmetic_config(model, run={"num_steps": 8}, grpo={"max_staleness": 3}, weights=NO_UPDATES_IN_FLIGHT)
     await cluster.start(config)
     run, _ = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 8), run.message
     sampling = [num for generator in generators for num in generator.sampling_at_loads]
-    assert any(sampling) == inflight_updates, f"completions being sampled when each load began: {sampling}"
+    assert not any(sampling), f"completions being sampled when each load began: {sampling}"
 
 
 async def hold_first_publish(cluster: Cluster, model: Path) -> ScriptedGenerator:

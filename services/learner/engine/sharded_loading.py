@@ -3,6 +3,7 @@
 No rank ever holds the whole model.
 """
 
+import ctypes
 import gc
 import logging
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from shoal.config.lora import Quantization
 from shoal.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)
+_M_MMAP_THRESHOLD = -3
+"""The parameter of mallopt(3), which is fixed once it is set."""
+_MAPPED_BYTES = 4 << 20
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -42,10 +46,23 @@ def load_model(
     Raises `InvalidArgument`, on every rank alike, for a folder that cannot be loaded.
     """
     shards = sharding["stage"] == 3 and quantization == "none"
+    if sharding["stage"] == 3:
+        _map_large_tensors()
     if shards and _can_shard(folder, process_group, trust_remote_code=trust_remote_code):
         return _load_sharded(folder, dtype, sharding, process_group, trust_remote_code=trust_remote_code)
     with process_group.raising_on_all():
         return load_whole(folder, dtype, trust_remote_code=trust_remote_code, quantization=quantization)
+
+
+def _map_large_tensors() -> None:
+    """Gives each large tensor on the host pages of its own, which return to the system when it is freed.
+
+    glibc would soon put tensors of up to 32 MiB into its heap, where what is gathered and freed leaves holes among the
+    shards: a rank of a model of 0.2B parameters held a tenth more. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool) -> bool:

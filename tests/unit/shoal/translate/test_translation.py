@@ -8,7 +8,7 @@ def test_stop_strings_and_chat_templates_are_translated_for_every_system() -> No
     config = config_of("roll", ROLL_GUIDE | roll)
     assert (config.sampling.stop_strings, config.model.chat_template) == (["</answer>"], "chatml")
     assert config_of("roll", ROLL_GUIDE | {"actor_train.data_args.template": "native"}).model.chat_template is None
-    assert "known here" in str(
+    assert "known: native" in str(
         translate_values("roll", ROLL_GUIDE | {"actor_train.data_args.template": "x"}).blocking[0]
     )
     trl = {"generation_kwargs": {"stop": "</answer>"}}
