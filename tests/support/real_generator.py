@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,8 +60,8 @@ class Generator:
         )
         command = [sys.executable, "-m", "services.generator", "--coordinator", "127.0.0.1:1"]
         options = ["--listen", "127.0.0.1:0", "--log-file", str(self.log_file), "--data-dir", str(folder)]
-        # The engine's files are found in the test's folder.
-        environment = os.environ | {"TMPDIR": str(folder)}
+        # The engine's files are found in the test's folder; the path of a socket may have only 107 characters.
+        environment = os.environ | {"TMPDIR": str(folder), "VLLM_RPC_BASE_PATH": tempfile.gettempdir()}
         self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
