@@ -50,7 +50,7 @@ def test_the_quickstart_with_adapters_learns_to_add(tmp_path: Path) -> None:
     took_s = time.monotonic() - began
     rows = stack.metrics()
     rates = [row["objective/verifiable_correct_rate"] for row in rows]
-    first, last = statistics.fmean(rates[:3]), statistics.fmean(rates[-5:])
+    first, last = rates[0], statistics.fmean(rates[-5:])  # It learns within three steps.
     checkpoint = next(event for event in reversed(stack.events()) if event["kind"] == "checkpoint")
     print(
         f"quickstart with adapters: {took_s:.0f} s; correct rate {first:.3f} -> {last:.3f} over {len(rows)} steps of "
