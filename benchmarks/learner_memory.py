@@ -159,7 +159,7 @@ def run_rank(folder: Path) -> None:
         "publish": lambda: commands.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1), None),
         "save": save,
         "restore": restore,
-        "export": commands.export_model,
+        "export": lambda: commands.export_model(learner_pb2.ExportModelRequest()),
     }
     with meter.running():
         for task, do in work.items():
