@@ -105,5 +105,5 @@ class Adapters:
             # The engine takes this after the end of the adapter's last request.
             await self._llm.remove_lora(adapter.number)
         except Exception as error:
-            log.info("adapter not removed", extra={"version": str(adapter.version), "error": str(error)})
+            log.warning("adapter not removed", extra={"version": str(adapter.version), "error": str(error)})
         adapter.delete()
