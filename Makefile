@@ -31,14 +31,15 @@ install: $(VENV)/installed  ## Make .venv with the packages of the four services
 
 install-dev: $(VENV)/installed-dev  ## The same, with the packages of tests and checks
 
-# Two files at a time, in this order: the long ones first, so that neither of the two ends much before the other.
+# First compose, which needs both cores to itself (skipped without Docker). Then two files at a time, in this order:
+# the long ones first, so that neither of the two ends much before the other.
 test: install-dev  ## Run the tests, or those named: make test TESTS=tests/unit
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
+	$(BIN)/python -m pytest tests/e2e
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
 		tests/integration tests/contract tests/architecture tests/unit tests/golden
-	$(BIN)/python -m pytest tests/e2e
 endif
 
 test-gpu: $(GPU_VENV)/installed  ## Run the tests that need a GPU, and list what holds on this machine (needs CUDA)
