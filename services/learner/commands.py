@@ -119,7 +119,10 @@ class LearnerCommands:
         self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
         self._manifest = make_manifest(engine, config, model)
         num_parameters = sum(math.prod(shape) for shape in engine.shapes.values())
-        _log.info("model loaded", extra={"model": str(folder), "num_parameters": num_parameters})
+        _log.info(
+            "model loaded",
+            extra={"model": str(folder), "num_parameters": num_parameters, "num_trained": engine.num_trained},
+        )
 
     def release_cache(self) -> None:
         """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""

@@ -1,6 +1,6 @@
 """The `[learner.lora]` table: low-rank adapters on a frozen model."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -9,6 +9,26 @@ from shoal.config.section import Fixed, Section
 Quantization = Literal["none", "nf4", "fp4"]
 ALL_LINEAR = "all-linear"
 _IN_CHECKPOINT = Fixed("the checkpoint holds adapters of this form")
+_NAMES_ELSEWHERE = {
+    "r": "rank",
+    "lora_r": "rank",
+    "lora_rank": "rank",
+    "lora_alpha": "alpha",
+    "lora_dropout": "dropout",
+    "lora_target_modules": "target_modules",
+    "use_rslora": "rslora",
+    "load_in_4bit": 'quantization = "nf4"',
+}
+"""Names of peft, TRL, verl and Unsloth -> those of this table."""
+_UNAVAILABLE = {
+    "use_dora": "DoRA",
+    "modules_to_save": "training other modules beside the adapters",
+    "bias": "training biases beside the adapters",
+    "lora_bias": "a bias in the adapters",
+    "init_lora_weights": "another initialization than LoRA's own (A random, B zero)",
+    "loftq_config": "an initialization by LoftQ",
+}
+"""Options of peft that change what an adapter is."""
 
 
 class LoraConfig(Section):
@@ -30,6 +50,16 @@ class LoraConfig(Section):
     """Type in which the frozen linear layers are stored (QLoRA, arXiv:2305.14314), by bitsandbytes: a 4-bit type, or
     none. Generators sample with the model's dequantized weights plus the adapters."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _explain_options_of_others(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if name in _NAMES_ELSEWHERE:
+                raise ValueError(f"unknown key {name}; it is called {_NAMES_ELSEWHERE[name]} here")
+            if name in _UNAVAILABLE:
+                raise ValueError(f"unknown key {name}; {_UNAVAILABLE[name]} is not available: remove it")
+        return values
+
     @field_validator("target_modules")
     @classmethod
     def _are_names(cls, names: list[str]) -> list[str]:
@@ -45,11 +75,13 @@ class LoraConfig(Section):
         return names
 
     @model_validator(mode="after")
-    def _quantization_has_adapters(self) -> Self:
-        if self.quantization != "none" and not self.is_on:
+    def _settings_have_adapters(self) -> Self:
+        fields = type(self).model_fields.items()
+        given = [name for name, field in fields if getattr(self, name) != field.default]
+        if given and not self.is_on:
             raise ValueError(
-                f'quantization "{self.quantization}" freezes the model, and rank 0 trains no adapters: set rank, for '
-                "example to 16"
+                f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect, because rank 0 trains no "
+                "adapters: set rank, for example to 16"
             )
         return self
 

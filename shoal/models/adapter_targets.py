@@ -11,7 +11,8 @@ _MAX_NAMES = 12
 def find_targets(lm: Any, names: list[str]) -> list[str]:
     """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
 
-    Raises `InvalidArgument` for a name of none, of the output layer, or of a module that is not linear.
+    Raises `InvalidArgument` for a name of none, of the output layer, or of a module that is not linear, and for a model
+    without linear layers.
     """
     from torch import nn
 
@@ -19,6 +20,11 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
     linear = {
         name: module for name, module in lm.named_modules() if isinstance(module, nn.Linear) and module is not head
     }
+    if not linear:
+        raise InvalidArgument(
+            f"learner.lora: a {type(lm).__name__} has no linear layers, and only these can have an adapter: train the "
+            "model itself (rank 0), or choose another model"
+        )
     if names == [ALL_LINEAR]:
         return list(linear)
     for wanted in names:

@@ -17,6 +17,8 @@ from shoal.paths import local_path
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
 _WEIGHT_FILES = ["*.safetensors"]
+_ADAPTER = "adapter_config.json"
+_MERGE = "give a model with the adapter merged into its weights (merge_and_unload of peft)"
 # Largest share of ids that may mean something else than in the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
 
@@ -49,6 +51,8 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
     folder = local_path(path, field)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
+            if (folder / _ADAPTER).is_file():
+                raise InvalidArgument(f"{field}: {path} is an adapter; {_MERGE}")
             raise InvalidArgument(f"{field}: {path} is a folder without config.json; give a Hugging Face model")
         _check_readable(folder, field)
         return folder.resolve()
@@ -90,7 +94,8 @@ def _download(name: str, revision: str | None, *, weights: bool, field: str) -> 
 def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
     """Reads config.json and generation_config.json of a model.
 
-    Raises `InvalidArgument` when config.json is missing or describes no language model.
+    Raises `InvalidArgument` when config.json is missing, or describes no language model, and for
+    weights that are quantized or have an adapter beside them.
     """
     return _describe(resolve_model(str(path), revision, weights=False))
 
@@ -103,6 +108,16 @@ def _describe(folder: Path) -> ModelDescription:
     text = {**config, **(part if isinstance(part, dict) else {})}
     if not isinstance(text.get("vocab_size"), int):
         raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
+    if (folder / _ADAPTER).is_file():
+        # transformers would load it, and an engine would not.
+        raise InvalidArgument(f"model.path: {folder} has an adapter beside the model; {_MERGE}")
+    if isinstance(quantized := text.get("quantization_config"), dict):
+        # An engine would keep the quantized form, and take no published weights.
+        raise InvalidArgument(
+            f"model.path: the weights in {folder} are quantized ({quantized.get('quant_method', 'unknown method')}), "
+            "and cannot be trained: give the model that they were made from; learner.lora.quantization keeps that in "
+            "4 bits while adapters are trained"
+        )
     if not isinstance(text.get("max_position_embeddings"), int | None):
         raise InvalidArgument(
             f"model.path: max_position_embeddings in {folder / 'config.json'} must be a whole number "

@@ -17,6 +17,8 @@ _GROUPS = 8
 _PROMPT_TOKENS = 512
 _MAX_RANKS = 64
 _ADAPTERS: dict[str, Any] = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
+"""AdamW moves a weight by about the learning rate in a step: 250 steps at 5e-5 add up to 0.0125, and the 20 of
+configs/quickstart-lora.toml, from 1e-3 down to 0, to 0.0105."""
 _FREE_SHARE = 0.9
 """Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 
@@ -127,7 +129,8 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         "learner.lora.rank": "the whole model and its optimizer do not fit this GPU: adapters are trained instead",
         "learner.lora.alpha": "twice the rank, as usual",
         "learner.lora.quantization": "the frozen model does not fit either, in 16 bits",
-        "learner.learning_rate": "the upper end of the guide's range: adapters need a higher rate than the whole model",
+        "learner.learning_rate": "the upper end of the guide's range: adapters need some 10 times the rate of the whole "
+        "model; a short run needs more (docs/adapters.md)",
         "generator.tensor_parallel_size": "the fewest GPUs with room for the engine's weights and the cache of one "
         "group",
     }

@@ -172,6 +172,9 @@ TIME = MetricSection(
         RunMetric("time/weights_broadcast", "s", "part of publishing: the broadcast itself", "", PUBLISHED),
         RunMetric("time/weights_pause", "s", "longest pause of a generator for the publish", "", PUBLISHED),
         RunMetric(
+            "other/published_bytes", "bytes", "the published tensors: the model's, or its adapters'", "", PUBLISHED
+        ),
+        RunMetric(
             "time/<verifier>_scoring",
             "s",
             "mean time of one verifier for a completion, by the reward service's clock, without the wait",

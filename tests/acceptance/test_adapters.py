@@ -89,7 +89,7 @@ def test_adapters_of_a_killed_run_go_on_and_are_what_vllm_transformers_and_peft_
     apart = {name: max(abs(a - b) for a, b in zip(values, reference, strict=True)) for name, values in found.items()}
     moved = statistics.fmean(abs(a - b) for a, b in zip(base_logprobs, reference, strict=True))
     print(f"largest differences to the merged model: {apart}; the training moved them by {moved:.3f}", flush=True)
-    assert apart["peft"] < 1e-5 and apart["merged"] < 1e-3 and apart["adapter"] < 1e-3, apart
+    assert max(apart.values()) < 1e-5, f"in vLLM, peft and transformers, float32: {apart}"
     assert moved > 1e-2, f"the training moved the log-probabilities by {moved:.4f}"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -117,6 +118,20 @@ def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage
         distribution = torch.log_softmax(lm(tokens[None]).logits[0, :-1], -1)
     expected = distribution.gather(-1, tokens[1:, None]).squeeze(-1).numpy()
     np.testing.assert_allclose(result["canary"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["0-lora", "2-lora", "3-lora"])
+def test_merged_model_and_adapter_of_an_export_give_the_same_logprobs(folder: Path, stage: str) -> None:
+    export = Path(result_of(folder, stage, 2)["export"])
+    tokens = torch.from_numpy(make_groups()[0].prompt_token_ids).long()
+    merged = AutoModelForCausalLM.from_pretrained(export)
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "model"), export / "adapter")
+    with torch.no_grad():
+        first, second = (torch.log_softmax(lm(tokens[None]).logits[0], -1) for lm in (merged, adapted))
+        with adapted.disable_adapter():
+            base = torch.log_softmax(adapted(tokens[None]).logits[0], -1)
+    assert float((first - base).abs().max()) > 1e-4, "the steps moved nothing"
+    torch.testing.assert_close(second, first, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])

@@ -117,6 +117,7 @@ class StepMetrics:
             metrics |= {
                 "time/weights_pause": step.publish.pause_s,
                 "time/weights_broadcast": step.publish.broadcast_s,
+                "other/published_bytes": float(step.publish.num_bytes),
             }
         metrics |= step.timer.metrics()
         metrics |= {

@@ -9,6 +9,7 @@ the traffic, and no second copy in the backward pass.
 Frozen parameters have no gradient, no optimizer state and no place in a checkpoint.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from services.learner.engine.optimizer import make_optimizer
 from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
-from services.learner.model.weights import list_weights
+from services.learner.model.weights import list_weights, whole_shape
 from shoal.config.learner import LearnerConfig
 
 _TAG = "state"
@@ -76,6 +77,11 @@ class DeepSpeedEngine:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter, by its name in transformers; tied parameters appear once."""
         return {weight.name: weight.shape for weight in self._weights}
+
+    @property
+    def num_trained(self) -> int:
+        """Number of trained values, on all ranks together."""
+        return sum(math.prod(whole_shape(parameter)) for _, parameter in self._trained)
 
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         """Runs `Policy.forward`."""

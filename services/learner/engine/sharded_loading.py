@@ -90,10 +90,6 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     config = read_config(folder, trust_remote_code=trust_remote_code)
-    if getattr(config, "quantization_config", None) is not None:
-        return "its weights are quantized"
-    if (folder / "adapter_config.json").is_file():
-        return "it has an adapter"
     if getattr(config, "transformers_weights", None) is not None or not (paths := find_weight_files(folder)):
         return "its weights are not in model.safetensors, nor in files that model.safetensors.index.json names"
     files = WeightFiles(paths)

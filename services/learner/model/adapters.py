@@ -42,8 +42,8 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
         b_OR.data.zero_()
 
 
-def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = None) -> Any:
-    """Returns peft's configuration of the adapters on some layers of the model `base`."""
+def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = None, revision: str | None = None) -> Any:
+    """Returns peft's configuration of the adapters on some layers of the model `base`, of its `revision` on the hub."""
     from peft import LoraConfig as PeftConfig
 
     return PeftConfig(
@@ -53,6 +53,7 @@ def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = No
         use_rslora=config.rslora,
         target_modules=targets,
         base_model_name_or_path=base,
+        revision=revision,
         task_type=None if base is None else "CAUSAL_LM",
     )
 

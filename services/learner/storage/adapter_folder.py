@@ -9,15 +9,16 @@ from torch import Tensor
 from services.learner.model.adapters import peft_config
 from services.learner.storage.weights_folder import Shapes, write_weights_file
 from shoal.config.lora import ALL_LINEAR, LoraConfig
+from shoal.config.model import ModelConfig
 
 ADAPTER_FOLDER = "adapter"
 """The folder's name in that of the merged model."""
 
 
 def write_adapter_folder(
-    folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], lora: LoraConfig, base: str
+    folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], lora: LoraConfig, model: ModelConfig
 ) -> None:
-    """Writes adapters of the model `base` in float32, with peft's configuration, into a new folder.
+    """Writes adapters of `model` in float32, with peft's configuration, into a new folder.
 
     `tensors` yields the tensors of `shapes` in that order. Raises `OSError` when a file cannot be written.
     """
@@ -26,4 +27,4 @@ def write_adapter_folder(
     targets = lora.target_modules
     if targets == [ALL_LINEAR]:
         targets = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in shapes})
-    peft_config(lora, targets, base=base).save_pretrained(folder)
+    peft_config(lora, targets, base=model.path, revision=model.revision).save_pretrained(folder)

@@ -58,7 +58,7 @@ def export_model(
             partial = start_folder(folder)
             write_weights_folder(partial, engine.shapes, tensors, dtype)
             if lora is not None:
-                write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model.path)
+                write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model)
             progress("writing configuration and tokenizer")
             write_companions(partial, lm, model, dtype)
             finish_folder(folder)

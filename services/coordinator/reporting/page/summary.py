@@ -11,6 +11,7 @@ from services.coordinator.store.rows import GroupState
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
+from shoal.config.lora import LoraConfig
 
 
 class Fact(NamedTuple):
@@ -47,10 +48,19 @@ def settings(record: RunRecord, config: RunConfig | None) -> Iterator[Fact]:
         yield Fact("Completion", f"at most {config.sampling.max_completion_tokens:,} tokens")
         yield Fact("Staleness", f"at most {grpo.max_staleness}")
         yield Fact("Learning rate", plain(config.learner.learning_rate))
+        if config.learner.lora.is_on:
+            yield _adapters(config.learner.lora)
     yield Fact("Began", utc(record.create_time_s))
     if record.attempt:
         yield Fact("Resumed", "once" if record.attempt == 1 else f"{record.attempt} times")
     yield Fact("Folder", str(record.folder))
+
+
+def _adapters(lora: LoraConfig) -> Fact:
+    notes = [f"alpha {lora.alpha}", f"on {' and '.join(lora.target_modules)}"]
+    notes += ["rsLoRA"] if lora.rslora else []
+    notes += [f"model in {lora.quantization}"] if lora.quantization != "none" else []
+    return Fact("Adapters", f"rank {lora.rank}", ", ".join(notes))
 
 
 def _source(source: SourceConfig) -> str:

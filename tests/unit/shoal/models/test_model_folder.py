@@ -210,6 +210,19 @@ def test_a_folder_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
         load_tokenizer(ModelConfig(path=write_model(tmp_path / "b", vocab_size=300, model_type="llama")))
 
 
+def test_quantized_weights_and_adapters_beside_a_model_are_refused(tmp_path: Path) -> None:
+    quantized = write_model(tmp_path / "4bit", vocab_size=9, quantization_config={"quant_method": "bitsandbytes"})
+    with pytest.raises(InvalidArgument, match=r"quantized \(bitsandbytes\), and cannot be trained: give the model"):
+        model_config(quantized)
+    both = Path(write_model(tmp_path / "both", vocab_size=9))
+    (both / "adapter_config.json").touch()
+    with pytest.raises(InvalidArgument, match="has an adapter beside the model; give a model with the adapter merged"):
+        model_config(both)
+    (both / "config.json").unlink()
+    with pytest.raises(InvalidArgument, match="both is an adapter; give a model with the adapter merged"):
+        resolve_model(str(both))
+
+
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=100, model_type="llama")
     with pytest.raises(InvalidArgument, match=r"token ids up to 259, the model only 100 rows"):

@@ -5,7 +5,9 @@ import pytest
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer, penalized_reward
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.training.step_plan import plan_step
+from services.coordinator.workers.publisher import PublishReport
 from services.coordinator.workers.utilization import Utilization
+from shoal.rollout import WeightVersion
 from tests.support.groups import NOW, group_config, judged, settled_group
 
 
@@ -75,18 +77,20 @@ def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
     rates = []
     for num_tokens in (40, 80):
         timer = StepTimer(time.monotonic)
+        publish = PublishReport(WeightVersion(0, 1), num_bytes=num_tokens * 100) if rates else None
         generators.out()
         clock.now += 4
         generators.back(num_tokens=num_tokens)
         timer.groups_taken(evaluated_s=0)
         plan = plan_step(config, groups, NOW, "step")
-        step = FinishedStep(groups, plan, {"val/num_step_tokens": 60.0}, None, timer, 2, 0)
+        step = FinishedStep(groups, plan, {"val/num_step_tokens": 60.0}, publish, timer, 2, 0)
         rates.append(metrics.of(step))
     assert [values["generator_tokens_per_second_step"] for values in rates] == [10, 20]
     assert [values["learner_tokens_per_second_overall"] for values in rates] == [15, 15]
     assert [values["waiting/learner"] for values in rates] == [1, 1]
     assert [values["time/from_scratch"] for values in rates] == [54, 58]
     assert rates[0]["epoch"] == 1 / 8 and "time/weights_pause" not in rates[0]
+    assert "other/published_bytes" not in rates[0] and rates[1]["other/published_bytes"] == 8000
 
 
 def test_the_kl_divergence_is_subtracted_from_the_reward() -> None:

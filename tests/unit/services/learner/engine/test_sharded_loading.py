@@ -68,8 +68,6 @@ def _as_mixture_of_experts(folder: Path) -> None:
     ("change", "reason"),
     [
         (_as_bin, r"not in model\.safetensors"),
-        (_edit_config(quantization_config={"quant_method": "fp8"}), "quantized"),
-        (lambda folder: (folder / "adapter_config.json").touch(), "adapter"),
         (_edit_weights(_rename), r"no tensor model\.embed_tokens\.weight"),
         (
             _edit_weights(lambda tensors: tensors | {"model.norm.weight": torch.ones(3)}),
@@ -85,7 +83,7 @@ def _as_mixture_of_experts(folder: Path) -> None:
         ),
         (_as_mixture_of_experts, "converts the tensors of a Qwen3MoeForCausalLM"),
     ],
-    ids=["bin", "quantized", "adapter", "renamed", "shape", "type", "tied", "converted"],
+    ids=["bin", "renamed", "shape", "type", "tied", "converted"],
 )
 def test_a_model_whose_files_have_another_form_is_named(
     tmp_path: Path, change: Callable[[Path], None], reason: str

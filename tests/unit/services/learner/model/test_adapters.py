@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig as PeftConfig
 from peft import get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from services.learner.engine.whole_weights import whole_adapters, whole_weights
 from services.learner.model.adapters import add_adapters, find_targets, switched_off
@@ -84,6 +84,18 @@ def test_a_target_that_cannot_have_an_adapter_is_refused_before_the_weights_are_
     with pytest.raises(InvalidArgument, match=r"learner\.lora\.target_modules") as caught:
         check_model(folder, settings(target_modules=names))
     assert reason in caught.value.message
+
+
+def test_a_model_without_linear_layers_is_refused() -> None:
+    lm = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1, n_positions=4))
+    with pytest.raises(InvalidArgument, match="a GPT2LMHeadModel has no linear layers"):
+        find_targets(lm, ["all-linear"])
+
+
+def test_a_rank_above_the_sizes_of_a_layer_is_that_rank(folder: Path) -> None:
+    policy = load_policy(folder, settings(rank=100))
+    shapes = {name: tuple(tensor.shape) for name, tensor in whole_adapters(list_weights(policy.lm), is_sharded=False)}
+    assert shapes["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"] == (100, 64)
 
 
 def test_the_output_layer_is_refused_also_under_another_name(folder: Path) -> None:
@@ -165,6 +177,12 @@ def test_a_4_bit_model_and_its_adapters_compute_what_the_merged_weights_do(folde
     logprobs, _ = policy(ROW, 1.0)
     logprobs.sum().backward()
     assert all(parameter.grad is not None for parameter in trained(policy.lm).values())
+
+
+def test_a_4_bit_model_keeps_the_output_layer_that_log_probabilities_are_computed_from(tmp_path: Path) -> None:
+    lm = load_whole(make_tiny_model(tmp_path, tie_embeddings=False), torch.float32, quantization="nf4")
+    assert type(lm.get_output_embeddings()) is torch.nn.Linear
+    assert lm.get_output_embeddings().weight.dtype == torch.float32
 
 
 def test_peft_computes_the_same_with_the_same_matrices(folder: Path, tmp_path: Path) -> None:

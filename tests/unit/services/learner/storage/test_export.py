@@ -156,7 +156,8 @@ def test_transformers_and_peft_load_the_merged_model_and_the_adapter_and_they_ag
     lora = LoraConfig(rank=4, alpha=8, rslora=True, dropout=0.1, target_modules=targets)
     engine: Any = Adapted(source, lora)
     folder = tmp_path / "model"
-    export_model(engine, engine.lm, ModelConfig(path=str(source)), folder, one_rank(), dtype=torch.float32, lora=lora)
+    model = ModelConfig(path=str(source), revision="v2")
+    export_model(engine, engine.lm, model, folder, one_rank(), dtype=torch.float32, lora=lora)
     merged, base = AutoModelForCausalLM.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(source)
     tokens = torch.arange(40, 80)[None]
     with torch.no_grad():
@@ -166,7 +167,8 @@ def test_transformers_and_peft_load_the_merged_model_and_the_adapter_and_they_ag
     difference, moved = float((adapted - expected).abs().max()), float((adapted - unadapted).abs().mean())
     assert difference < 1e-5 and moved > 1e-3, f"they differ by {difference:.2e}, and from the base by {moved:.4f}"
     written = json.loads((folder / "adapter" / "adapter_config.json").read_text())
-    assert written["base_model_name_or_path"] == str(source) and written["r"] == 4
+    assert written["base_model_name_or_path"] == str(source) and written["revision"] == "v2"
+    assert written["r"] == 4
     assert {path.name for path in (folder / "adapter").iterdir()} >= {"adapter_model.safetensors"}
 
 

@@ -12,6 +12,7 @@ from services.coordinator.reporting.page.summary import (
 )
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config
+from shoal.config.learner import LearnerConfig
 
 RATE, CHANGE = "eval/verifiable_correct_rate", "eval/correct_rate_change"
 CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}, {"path": "mine.jsonl"}]}})
@@ -52,6 +53,13 @@ def test_a_run_whose_configuration_is_lost_still_has_a_beginning_and_a_folder() 
     assert {"Model": "m", "Prompts": "arithmetic, mine.jsonl"}.items() <= {
         fact.name: fact.value for fact in settings(record, CONFIG)
     }.items()
+
+
+def test_a_run_that_trains_adapters_says_which() -> None:
+    lora = {"rank": 16, "target_modules": ["q_proj", "v_proj"], "quantization": "nf4"}
+    config = CONFIG.model_copy(update={"learner": LearnerConfig.model_validate({"lora": lora})})
+    facts = {fact.name: (fact.value, fact.note) for fact in settings(RunRecord("run", Path("/runs/run")), config)}
+    assert facts["Adapters"] == ("rank 16", "alpha 32, on q_proj and v_proj, model in nf4")
 
 
 def test_groups_are_counted_by_what_became_of_them() -> None:
