@@ -6,6 +6,7 @@ No rank ever holds the whole model.
 import ctypes
 import gc
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from shoal.errors import InvalidArgument
 _log = logging.getLogger(__name__)
 _M_MMAP_THRESHOLD = -3
 """The parameter of mallopt(3), which is fixed once it is set."""
+_THRESHOLD_SETTING = "MALLOC_MMAP_THRESHOLD_"
 _MAPPED_BYTES = 4 << 20
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -58,8 +60,11 @@ def _map_large_tensors() -> None:
     """Gives each large tensor on the host pages of its own, which return to the system when it is freed.
 
     glibc would soon put tensors of up to 32 MiB into its heap, where what is gathered and freed leaves holes among the
-    shards: a rank of a model of 0.2B parameters held a tenth more. Other C libraries are left as they are.
+    shards: a rank of a model of 0.2B parameters held a tenth more. Other C libraries are left as they are, and so is a
+    threshold that the environment sets: on a model whose layers are smaller, a lower one keeps a third less.
     """
+    if _THRESHOLD_SETTING in os.environ:
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
