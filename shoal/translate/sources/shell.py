@@ -168,10 +168,9 @@ class _Reader:
         """Reads what begins with "$"."""
         text, start = self._text, self._at
         if text.startswith("$((", start):
-            end = self._find("))", start)
-            self._at = end + 2
+            self._at = closing(text, start + 1, "()")
             known = {name: word.text for name, word in self._script.variables.items() if not word.unknown}
-            number = arithmetic(text[start + 3 : end], known)
+            number = arithmetic(text[start + 3 : self._at - 2], known)
             if number is None:
                 self._add_unknown(text[start : self._at])
             else:

@@ -58,7 +58,7 @@ def test_assignments_keep_their_spaces_and_later_ones_win() -> None:
 
 
 def test_arithmetic_is_computed() -> None:
-    assert _words("N=32\nrun $((5 * N * 4)) $((7/2)) $(( (1+2)*3 ))") == [["run", "640", "3", "9"]]
+    assert _words("N=32\nrun $((5 * N * 4)) $((7/2)) $(( (1+2)*3 )) $(((2*N)))") == [["run", "640", "3", "9", "64"]]
 
 
 def test_a_value_known_only_to_a_shell_is_empty_and_listed() -> None:
