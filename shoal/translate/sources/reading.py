@@ -53,6 +53,8 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
             f"flags of the launcher are left out ({', '.join(dict.fromkeys(flags))}): the deployment decides where "
             "processes run; `shoal train` starts all of them on one machine"
         )
+    if "program" in system.names:
+        settings.take({"program": launch.program})
     if "num_processes" in system.names and (processes := _processes(launch.launcher)):
         settings.take({"num_processes": processes})
     for guess in launch.guesses:

@@ -1,11 +1,9 @@
 """verl (verl-project/verl): overrides of its PPO trainer, a.b=c."""
 
-import re
-
 from shoal.translate.shared.system import System
 from shoal.translate.verl.compose import compose
 from shoal.translate.verl.fields import FIELDS
-from shoal.translate.verl.names import MODEL
+from shoal.translate.verl.names import MODEL, PROGRAMS
 from shoal.translate.verl.unsupported_fields import UNSUPPORTED
 
 VERL = System(
@@ -15,6 +13,6 @@ VERL = System(
     model_field=f"{MODEL}.path",
     data_field="data.train_files",
     implied={"grpo.keep_zero_signal": (True, "verl trains on groups of equal rewards too: they count in the divisor")},
-    programs=(re.compile(r"(^|[./])main_(ppo|dapo)\w*(\.py)?$"), re.compile(r"^verl\.(\w+\.)+main_\w+$")),
+    programs=PROGRAMS,
     is_nested=True,
 )

@@ -1,36 +1,33 @@
-"""verl's batches, GPUs and steps."""
+"""verl's batches, GPUs, steps and pace."""
+
+import math
 
 from shoal.translate.shared.draft import Draft, Origin, Source
-from shoal.translate.verl.names import ACTOR, ROLLOUT
+from shoal.translate.verl.names import ACTOR, ROLLOUT, trainer_of
+
+_REQUIRED, _SYNCS = "async_training.require_batches", "async_training.trigger_parameter_sync_step"
+_STALENESS, _PARTIAL = "async_training.staleness_threshold", "async_training.partial_rollout"
+_SAMPLED = "rollout.total_rollout_steps"
+_SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
+_MODE, _SPAN = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
 
 
 def compose_batches(source: Source, draft: Draft) -> None:
     """Sets mini-batches, GPUs, steps, checkpoints and refills."""
-    prompts, mini = source["data.train_batch_size"], source[f"{ACTOR}.ppo_mini_batch_size"]
-    origin = source.origin("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size")
-    if mini < 1 or prompts % mini:
-        draft.refuse(f"{ACTOR}.ppo_mini_batch_size", mini, f"must divide data.train_batch_size ({prompts})")
+    if trainer_of(source["program"]) == "fully_async":
+        _asynchronous_batches(source, draft)
     else:
-        draft.set("grpo.num_mini_batches", prompts // mini, origin)
-    dynamic, tokens = source[f"{ACTOR}.use_dynamic_bsz"], source[f"{ACTOR}.ppo_max_token_len_per_gpu"]
-    if dynamic:
-        draft.set("learner.pack_tokens", tokens, source.origin(f"{ACTOR}.ppo_max_token_len_per_gpu"))
-    nodes, gpus = source["trainer.nnodes"], source["trainer.n_gpus_per_node"]
-    draft.set("launch.num_learner_ranks", nodes * gpus, source.origin("trainer.nnodes", "trainer.n_gpus_per_node"))
-    tensor = source[f"{ROLLOUT}.tensor_model_parallel_size"]
-    draft.set("launch.num_generators", max(1, nodes * gpus // max(1, tensor)), source.origin("trainer.n_gpus_per_node"))
-    draft.notes.append(
-        "verl's engines and learners take turns on the same GPUs; here each has its own: check launch.num_generators "
-        "and launch.num_learner_ranks"
-    )
-    draft.set("learner.zero_stage", 3, Origin("verl's engines share parameters, gradients and optimizer", False))
+        _batches(source, draft)
+        unused = (_REQUIRED, _SYNCS, _STALENESS, _PARTIAL, _SAMPLED)
+        source.note_unused(draft, *unused, why="only fully_async_main uses it")
+    tokens, shared = f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.ulysses_sequence_parallel_size"
+    if source[f"{ACTOR}.use_dynamic_bsz"]:
+        origin = source.origin(tokens, *([shared] if source.is_set(shared) else []))
+        draft.set("learner.pack_tokens", source[tokens] * max(1, source[shared]), origin)
+    else:
+        source.note_unused(draft, tokens, why="changes nothing without use_dynamic_bsz")
+    _place(source, draft)
     _pace(source, draft)
-    steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
-    if steps:
-        draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
-        source.note_unused(draft, "trainer.total_epochs", why="trainer.total_training_steps ends the run")
-    else:
-        draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
     saves = source["trainer.save_freq"]
     draft.set("checkpoint.every_steps", saves if saves > 0 else 50, source.origin("trainer.save_freq"))
     refills = source["algorithm.filter_groups.max_num_gen_batches"]
@@ -43,18 +40,102 @@ def compose_batches(source: Source, draft: Draft) -> None:
         )
 
 
+def schedule_steps(source: Source) -> int:
+    """Returns how often verl's learning rate schedule advances in one of our train steps."""
+    if trainer_of(source["program"]) == "fully_async":
+        return int(source[_SYNCS])
+    return int(source[_SYNC_STEP]) if source[_MODE] == "separate_async" else 1
+
+
+def _batches(source: Source, draft: Draft) -> None:
+    prompts, mini = source["data.train_batch_size"], source[f"{ACTOR}.ppo_mini_batch_size"]
+    origin = source.origin("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size")
+    if mini < 1 or prompts % mini:
+        draft.refuse(f"{ACTOR}.ppo_mini_batch_size", mini, f"must divide data.train_batch_size ({prompts})")
+    else:
+        draft.set("grpo.num_mini_batches", prompts // mini, origin)
+    steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
+    if steps:
+        draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
+        source.note_unused(draft, "trainer.total_epochs", why="trainer.total_training_steps ends the run")
+    else:
+        draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
+
+
+def _asynchronous_batches(source: Source, draft: Draft) -> None:
+    """Sets a train step to what fully_async_main trains on between two publishes."""
+    mini, batches = source[f"{ACTOR}.ppo_mini_batch_size"], source[_REQUIRED] * source[_SYNCS]
+    if mini < 1 or batches < 1:
+        draft.refuse(_REQUIRED, source[_REQUIRED], "batches and mini-batches must have at least one prompt")
+        return
+    origin = source.origin(f"{ACTOR}.ppo_mini_batch_size", _REQUIRED, _SYNCS)
+    draft.set("grpo.groups_per_step", mini * batches, origin)
+    draft.set("grpo.num_mini_batches", batches, origin)
+    source.note_unused(draft, "data.train_batch_size", why="fully_async_main trains on ppo_mini_batch_size")
+    sampled, epochs = source[_SAMPLED], source["trainer.total_epochs"]
+    if sampled:
+        draft.set("run.num_steps", max(1, sampled // (mini * batches)), source.origin(_SAMPLED))
+        source.note_unused(draft, "trainer.total_epochs", why=f"{_SAMPLED} ends the run, unless the data end before")
+    else:
+        draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
+    source.note_unused(draft, "trainer.total_training_steps", why="fully_async_main counts prompts")
+
+
+def _place(source: Source, draft: Draft) -> None:
+    """Sets learner ranks, generators and what is offloaded."""
+    nodes, gpus = source["trainer.nnodes"], source["trainer.n_gpus_per_node"]
+    draft.set("launch.num_learner_ranks", nodes * gpus, source.origin("trainer.nnodes", "trainer.n_gpus_per_node"))
+    tensor = max(1, source[f"{ROLLOUT}.tensor_model_parallel_size"])
+    own_nodes, own_gpus = source[f"{ROLLOUT}.nnodes"], source[f"{ROLLOUT}.n_gpus_per_node"] or gpus
+    if own_nodes > 0:
+        origin = source.origin(f"{ROLLOUT}.nnodes", f"{ROLLOUT}.n_gpus_per_node")
+        draft.set("launch.num_generators", max(1, own_nodes * own_gpus // tensor), origin)
+    else:
+        draft.set("launch.num_generators", max(1, nodes * gpus // tensor), source.origin("trainer.n_gpus_per_node"))
+        source.note_unused(draft, f"{ROLLOUT}.n_gpus_per_node", why="counts only with rollout.nnodes")
+        draft.notes.append(
+            "verl's engines and learners take turns on the same GPUs; here each has its own: check "
+            "launch.num_generators and launch.num_learner_ranks"
+        )
+    draft.set("learner.zero_stage", 3, Origin("verl's engines share parameters, gradients and optimizer", False))
+    name = f"{ACTOR}.fsdp_config.param_offload"
+    if source[name] and not source[f"{ACTOR}.fsdp_config.optimizer_offload"]:
+        why = "learner.offload_parameters needs learner.offload_optimizer too: set both where memory is short"
+        source.note_unused(draft, name, why=why)
+    else:
+        draft.set("learner.offload_parameters", source[name], source.origin(name))
+
+
 def _pace(source: Source, draft: Draft) -> None:
     """Sets the staleness: 0 unless one of verl's asynchronous trainers samples while it trains."""
-    name, bound = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
-    mode, threshold = source[name], source[bound]
+    mode, program = source[_MODE], source.origin("program")
+    warmups = [f"trainer.v1.{name}.num_warmup_batches" for name in ("colocate_async", "separate_async")]
+    trainer = trainer_of(source["program"])
+    if trainer != "ppo" or mode != "separate_async":
+        source.note_unused(draft, _SYNC_STEP, why="only trainer.v1.trainer_mode=separate_async uses it")
+    else:
+        why = "verl publishes after as many mini-batches, and they are one train step here"
+        source.note_unused(draft, _SYNC_STEP, why=why)
+    if trainer != "ppo":
+        source.note_unused(draft, _MODE, _SPAN, *warmups, why=f"{trainer} has a pace of its own")
+        ahead = source.origin(_STALENESS) if trainer == "fully_async" else program
+        bound = math.ceil(source[_STALENESS]) if trainer == "fully_async" else 1
+        draft.set("grpo.max_staleness", bound, ahead)
+        origin = source.origin(_PARTIAL) if trainer == "fully_async" else program
+        draft.set("weights.inflight_updates", trainer == "fully_async" and source[_PARTIAL], origin)
+        return
     if mode not in ("sync", "colocate_async", "separate_async"):
-        draft.refuse(name, mode, "known: sync, colocate_async, separate_async", cure="grpo.max_staleness")
+        draft.refuse(_MODE, mode, "known: sync, colocate_async, separate_async", cure="grpo.max_staleness")
         return
     if mode == "sync":
-        source.note_unused(draft, bound, why="the trainer is synchronous")
-        draft.set("grpo.max_staleness", 0, source.origin(name))
+        source.note_unused(draft, _SPAN, *warmups, why="the trainer is synchronous")
+        draft.set("grpo.max_staleness", 0, source.origin(_MODE))
         return
-    draft.set("grpo.max_staleness", max(1, threshold), source.origin(name, bound))
+    warmup = f"trainer.v1.{mode}.num_warmup_batches"
+    source.note_unused(draft, *(name for name in warmups if name != warmup), why=f"the mode is {mode}")
+    # A completion of the step that trains on it spans one version.
+    bound = min(math.ceil(source[warmup]), max(0, source[_SPAN] - 1))
+    draft.set("grpo.max_staleness", bound, source.origin(_MODE, warmup, _SPAN))
     draft.notes.append(
-        f"{name} = {mode}: weights are published after every step, and no group is staler than the bound"
+        f"{_MODE} = {mode}: weights are published after every step, and no group is staler than the bound"
     )

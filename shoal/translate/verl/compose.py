@@ -11,7 +11,12 @@ from shoal.translate.verl.kl import compose_kl
 from shoal.translate.verl.lora import compose_lora
 from shoal.translate.verl.loss import compose_loss
 from shoal.translate.verl.names import MODEL
-from shoal.translate.verl.reward import compose_custom_reward, compose_overlong, compose_reward_model
+from shoal.translate.verl.reward import (
+    compose_custom_reward,
+    compose_overlong,
+    compose_reward_model,
+    compose_scorers,
+)
 from shoal.translate.verl.schedule import compose_schedule
 
 
@@ -28,6 +33,7 @@ def compose(source: Source, draft: Draft) -> None:
     set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
     draft.set("tracking.wandb_project", source["trainer.project_name"], source.origin("trainer.project_name"))
     compose_data(source, draft)
+    compose_scorers(source, draft)
     compose_reward_model(source, draft)
     compose_custom_reward(source, draft)
     compose_overlong(source, draft)

@@ -5,15 +5,31 @@ from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import Unfit
-from shoal.translate.verl.names import ACTOR
+from shoal.translate.verl.names import ACTOR, trainer_of
 
 _FIELD = "algorithm.rollout_correction"
 _LEVELS = {"token": "token", "seq_sum": "sequence_sum", "seq_mean": "sequence_mean", "seq_max": "sequence_max"}
 _STATISTICS = {"k1": "ratio", "k2": "k2", "k3": "k3"}
 
 
+BYPASS = (f"{_FIELD}.bypass_mode", "program")
+"""Fields that decide whether the engine's log-probabilities stand for the policy's before the step."""
+
+
+def bypasses(source: Source) -> bool:
+    """Returns whether the engine's log-probabilities stand for the policy's before the step.
+
+    The experimental asynchronous trainers do so by default.
+    """
+    name = BYPASS[0]
+    return bool(source[name]) if source.is_set(name) else trainer_of(source["program"]) != "ppo"
+
+
 def compose_correction(source: Source, draft: Draft) -> None:
     """Sets importance weights (`rollout_is`) and rejection (`rollout_rs`)."""
+    if bypasses(source):
+        _bypass(source, draft)
+        return
     try:
         _weigh(source, draft)
     except Unfit as error:
@@ -26,14 +42,31 @@ def compose_correction(source: Source, draft: Draft) -> None:
         draft.refuse(f"{_FIELD}.rollout_rs", options, str(error), cure="correction.filters")
 
 
+def _bypass(source: Source, draft: Draft) -> None:
+    """Notes the weights, which the clipped ratio to the engine replaces; refuses rejection."""
+    names = [f"{_FIELD}.{name}" for name in ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")]
+    why = "with bypass_mode verl measures these weights, but does not train with them"
+    source.note_unused(draft, *names, f"{ACTOR}.tis_imp_ratio_cap", why=why)
+    name, bounds = f"{_FIELD}.rollout_rs", f"{_FIELD}.rollout_rs_threshold"
+    if source[name] is not None:
+        reason = "needs bypass_mode=false: the tests here compare the engine with the learner before its first update"
+        draft.refuse(name, source[name], reason, cure="loss.baseline")
+    source.note_unused(draft, bounds, why="changes nothing without rollout_rs, which needs bypass_mode=false")
+
+
 def _weigh(source: Source, draft: Draft) -> None:
     level, threshold = source[f"{_FIELD}.rollout_is"], source[f"{_FIELD}.rollout_is_threshold"]
     cap = source[f"{ACTOR}.tis_imp_ratio_cap"]
     if cap > 0 and level is None:
         draft.set("correction.weight", "token", source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
         draft.set("correction.weight_high", cap, source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
+    normalized = f"{_FIELD}.rollout_is_batch_normalize"
     if level is None:
+        source.note_unused(
+            draft, normalized, f"{_FIELD}.rollout_is_threshold", why="changes nothing without rollout_is"
+        )
         return
+    draft.set("correction.normalize", source[normalized], source.origin(normalized))
     if level not in ("token", "sequence"):
         draft.refuse(f"{_FIELD}.rollout_is", level, "known: token, sequence", cure="correction.weight")
         return

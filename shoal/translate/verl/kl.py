@@ -28,7 +28,10 @@ def compose_kl(source: Source, draft: Draft) -> None:
     if plain not in _KL and (in_loss or in_reward):
         draft.refuse(name, spelled, f"known: {', '.join(_KL)}, with + for straight-through")
         return
-    draft.set("kl.coef", coef if in_loss else weight if in_reward else 0.0, source.origin(f"{ACTOR}.use_kl_loss"))
+    which = [f"{ACTOR}.use_kl_loss"]
+    which += [f"{ACTOR}.kl_loss_coef"] if in_loss else []
+    which = ["algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"] if in_reward else which
+    draft.set("kl.coef", coef if in_loss else weight if in_reward else 0.0, source.origin(*which))
     if not in_loss and not in_reward:
         source.note_unused(draft, *_MOVING, why="no KL is computed")
         return

@@ -13,9 +13,14 @@ def compose_lora(source: Source, draft: Draft) -> None:
     """Sets the adapters, where one of the ranks is above 0; a rank of FSDP comes first."""
     names = [f"{MODEL}.{name}" for name in ("lora_rank", "lora_alpha", "target_modules")]
     theirs = [f"{MODEL}.lora.{name}" for name in ("rank", "alpha", "target_modules", "dropout")]
+    excluded = [f"{MODEL}.{name}" for name in ("exclude_modules", "lora.exclude_modules")]
     if source[names[0]] < 1 and source[theirs[0]] < 1:
-        source.note_unused(draft, *names[1:], *theirs[1:], why="changes nothing without a rank")
+        source.note_unused(draft, *names[1:], *theirs[1:], *excluded, why="changes nothing without a rank")
         return
+    for name in excluded:
+        if source[name]:
+            reason = "name the layers instead: learner.lora.target_modules"
+            draft.refuse(name, source[name], reason, cure="learner.lora.target_modules")
     used, unused = (names, theirs) if source[names[0]] > 0 else (theirs, names)
     source.note_unused(draft, *unused, why="the other rank counts")
     rank, alpha, targets = (source[name] for name in used[:3])

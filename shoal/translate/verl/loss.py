@@ -1,6 +1,7 @@
 """verl's policy losses."""
 
 from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.verl.correction import BYPASS, bypasses
 from shoal.translate.verl.names import ACTOR
 
 _OBJECTIVES = {"vanilla": "ppo_clip", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo", "cispo": "cispo"}
@@ -11,6 +12,8 @@ _DPPO = {
     "clip_ratio_c": "dppo_ratio_cap",
 }
 _SAPO = {"tau_pos": "sapo_tau_positive", "tau_neg": "sapo_tau_negative"}
+_BY_SEQUENCE = ("gspo", "sapo", "gmpo")
+"""Objectives that verl averages over sequences, whatever loss_agg_mode is."""
 _OPTIONS: dict[str, dict[str, str]] = {
     "dppo_tv": _DPPO,
     "dppo_kl": _DPPO,
@@ -32,18 +35,28 @@ def compose_loss(source: Source, draft: Draft) -> None:
     _options(source, draft, objective, mode)
     if objective == "cispo":
         draft.set("loss.cispo_lower", True, origin)
-    if objective == "gspo":
-        asked = source[f"{ACTOR}.loss_agg_mode"]
-        if source.is_set(f"{ACTOR}.loss_agg_mode") and asked != "seq-mean-token-mean":
-            draft.notes.append(f"actor.loss_agg_mode = {asked}: verl's gspo always uses seq-mean-token-mean")
-        draft.set("loss.aggregation", "seq-mean-token-mean", origin)
+    if objective in _BY_SEQUENCE:
+        _aggregate_by_sequence(source, draft, mode)
     factor = source[f"{ACTOR}.loss_scale_factor"]
     if factor is not None and draft.values.get("loss.aggregation") != "seq-mean-token-sum-norm":
         draft.notes.append(f"actor.loss_scale_factor = {factor:g}: only seq-mean-token-sum-norm divides by it")
     elif factor is not None:
         draft.set("loss.denominator", factor, source.origin(f"{ACTOR}.loss_scale_factor"))
-    bypass = "algorithm.rollout_correction.bypass_mode"
-    draft.set("loss.baseline", "behavior" if source[bypass] else "proximal", source.origin(bypass))
+    draft.set("loss.baseline", "behavior" if bypasses(source) else "proximal", source.origin(*BYPASS))
+
+
+def _aggregate_by_sequence(source: Source, draft: Draft, mode: str) -> None:
+    name, ours = f"{ACTOR}.loss_agg_mode", "seq-mean-token-mean"
+    draft.set("loss.aggregation", ours, source.origin(f"{ACTOR}.policy_loss.loss_mode"))
+    asked = source[name]
+    if asked == ours:
+        return
+    if source.is_set(name):
+        draft.notes.append(f"{name} = {asked}: verl's {mode} always uses {ours}")
+    if source[f"{ACTOR}.use_kl_loss"] or source[f"{ACTOR}.entropy_coeff"]:
+        draft.notes.append(
+            f"verl aggregates KL and entropy by {asked} beside {mode}; here all are aggregated by {ours}"
+        )
 
 
 def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
@@ -56,12 +69,21 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
                 "defaults of clip_ratio_low and clip_ratio_high, 0.2, take precedence"
             )
         for side, has_side in zip(("low", "high"), has_sides, strict=True):
-            name = "clip_ratio" if has_base and not has_side else f"clip_ratio_{side}"
-            draft.set(f"loss.clip_{side}", source[f"{ACTOR}.{name}"], source.origin(f"{ACTOR}.{name}"))
-    if objective == "ppo_clip":
-        draft.set("loss.dual_clip", source[f"{ACTOR}.clip_ratio_c"], source.origin(f"{ACTOR}.clip_ratio_c"))
+            name = f"{ACTOR}.{'clip_ratio' if has_base and not has_side else f'clip_ratio_{side}'}"
+            ratio = source[name]
+            if side == "low" and ratio > 1:
+                draft.notes.append(f"{name} = {ratio:g}: a ratio is never below 0, so it is the same as 1")
+                ratio = 1.0
+            draft.set(f"loss.clip_{side}", ratio, source.origin(name))
     elif has_base and objective in ("dppo_tv", "dppo_kl", "gmpo"):
         draft.notes.append(f"actor.clip_ratio = {base:g}: {mode} uses clip_ratio_low and clip_ratio_high")
+    elif objective in ("sapo", "policy_gradient"):
+        unused = (f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high"))
+        source.note_unused(draft, *unused, why=f"loss_mode {mode} does not clip")
+    if objective == "ppo_clip":
+        draft.set("loss.dual_clip", source[f"{ACTOR}.clip_ratio_c"], source.origin(f"{ACTOR}.clip_ratio_c"))
+    elif objective not in ("dppo_tv", "dppo_kl"):
+        source.note_unused(draft, f"{ACTOR}.clip_ratio_c", why=f"loss_mode {mode} has no dual clip")
 
 
 def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:

@@ -1,6 +1,22 @@
-"""Prefixes of verl's overrides: `actor_rollout_ref.actor` and the others there."""
+"""Names of verl: its trainers, and the prefixes of its overrides (`actor_rollout_ref.actor` and the others there)."""
+
+import re
+from typing import Literal
 
 ACTOR, ROLLOUT, MODEL, REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))
 
 TRUTH = "reward_model.ground_truth"
 """Column of verl's data with the label."""
+
+PROGRAMS = (
+    re.compile(r"(^|[./])main_(ppo|dapo)\w*(\.py)?$"),
+    re.compile(r"^verl\.(\w+\.)+main_\w+$"),
+    re.compile(r"(^|[./])fully_async_main(\.py)?$"),
+)
+
+
+def trainer_of(program: str) -> Literal["ppo", "one_step_off", "fully_async"]:
+    """Returns which trainer a module or file starts: the two experimental ones have defaults of their own."""
+    if "one_step_off" in program:
+        return "one_step_off"
+    return "fully_async" if "fully_async" in program else "ppo"

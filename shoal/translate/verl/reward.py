@@ -11,8 +11,23 @@ from shoal.translate.verl.fields import OVERLONG
 from shoal.translate.verl.names import TRUTH
 
 _MANAGERS = ("naive", "dapo", "batch", "prime", "limited", "rate_limited", None)
+_GSM8K, _MATH = ("openai/gsm8k",), ("lighteval/math", "digitallearninggmbh/math-lighteval", "huggingfaceh4/math-500")
+_DAPO = ("math_dapo", "math_dapo_reasoning")
 _ROW_COLUMNS = ("ground_truth_column", "verifier_column")
 """Settings of a source whose rows name their own verifiers."""
+
+
+def compose_scorers(source: Source, draft: Draft) -> None:
+    """Maps the names of data sets, by which verl chooses a scorer of its own, to verifiers."""
+    if source["reward_model.enable"] or source["custom_reward_function.path"]:
+        return
+    remap = dict.fromkeys(_GSM8K, "gsm8k") | dict.fromkeys((*_MATH, *_DAPO), "math")
+    draft.set("reward.remap", remap, source.origin("data.reward_fn_key"))
+    draft.notes.append(
+        f"verl scores a row by its {source['data.reward_fn_key']}, with code of its own; reward.remap names the "
+        "nearest verifier, which reads more forms of an answer (gsm8k the last number, not only one after ####). To "
+        "score as verl does, give its function as custom_reward_function"
+    )
 
 
 def compose_reward_model(source: Source, draft: Draft) -> None:
@@ -75,6 +90,10 @@ def compose_overlong(source: Source, draft: Draft) -> None:
             return
         overlong = {"factor": factor, "buffer_tokens": tokens} | ({"max_length_tokens": limit} if limit else {})
         draft.set("reward.overlong", overlong, source.origin(*names))
+        draft.notes.append(
+            f"{names[2]} = {factor:g}: verl scores rows of {_DAPO[0]} -1 or 1, the verifiers here 0 or 1; half of it "
+            "weighs as much beside them: --set reward.overlong.factor"
+        )
         return
     for name in names:
         if source[name]:

@@ -1,6 +1,7 @@
 """verl's learning rate schedule, and AdamW."""
 
 from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.verl.batches import schedule_steps
 from shoal.translate.verl.names import ACTOR
 
 
@@ -21,8 +22,9 @@ def compose_schedule(source: Source, draft: Draft) -> None:
     else:
         draft.set("learner.lr_scheduler", "constant_with_warmup" if steps > 0 or ratio else "constant", origin)
     if steps > 0:
-        # verl's schedule advances once per train step, whatever the number of mini-batches and epochs.
-        optimizer_steps = draft.values.get("grpo.num_mini_batches", 1) * source[f"{ACTOR}.ppo_epochs"]
+        # verl's schedule advances once per batch that it trains on, whatever the number of mini-batches and epochs.
+        updates = draft.values.get("grpo.num_mini_batches", 1) * source[f"{ACTOR}.ppo_epochs"]
+        optimizer_steps = updates // max(1, schedule_steps(source))
         draft.set("learner.warmup_steps", steps * max(1, optimizer_steps), source.origin(f"{name}.lr_warmup_steps"))
     elif ratio:
         draft.set("learner.warmup_ratio", ratio, source.origin(f"{name}.lr_warmup_steps_ratio"))

@@ -12,6 +12,8 @@ _READ = "the coordinator reads the data"
 _OFF = "its switch is off, or refused"
 _LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random and whose second is 0"
 
+_NEW_ADAPTERS = "adapters begin at 0: merge this one into the model first"
+
 _AGENTS = ("agent_loop_config_path", "agent_loop_manager_class", "custom_async_server.path")
 
 UNSUPPORTED: list[Field] = [
@@ -65,6 +67,10 @@ UNSUPPORTED: list[Field] = [
         choice({name: name for name in (None, "sdpa", "flash_attention_2", "eager")}),
     ),
     *(ignored(f"{MODEL}.{name}", _ONE_MODEL) for name in ("use_prefix_tree", "prefix_tree_attention")),
+    ignored(
+        f"{MODEL}.override_config.max_position_embeddings",
+        "rotary positions do not depend on it; the engine reads it from the model's config.json, as verl's does",
+    ),
     refused(
         f"{MODEL}.override_config.*",
         "any",
@@ -75,18 +81,16 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{MODEL}.use_liger", "the learner has its own kernels"),
     ignored(f"{MODEL}.fused_kernel_options.*", _ONE_MODEL),
     ignored(f"{MODEL}.tiled_mlp.*", "activations are recomputed, not tiled"),
-    refused(f"{MODEL}.exclude_modules", "any", None, "name the layers instead: learner.lora.target_modules"),
-    refused(f"{MODEL}.lora_adapter_path", "text", None, "adapters begin at 0: merge this one into the model first"),
+    composed(f"{MODEL}.exclude_modules", "any", None, "learner.lora"),
+    refused(f"{MODEL}.lora_adapter_path", "text", None, _NEW_ADAPTERS),
     ignored(f"{MODEL}.lora.merge", "adapters are merged into the weights that generators get"),
     accepted(f"{MODEL}.lora.type", "text", "lora", ["lora", "canonical_lora"], "adapters are those of LoRA"),
     composed(f"{MODEL}.lora.rank", "integer", 0, "learner.lora"),
     composed(f"{MODEL}.lora.alpha", "integer", 32, "learner.lora"),
     composed(f"{MODEL}.lora.dropout", "number", 0.0, "learner.lora"),
     composed(f"{MODEL}.lora.target_modules", "texts", None, "learner.lora", why="all of Megatron's four, or names"),
-    *(
-        refused(f"{MODEL}.lora.{name}", "any", None, "name the layers instead: learner.lora.target_modules")
-        for name in ("exclude_modules", "adapter_path")
-    ),
+    composed(f"{MODEL}.lora.exclude_modules", "any", None, "learner.lora"),
+    refused(f"{MODEL}.lora.adapter_path", "text", None, _NEW_ADAPTERS),
     ignored(f"{MODEL}.lora.*", _LORA_OF),
     not_yet(f"{MODEL}.mtp.enable", "flag", False, "multi-token prediction"),
     ignored(f"{MODEL}.mtp.*", _OFF),
@@ -107,6 +111,7 @@ UNSUPPORTED: list[Field] = [
             "sum_pi_squared_checkpointing",
         )
     ),
+    ignored(f"{ACTOR}.model_engine", "the learner uses DeepSpeed; [learner] decides how its ranks share the model"),
     ignored(f"{ACTOR}.rollout_n", "the same as actor_rollout_ref.rollout.n"),
     ignored(f"{ACTOR}.data_loader_seed", "mini-batches are whole groups, in the order in which they were issued"),
     ignored(f"{ACTOR}.freeze_vision_tower", "text models have no vision tower"),
@@ -140,6 +145,10 @@ UNSUPPORTED: list[Field] = [
     *OPTIMIZER,
     not_yet("atropos.*", "any", None, "tools", accepts=[]),
     # Engine
+    composed(f"{ROLLOUT}.nnodes", "integer", 0, "launch.num_generators", aliases=["rollout.nnodes"]),
+    composed(
+        f"{ROLLOUT}.n_gpus_per_node", "integer", None, "launch.num_generators", aliases=["rollout.n_gpus_per_node"]
+    ),
     *(
         not_yet(f"{ROLLOUT}.engine_kwargs.{engine}.{name}", "text", "auto", "FP8 rollout", accepts=["auto", None])
         for engine in ("vllm", "sglang", "trtllm")
@@ -163,11 +172,10 @@ UNSUPPORTED: list[Field] = [
     *(
         ignored(f"{ROLLOUT}.{name}", _ENGINE)
         for name in (
-            "nnodes",
-            "n_gpus_per_node",
             "cudagraph_capture_sizes",
             "data_parallel_size",
             "expert_parallel_size",
+            "moe_tensor_parallel_size",
             "scheduling_policy",
             "multi_stage_wake_up",
             "router_config_path",
@@ -260,14 +268,29 @@ UNSUPPORTED: list[Field] = [
         refused(f"{prefix}.reward_kwargs.*", "any", None, "an argument of verl's scorers: reward.verifiers has ours")
         for prefix in ("reward", "reward_model")
     ),
-    ignored("trainer.val_generations_to_log_to_wandb", "the ledger keeps the text and scores of every group"),
     composed("trainer.v1.trainer_mode", "text", "sync", "grpo.max_staleness"),
     composed("trainer.v1.sampler.max_off_policy_threshold", "integer", 8, "grpo.max_staleness"),
+    *(
+        composed(f"trainer.v1.{mode}.num_warmup_batches", "number", 1.0, "grpo.max_staleness")
+        for mode in ("colocate_async", "separate_async")
+    ),
+    composed("trainer.v1.separate_async.parameter_sync_step", "integer", 4, "learner.warmup_steps"),
     refused("trainer.v1.sampler.custom_sampler.path", "text", None, "data.shuffle and run.seed decide the order"),
     not_yet("distillation.enabled", "flag", False, "distillation"),
     ignored("distillation.*", _OFF),
     *(ignored(name, _SHOWS) for name in ("global_profiler.*", "skip.*")),
     ignored("transfer_queue.*", _PROCESSES),
+    # The experimental asynchronous trainers
+    composed("program", "text", "main_ppo", "grpo.max_staleness", why="the module that a script starts"),
+    composed("async_training.require_batches", "integer", 1, "grpo.groups_per_step grpo.num_mini_batches"),
+    composed("async_training.trigger_parameter_sync_step", "integer", 4, "grpo.groups_per_step grpo.num_mini_batches"),
+    composed("async_training.staleness_threshold", "number", 0.1, "grpo.max_staleness"),
+    composed("async_training.partial_rollout", "flag", True, "weights.inflight_updates"),
+    composed("rollout.total_rollout_steps", "integer", None, "run.num_steps"),
+    composed("rollout.test_freq", "integer", None, "evaluation.every_steps"),
+    ignored("async_training.*", _PROCESSES),
+    ignored("rollout.*", "the same as trainer.total_epochs and actor_rollout_ref.rollout.n"),
+    ignored(f"{ACTOR}.use_rollout_log_probs", "the same as algorithm.rollout_correction.bypass_mode"),
     # Rewards
     ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
     ignored("reward.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),

@@ -231,3 +231,25 @@ def test_truncated_sampling_of_verl_is_translated() -> None:
     values = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 20}
     sampling = config_of("verl", VERL | values).sampling
     assert (sampling.top_p, sampling.top_k) == (0.9, 20)
+
+
+def test_data_sets_that_verl_scores_by_name_have_verifiers() -> None:
+    remap = config_of("verl", VERL).reward.remap
+    assert (remap["openai/gsm8k"], remap["lighteval/math"], remap["math_dapo"]) == ("gsm8k", "math", "math")
+    model = {"reward_model.enable": True, "reward_model.model.path": "judge"}
+    assert not config_of("verl", VERL | model).reward.remap, "the model scores every row"
+
+
+def test_logged_answers_of_evaluations_are_shown() -> None:
+    values = {"trainer.log_val_generations": 10, "trainer.test_freq": 5, "data.val_files": "v.parquet"}
+    tracking = config_of("verl", VERL | values).tracking
+    assert (tracking.completions_every_steps, tracking.num_completions) == (5, 10)
+    off = translate_values("verl", VERL | values | {"trainer.test_freq": -1})
+    assert [note for note in off.notes if note.startswith("trainer.log_val_generations = 10: changes nothing")]
+
+
+def test_the_module_that_a_script_starts_is_a_setting(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("python -m verl.experimental.fully_async_policy.fully_async_main rollout.total_rollout_steps=64\n")
+    settings = read_settings(SYSTEMS["verl"], [str(path)])
+    assert settings.values["program"] == "verl.experimental.fully_async_policy.fully_async_main"
