@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Unfit
 from shoal.translate.verl.names import ACTOR, trainer_of
 
@@ -12,8 +12,7 @@ _LEVELS = {"token": "token", "seq_sum": "sequence_sum", "seq_mean": "sequence_me
 _STATISTICS = {"k1": "ratio", "k2": "k2", "k3": "k3"}
 
 
-BYPASS = (f"{_FIELD}.bypass_mode", "program")
-"""Fields that decide whether the engine's log-probabilities stand for the policy's before the step."""
+_BYPASS = f"{_FIELD}.bypass_mode"
 
 
 def bypasses(source: Source) -> bool:
@@ -21,8 +20,13 @@ def bypasses(source: Source) -> bool:
 
     The experimental asynchronous trainers do so by default.
     """
-    name = BYPASS[0]
-    return bool(source[name]) if source.is_set(name) else trainer_of(source["program"]) != "ppo"
+    return bool(source[_BYPASS]) if source.is_set(_BYPASS) else trainer_of(source["program"]) != "ppo"
+
+
+def bypass_origin(source: Source) -> Origin:
+    """Describes the field that decides it."""
+    is_own = trainer_of(source["program"]) != "ppo" and not source.is_set(_BYPASS)
+    return source.origin("program" if is_own else _BYPASS)
 
 
 def compose_correction(source: Source, draft: Draft) -> None:

@@ -205,7 +205,7 @@ FIELDS: list[Field] = [
     mapped(f"{ROLLOUT}.tensor_model_parallel_size", "integer", 2, "generator.tensor_parallel_size"),
     mapped(f"{ROLLOUT}.pipeline_model_parallel_size", "integer", 1, "generator.pipeline_parallel_size"),
     mapped(f"{ROLLOUT}.gpu_memory_utilization", "number", 0.5, "generator.gpu_memory_utilization"),
-    mapped(f"{ROLLOUT}.max_num_seqs", "integer", 1024, "generator.max_num_seqs"),
+    mapped(f"{ROLLOUT}.max_num_seqs", "integer", 256, "generator.max_num_seqs"),
     mapped(f"{ROLLOUT}.max_model_len", "integer", None, "generator.max_model_len"),
     mapped(f"{ROLLOUT}.enforce_eager", "flag", False, "generator.enforce_eager"),
     mapped(f"{ROLLOUT}.dtype", "text", "bfloat16", "generator.dtype"),

@@ -1,7 +1,7 @@
 """verl's policy losses."""
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.verl.correction import BYPASS, bypasses
+from shoal.translate.verl.correction import bypass_origin, bypasses
 from shoal.translate.verl.names import ACTOR
 
 _OBJECTIVES = {"vanilla": "ppo_clip", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo", "cispo": "cispo"}
@@ -42,7 +42,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
         draft.notes.append(f"actor.loss_scale_factor = {factor:g}: only seq-mean-token-sum-norm divides by it")
     elif factor is not None:
         draft.set("loss.denominator", factor, source.origin(f"{ACTOR}.loss_scale_factor"))
-    draft.set("loss.baseline", "behavior" if bypasses(source) else "proximal", source.origin(*BYPASS))
+    draft.set("loss.baseline", "behavior" if bypasses(source) else "proximal", bypass_origin(source))
 
 
 def _aggregate_by_sequence(source: Source, draft: Draft, mode: str) -> None:

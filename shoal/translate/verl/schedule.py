@@ -10,8 +10,9 @@ def compose_schedule(source: Source, draft: Draft) -> None:
     name = f"{ACTOR}.optim"
     steps, ratio = source[f"{name}.lr_warmup_steps"], source[f"{name}.lr_warmup_steps_ratio"]
     kind, lowest, cycles = (source[f"{name}.{part}"] for part in ("lr_scheduler_type", "min_lr_ratio", "num_cycles"))
-    kind = kind or "constant"
-    origin = source.origin(f"{name}.lr_scheduler_type")
+    kind, origin = kind or "constant", source.origin(f"{name}.lr_scheduler_type")
+    if source["model_engine"] == "veomni" and not source.is_set(f"{name}.lr_scheduler_type"):
+        kind, origin = "cosine", source.origin("model_engine")
     if kind not in ("constant", "cosine"):
         draft.refuse(f"{name}.lr_scheduler_type", kind, "known: constant, cosine")
         return

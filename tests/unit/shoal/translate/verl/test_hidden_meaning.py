@@ -64,6 +64,12 @@ def test_the_schedule_of_a_separate_trainer_advances_with_each_mini_batch() -> N
     assert config_of("verl", VERL | values | separate).learner.warmup_steps == 10
 
 
+def test_the_schedule_of_veomni_is_a_cosine_by_default() -> None:
+    assert config_of("verl", VERL | {"model_engine": "veomni"}).learner.lr_scheduler == "cosine"
+    given = {"model_engine": "veomni", "actor_rollout_ref.actor.optim.lr_scheduler_type": "constant"}
+    assert config_of("verl", VERL | given).learner.lr_scheduler == "constant"
+
+
 def test_one_step_off_samples_one_step_ahead_and_takes_the_engines_probabilities() -> None:
     program = {"program": "verl.experimental.one_step_off_policy.main_ppo"}
     config = config_of("verl", VERL | program)
