@@ -1,5 +1,7 @@
 """Settings that several of verl's overrides decide together."""
 
+from os.path import expanduser
+
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.trackers import set_trackers
@@ -24,7 +26,7 @@ def compose(source: Source, draft: Draft) -> None:
     """Sets the fields that no override decides alone."""
     draft.set("run.name", run_name(source["trainer.experiment_name"]), source.origin("trainer.experiment_name"))
     if source[f"{MODEL}.path"]:
-        draft.set("model.path", source[f"{MODEL}.path"], source.origin(f"{MODEL}.path"))
+        draft.set("model.path", expanduser(source[f"{MODEL}.path"]), source.origin(f"{MODEL}.path"))
     if source[f"{MODEL}.trust_remote_code"]:
         draft.set("model.trust_remote_code", True, source.origin(f"{MODEL}.trust_remote_code"))
         draft.notes.append("trust_remote_code = true: every service runs the Python code that comes with the model")

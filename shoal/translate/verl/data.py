@@ -1,5 +1,7 @@
 """verl's data files, for training and for evaluation."""
 
+from os.path import expanduser
+
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.verl.names import ROLLOUT, TRUTH
 
@@ -12,7 +14,7 @@ def compose_data(source: Source, draft: Draft) -> None:
         if source[name]:
             tables = [
                 ({"path": item} if item.endswith((".jsonl", ".parquet")) else {"dataset": item}) | columns
-                for item in (text.strip("[]'\" ") for text in source[name])
+                for item in (expanduser(text.strip("[]'\" ")) for text in source[name])
                 if item
             ]
             keys = [key for key in ("data.prompt_key", "data.reward_fn_key") if source.is_set(key)]

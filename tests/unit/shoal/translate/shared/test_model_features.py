@@ -21,6 +21,8 @@ _FIELDS = {"verl": "actor_rollout_ref.model.path", "roll": "pretrain", "trl": "m
         ("mistralai/Mixtral-8x7B-v0.1", ["mixture-of-experts"]),
         ("deepseek-ai/DeepSeek-V3-0324", ["mixture-of-experts"]),
         ("openai/gpt-oss-20b", ["mixture-of-experts"]),
+        ("zai-org/GLM-5", ["mixture-of-experts"]),
+        ("THUDM/chatglm-6b", []),
         ("Qwen/Qwen3-8B", []),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", []),
         ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", []),

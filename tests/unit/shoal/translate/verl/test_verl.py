@@ -253,3 +253,10 @@ def test_the_module_that_a_script_starts_is_a_setting(tmp_path: Path) -> None:
     path.write_text("python -m verl.experimental.fully_async_policy.fully_async_main rollout.total_rollout_steps=64\n")
     settings = read_settings(SYSTEMS["verl"], [str(path)])
     assert settings.values["program"] == "verl.experimental.fully_async_policy.fully_async_main"
+
+
+def test_the_home_folder_is_written_out_in_paths() -> None:
+    values = VERL | {"actor_rollout_ref.model.path": "~/model", "data.train_files": "~/a.parquet"}
+    translation = translate(SYSTEMS["verl"], Settings(values))
+    assert translation.values["model"]["path"] == str(Path.home() / "model")
+    assert translation.values["data"]["sources"][0]["path"] == str(Path.home() / "a.parquet")
