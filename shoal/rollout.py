@@ -7,14 +7,10 @@ completion.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    from shoal.arrays import BoolArray, Float32Array, Int32Array
 
 
 @dataclass(frozen=True, order=True)
@@ -85,7 +81,7 @@ class Prompt:
 
     prompt_id: str
     """Stable across runs: "source:row"."""
-    token_ids: Int32Array
+    token_ids: "Int32Array"
     """[P] the chat-templated prompt."""
     text: str
     ground_truths: tuple[GroundTruth, ...]
@@ -129,9 +125,9 @@ class FinishReason(StrEnum):
 class Support:
     """The tokens that each token of a completion was drawn from: those that top-k, top-p and min-p left."""
 
-    token_ids: Int32Array
+    token_ids: "Int32Array"
     """For one token after the other: the sampled token first, then the others."""
-    counts: Int32Array
+    counts: "Int32Array"
     """[T] the number of tokens in the support of each token, at least 1."""
 
     def part(self, start: int, end: int) -> "Support":
@@ -145,16 +141,16 @@ class Completion:
     """One sampled answer to a prompt."""
 
     sample_index: int
-    token_ids: Int32Array
+    token_ids: "Int32Array"
     """[T], including the stop token or the tokens of the stop string, if one was sampled."""
-    behavior_logprobs: Float32Array
+    behavior_logprobs: "Float32Array"
     """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
     """In order; they cover 0..T without gaps."""
     seed: int
     text: str = ""
-    loss_mask: BoolArray | None = None
+    loss_mask: "BoolArray | None" = None
     """[T] True where the token counts in the loss; None means that all count."""
     support: Support | None = None
     """None where each token was drawn from the whole vocabulary, or where nobody asked."""
@@ -247,7 +243,7 @@ class Rollout:
     weight: float = 1.0
     """Factor of the loss of all tokens."""
     reward: float | None = None
-    token_advantages: Float32Array | None = None
+    token_advantages: "Float32Array | None" = None
     """[T], where the tokens' advantages differ."""
 
 
@@ -256,7 +252,7 @@ class TrainGroup:
     """The rollouts of one prompt in a train step."""
 
     group_id: str
-    prompt_token_ids: Int32Array
+    prompt_token_ids: "Int32Array"
     """[P]"""
     rollouts: tuple[Rollout, ...]
     traceparent: str = ""

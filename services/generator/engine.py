@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.rollout import FinishReason, Float32Array, Int32Array, SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.arrays import Float32Array, Int32Array
+from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.weights.rendezvous import Rendezvous
 

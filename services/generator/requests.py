@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from services.generator.engine import Engine
+from shoal.arrays import Int32Array
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, Internal, ResourceExhausted, ShoalError, Unavailable
-from shoal.rollout import Completion, Int32Array, SamplingParams
+from shoal.rollout import Completion, SamplingParams
 from shoal.telemetry import metrics, names
 from shoal.wire import invalid
 

@@ -7,10 +7,10 @@ import grpc
 
 from services.generator.engine_loader import EngineLoader, Running, StartEngine
 from services.generator.requests import GroupRequest
+from shoal.arrays import Int32Array
 from shoal.config.load import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
-from shoal.rollout import Int32Array
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceServicer, add_GeneratorServiceServicer_to_server

@@ -13,10 +13,11 @@ from services.generator.model_check import manifest_violation
 from services.generator.vllm_sampling import read_logprobs, read_sample, sampling_params, scoring_params
 from services.generator.vllm_start import StartedVllm, in_permanent_thread, start_vllm
 from shoal import errors
+from shoal.arrays import Float32Array
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DataLoss, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
-from shoal.rollout import Float32Array, SamplingParams, WeightVersion
+from shoal.rollout import SamplingParams, WeightVersion
 from shoal.weights.board import GroupBoard, open_store
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.weights.rendezvous import Rendezvous

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from services.generator.engine import Sample
+from shoal.arrays import Float32Array, Int32Array
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal
-from shoal.rollout import FinishReason, Float32Array, Int32Array, SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion
 
 if TYPE_CHECKING:
     import vllm

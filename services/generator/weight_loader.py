@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from services.generator.engine import Engine, LoadReport
+from shoal.arrays import Float32Array, Int32Array
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, ShoalError, Unavailable
-from shoal.rollout import Float32Array, Int32Array, WeightVersion
+from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names
 from shoal.weights.manifest import Manifest
 from shoal.weights.rendezvous import Rendezvous

@@ -20,11 +20,12 @@ from services.learner.publish import WeightPublisher, make_manifest, published_t
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
 from services.learner.storage.checkpoints import FileDigest, load_checkpoint, save_checkpoint
 from services.learner.storage.export import delete_other_exports, export_model
+from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models.model_folder import model_config, resolve_model
-from shoal.rollout import Float32Array, TrainBatch, WeightVersion
+from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.wire import batch_from_wire, int32_from_wire, supports_from_wire

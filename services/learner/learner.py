@@ -29,13 +29,14 @@ from services.learner.model.packing import (
     sequence_row,
 )
 from services.learner.ranks.process_group import ProcessGroup
+from shoal.arrays import Float32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.grpo.kl import adapted_coef
 from shoal.grpo.seeds import dropout_seed
 from shoal.models.model_folder import ModelDescription
-from shoal.rollout import Float32Array, Support, TrainBatch, TrainGroup, WeightVersion
+from shoal.rollout import Support, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
 
 

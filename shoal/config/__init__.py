@@ -4,7 +4,19 @@ To add a setting, add a field with a docstring to the class of its table here, r
 run `make docs`, which writes docs/configuration.md.
 """
 
-from shoal.config.load import dump_config, load_config, parse_config
-from shoal.config.run import RunConfig
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.config.load import dump_config, load_config, parse_config
+    from shoal.config.run import RunConfig
 
 __all__ = ["RunConfig", "dump_config", "load_config", "parse_config"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name when it is first used: a process of the verifier pool needs `section` alone, and starts often."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module("shoal.config.run" if name == "RunConfig" else "shoal.config.load")
+    return getattr(module, name)

@@ -6,8 +6,8 @@ Legend: T tokens of a completion.
 import numpy as np
 import numpy.typing as npt
 
+from shoal.arrays import Float32Array
 from shoal.config.loss import KlConfig
-from shoal.rollout import Float32Array
 
 Float64Array = npt.NDArray[np.float64]
 

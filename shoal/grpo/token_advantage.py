@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from shoal.arrays import BoolArray
 from shoal.config.advantage import AdvantageConfig
-from shoal.rollout import BoolArray
 
 Float64Array = npt.NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shoal.rollout import Float32Array, Int32Array
+from shoal.arrays import Float32Array, Int32Array
 from shoal.wire.fields import invalid
 
 

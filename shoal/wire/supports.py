@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from shoal.rollout import Int32Array, Support
+from shoal.arrays import Int32Array
+from shoal.rollout import Support
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire.arrays import int32_from_wire
 from shoal.wire.fields import invalid

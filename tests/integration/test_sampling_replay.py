@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from services.generator.engine import Sample
+from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
-from shoal.rollout import Completion, Float32Array, Rollout, SamplingParams, Support, TrainGroup
+from shoal.rollout import Completion, Rollout, SamplingParams, Support, TrainGroup
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -29,7 +30,7 @@ QUESTIONS = (
     "Write a short poem about rain.",
     "Why is the sky blue?",
 )
-NUM_TOKENS = 64
+NUM_TOKENS = 32
 FULL = SamplingParams(temperature=1.0, max_completion_tokens=NUM_TOKENS, stop_token_ids=())
 NUCLEUS = replace(FULL, top_k=20, top_p=0.9, return_support=True)
 RESTRICTED = {

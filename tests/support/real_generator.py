@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from shoal.arrays import Float32Array
 from shoal.config.load import config_struct, parse_config
-from shoal.rollout import Completion, Float32Array, SamplingParams, WeightVersion
+from shoal.rollout import Completion, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
 from shoal.weights.board import open_store

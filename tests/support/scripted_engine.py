@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from services.generator.engine import LoadReport, Sample
+from shoal.arrays import Float32Array
 from shoal.errors import ShoalError, Unavailable
-from shoal.rollout import FinishReason, Float32Array, SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import invalid

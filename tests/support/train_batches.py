@@ -5,17 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Float32Array,
-    Rollout,
-    Support,
-    TrainBatch,
-    TrainGroup,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.arrays import Float32Array
+from shoal.rollout import Completion, FinishReason, Rollout, Support, TrainBatch, TrainGroup, VersionSpan, WeightVersion
 
 START = WeightVersion(attempt=0, policy_version=0)
 

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.arrays import Float32Array
 from shoal.config import RunConfig
 from shoal.grpo.kl import adapted_coef, kl_sums, reward_kl
-from shoal.rollout import Completion, Float32Array
+from shoal.rollout import Completion
 
 Float64Array = npt.NDArray[np.float64]
 

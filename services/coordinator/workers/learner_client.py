@@ -10,10 +10,11 @@ import numpy as np
 from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
+from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
-from shoal.rollout import Float32Array, Int32Array, Support, TrainBatch, WeightVersion
+from shoal.rollout import Support, TrainBatch, WeightVersion
 from shoal.rpc import retries
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire

@@ -21,9 +21,10 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import STATUS_TIMEOUT_S, Fleet, Member, loaded_version
 from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
 from services.coordinator.workers.weight_broadcast import Failures, Transfer, form_group
+from shoal.arrays import Int32Array
 from shoal.config import RunConfig
 from shoal.errors import ShoalError
-from shoal.rollout import Int32Array, WeightVersion
+from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
 from shoal.wire import int32_to_wire
 

@@ -7,9 +7,6 @@ from shoal.rollout import GroundTruth, Prompt
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_from_wire, int32_from_wire
 
-NAMES = ("completion", "label", "prompt", "messages", "token_ids", "finish_reason", "prompt_id")
-"""Parameters that a function may have, in any order; it is called with those that it has."""
-
 
 class CustomArguments:
     """The values of all arguments for one completion."""
@@ -26,7 +23,7 @@ class CustomArguments:
         }
 
     def values(self, names: Collection[str]) -> dict[str, Any]:
-        """Returns the named ones of `NAMES`, as they travel to another process."""
+        """Returns those of some names of `loading.NAMES`, as they travel to another process."""
         return {name: self._value(name) for name in names}
 
     def _value(self, name: str) -> Any:

@@ -6,8 +6,10 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shoal.config.custom_verifiers import CustomVerifierConfig
+if TYPE_CHECKING:
+    from shoal.config.custom_verifiers import CustomVerifierConfig
 
 
 class Unusable(Exception):
@@ -44,7 +46,7 @@ class Code:
         return self.path or f"{self.module}:{self.function}"
 
 
-def read_code(name: str, table: CustomVerifierConfig) -> Code:
+def read_code(name: str, table: "CustomVerifierConfig") -> Code:
     """Reads the file that a table names, as it is now. Raises `Unusable`."""
     file = table.file
     try:

@@ -19,11 +19,12 @@ from typing import Any
 import psutil
 
 from services.reward.common.verdict import Broken, Unscorable, Verdict
-from services.reward.custom.arguments import NAMES
 from services.reward.custom.code import Code, Unusable
 from services.reward.custom.conventions import adapted
 from services.reward.process.limits import MEMORY_LIMIT_BYTES
 
+NAMES = ("completion", "label", "prompt", "messages", "token_ids", "finish_reason", "prompt_id")
+"""Parameters that a function may have, in any order; it is called with those that it has."""
 _MAX_RESIDENT_BYTES = MEMORY_LIMIT_BYTES // 2
 
 
@@ -34,7 +35,7 @@ class Loaded:
     code: Code
     call: Callable[..., Any]
     parameters: frozenset[str]
-    """Those of `arguments.NAMES` that it takes."""
+    """Those of `NAMES` that it takes."""
     digest: str
     description: str
 

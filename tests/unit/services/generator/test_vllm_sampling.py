@@ -14,8 +14,9 @@ from services.generator.vllm_sampling import (
     sampling_params,
     scoring_params,
 )
+from shoal.arrays import Int32Array
 from shoal.errors import Internal
-from shoal.rollout import Int32Array, SamplingParams, Support
+from shoal.rollout import SamplingParams, Support
 from tests.support.library_source import class_of, fields_of, source_of
 
 TRAINING = SamplingParams(

@@ -1,0 +1,8 @@
+"""Types of numpy arrays, apart from shoal/rollout.py: a process that judges completions starts without numpy."""
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
