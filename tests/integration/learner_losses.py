@@ -1,6 +1,7 @@
 """One rank of a learner that takes steps with several ways of configuring the loss; started by test_learner_losses.py.
 
-Usage: python learner_losses.py FOLDER VARIANT... Writes to FOLDER/<ranks>: a gradient of each variant, and result.json.
+Usage: main() with the arguments FOLDER VARIANT..., by tests/support/ranks.py. Writes to FOLDER/<ranks>: a
+gradient of each variant, and result.json.
 """
 
 import json
@@ -36,7 +37,10 @@ def main() -> None:
 
 
 def exercise(commands: LearnerCommands, folder: Path, output: Path, variant: str) -> dict[str, Any]:
-    """Records the gradient of one mini-batch, and takes two steps of two mini-batches and two epochs each."""
+    """Records the gradient of one mini-batch, and takes a step of two mini-batches and two epochs.
+
+    A second step follows where the first one changes its coefficient.
+    """
     whole = variant_config(folder / "model", variant)
     grpo = {"groups_per_step": 4, "num_mini_batches": 2, "num_epochs": 2}
     learner_table = whole.learner.model_dump() | {"zero_stage": STAGE}
@@ -45,7 +49,7 @@ def exercise(commands: LearnerCommands, folder: Path, output: Path, variant: str
     record_gradient(learner, whole, output / f"{variant}.safetensors")
     steps = [
         learner.step(make_batch(f"step-{number}", learner.version, groups=varied_groups(seed=number)))
-        for number in range(2)
+        for number in range(2 if whole.kl.target else 1)
     ]
     return {
         "applied": [step.applied for step in steps],
@@ -72,7 +76,3 @@ def record_gradient(learner: Learner, whole: Any, path: Path) -> None:
     if learner.process_group.rank == 0:
         save_file(gradients, path)
     learner.engine.step(0.0, refuse=True)
-
-
-if __name__ == "__main__":
-    main()

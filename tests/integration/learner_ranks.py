@@ -1,8 +1,8 @@
 """One rank of a learner that does each of its tasks once; started by test_learner_ranks.py, alone or with others.
 
-Usage: python learner_ranks.py FOLDER STAGE... Writes to FOLDER/stage-<stage>-of-<ranks>: gradient.safetensors and
-result.json. A stage is ZeRO's, and may end with "-offloaded" or, for adapters on a frozen model, with "-lora",
-"-dropout" or "-nf4", or for a frozen part with "-frozen".
+Usage: main() with the arguments FOLDER STAGE..., by tests/support/ranks.py or as a program. Writes to
+FOLDER/stage-<stage>-of-<ranks>: gradient.safetensors and result.json. A stage is ZeRO's, and may end with "-offloaded"
+or, for adapters on a frozen model, with "-lora", "-dropout" or "-nf4", or for a frozen part with "-frozen".
 """
 
 import json
@@ -110,6 +110,8 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["restored_changed_weights"] = not torch.equal(before, weights_of(learner))
     result["second_again"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
 
+    if kind == "frozen":
+        return result  # What follows takes no notice of frozen parts.
     canary = weights_pb2.Canary(token_ids=int32_to_wire(make_groups()[0].prompt_token_ids))
     sent = commands.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1, canary=canary), None)
     assert sent.canary_logprobs is not None

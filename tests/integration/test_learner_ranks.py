@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from peft import PeftModel
@@ -26,7 +25,8 @@ from shoal.weights.hashing import hash_tensor
 from shoal.wire import batch_to_wire
 from tests.integration.learner_ranks import FROZEN, output_of
 from tests.support.loopback import LEARNER
-from tests.support.processes import ONE_THREAD, run_together
+from tests.support.processes import ONE_THREAD
+from tests.support.ranks import run_ranks
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_batch, make_groups
 
@@ -36,7 +36,6 @@ STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", 
 FROZEN_STAGES = ("0-frozen", "2-frozen", "3-frozen")
 RANDOM_STAGES = ("2-dropout",)
 """Those in which ranks draw different numbers."""
-SCRIPT = Path(__file__).with_name("learner_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of one rank and of two ranks, which have done everything at every stage side by side."""
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
-    alone = [sys.executable, str(SCRIPT), str(folder), *STAGES, *FROZEN_STAGES, *RANDOM_STAGES]
-    both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
-    run_together([alone, both])
+    run_ranks("tests.integration.learner_ranks", (1, 2), str(folder), *STAGES, *FROZEN_STAGES, *RANDOM_STAGES)
     return folder
 
 
@@ -211,17 +208,6 @@ async def two_ranks(data_dir: Path, log: Path) -> AsyncIterator[LearnerProcess]:
             await process.wait()
 
 
-async def gone(pid: int, timeout_s: float = 60.0) -> bool:
-    """Whether a process ends in time."""
-    try:
-        await asyncio.to_thread(psutil.Process(pid).wait, timeout_s)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return False
-    return True
-
-
 async def assert_published_weights_are_the_rounded_masters(learner: LearnerProcess) -> None:
     """A bfloat16 broadcast gathers the values to which a float32 export rounds."""
     await learner.stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=60)
@@ -257,10 +243,3 @@ async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_i
         os.kill(follower, signal.SIGKILL)
         assert await asyncio.wait_for(learner.process.wait(), 60) == 1
     assert f"learner rank 1 (pid {follower}) ended with exit code -9" in log.read_text()
-
-
-async def test_a_follower_does_not_outlive_rank_0(tmp_path: Path) -> None:
-    async with two_ranks(tmp_path, tmp_path / "learner.log") as learner:
-        leader, follower = (await learner.status()).rank_pids
-        os.kill(leader, signal.SIGKILL)
-        assert await gone(follower), f"follower {follower} is still there"
