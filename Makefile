@@ -31,8 +31,8 @@ install: $(VENV)/installed  ## Make .venv with the packages of the four services
 
 install-dev: $(VENV)/installed-dev  ## The same, with the packages of tests and checks
 
-# First compose, which needs both cores to itself (skipped without Docker). Then two files at a time, in this order:
-# the long ones first, so that neither of the two ends much before the other.
+# First compose, which needs both cores to itself (skipped without Docker). Then two files at a time, in the order of
+# tests/conftest.py: the long ones first, so that neither of the two ends much before the other.
 test: install-dev  ## Run the tests, or those named: make test TESTS=tests/unit
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)

@@ -2,8 +2,23 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spreads the files of tests/integration, which compute, evenly among those of tests/contract, which mostly wait.
+
+    `make test` runs two files at a time: so one of them rarely waits for a core, and a core rarely for both.
+    """
+    place: dict[Path, float] = {}
+    for folder, first in (("integration", 0.0), ("contract", 0.5)):
+        files = list(dict.fromkeys(item.path for item in items if item.path.is_relative_to(TESTS / folder)))
+        place.update({file: (first + number) / len(files) for number, file in enumerate(files)})
+    items.sort(key=lambda item: place.get(item.path, 1.0))
 
 
 @pytest.fixture(autouse=True, scope="module")

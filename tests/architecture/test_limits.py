@@ -3,6 +3,7 @@
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.support.repository import ROOT
@@ -23,7 +24,8 @@ COLLECTIONS = (
 """Folders with one module per item of one kind."""
 
 
-def _modules() -> dict[str, ast.Module]:
+@cache
+def modules() -> dict[str, ast.Module]:
     """Returns the parsed modules of services/ and shoal/, without generated ones, by their path."""
     paths = (path.relative_to(ROOT) for top in ("services", "shoal") for path in (ROOT / top).rglob("*.py"))
     return {
@@ -33,11 +35,8 @@ def _modules() -> dict[str, ast.Module]:
     }
 
 
-MODULES = _modules()
-
-
 def test_no_file_is_longer_than_a_few_screens() -> None:
-    lengths = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    lengths = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
     long = {path: length for path, length in lengths.items() if length > MAX_FILE_LINES and path not in TABLES}
     assert not long, f"split these files, at most {MAX_FILE_LINES} lines each: {long}"
     assert all(lengths[path] > MAX_FILE_LINES for path in TABLES), "take a table that became short out of TABLES"
@@ -46,7 +45,7 @@ def test_no_file_is_longer_than_a_few_screens() -> None:
 def test_no_function_is_longer_than_a_screen() -> None:
     long = [
         f"{path}:{node.lineno} {node.name}: {length} lines"
-        for path, tree in MODULES.items()
+        for path, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
@@ -55,14 +54,14 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 
 def test_no_folder_has_more_modules_than_a_reader_overlooks() -> None:
-    counts = Counter(str(Path(path).parent) for path in MODULES if Path(path).name != "__init__.py")
+    counts = Counter(str(Path(path).parent) for path in modules() if Path(path).name != "__init__.py")
     full = {folder: count for folder, count in counts.items() if count > MAX_MODULES and folder not in COLLECTIONS}
     assert not full, f"group these modules in folders, at most {MAX_MODULES} each: {full}"
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
     edges: dict[str, set[str]] = defaultdict(set)
-    for path, tree in MODULES.items():
+    for path, tree in modules().items():
         folder = str(Path(path).parent)
         edges[folder] |= {target for target in _imported_folders(tree) if target != folder}
     circles = [sorted(circle) for circle in _circles(edges)]
@@ -83,9 +82,9 @@ def _imported_folders(tree: ast.Module) -> Iterator[str]:
 
 def _folder(module: str) -> str | None:
     path = module.replace(".", "/")
-    if f"{path}/__init__.py" in MODULES:
+    if f"{path}/__init__.py" in modules():
         return path
-    return str(Path(path).parent) if f"{path}.py" in MODULES else None
+    return str(Path(path).parent) if f"{path}.py" in modules() else None
 
 
 def _circles(edges: dict[str, set[str]]) -> list[set[str]]:

@@ -13,10 +13,18 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.integration
 
-from services.generator.workers import weight_transfer  # noqa: E402  (after the check for vLLM)
+
+@pytest.fixture(scope="module")
+def weight_transfer() -> Any:
+    """The module, whose import of vLLM takes seconds: only where these tests run."""
+    from services.generator.workers import weight_transfer
+
+    return weight_transfer
 
 
-def test_a_worker_joins_from_its_own_gpu_and_without_the_nccl_settings_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_joins_from_its_own_gpu_and_without_the_nccl_settings_of_vllm(
+    monkeypatch: pytest.MonkeyPatch, weight_transfer: Any
+) -> None:
     nccl = pytest.importorskip("vllm.utils.nccl")
     monkeypatch.setattr(nccl, "_unpinned_env", None)
     monkeypatch.setattr(nccl, "_nccl_has_no_cache", lambda: True)
@@ -41,7 +49,7 @@ def test_a_worker_joins_from_its_own_gpu_and_without_the_nccl_settings_of_vllm(m
 
 @pytest.mark.parametrize(("backend", "receives_on"), [("nccl", "cuda:1"), ("gloo", "cpu")])
 def test_the_ranks_of_an_engine_follow_one_another_and_receive_where_the_backend_does(
-    monkeypatch: pytest.MonkeyPatch, backend: str, receives_on: str
+    monkeypatch: pytest.MonkeyPatch, weight_transfer: Any, backend: str, receives_on: str
 ) -> None:
     joining: list[tuple[Any, Any]] = []
     started = threading.Event()
@@ -65,7 +73,7 @@ def test_the_ranks_of_an_engine_follow_one_another_and_receive_where_the_backend
     assert (group.rank, group.device, device) == (4, receives_on, torch.device("cuda", 1))
 
 
-def test_no_method_that_shoal_adds_to_a_worker_is_one_of_vllms() -> None:
+def test_no_method_that_shoal_adds_to_a_worker_is_one_of_vllms(weight_transfer: Any) -> None:
     """vLLM refuses an extension whose methods hide the worker's; on a CPU it starts another worker."""
     added = {name for name in vars(weight_transfer.WorkerExtension) if not name.startswith("__")}
     assert added == {"take_load_report", "abandon_load", "begin_adapter", "take_adapter_report", "used_tensors"}
