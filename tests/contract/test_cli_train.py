@@ -186,14 +186,6 @@ def test_a_run_that_loses_its_last_generator_ends_with_a_checkpoint_of_its_last_
     assert not run.survivors()
 
 
-def test_kill_dash_nine_of_the_command_ends_every_process(train: Callable[..., Train]) -> None:
-    run = train(step_s=1.0)
-    run.until("step 1/5")
-    assert len(run.children) >= 2
-    run.process.kill()
-    block_until(lambda: not run.survivors(), "every process has ended")
-
-
 def test_data_that_the_coordinator_refuses_ends_it_before_a_worker_is_started(
     train: Callable[..., Train], tmp_path: Path
 ) -> None:
@@ -215,7 +207,9 @@ def test_the_log_of_a_process_that_died_is_kept(
     assert "--metrics-port" in log.read_text()
 
 
-def test_any_grpc_client_controls_a_live_run(train: Callable[..., Train]) -> None:
+def test_any_grpc_client_controls_a_live_run_and_kill_dash_nine_of_the_command_ends_every_process(
+    train: Callable[..., Train],
+) -> None:
     run = train("--set", "run.num_steps=100000")  # It must not end before the last call.
     address = run.until("the coordinator serves at").split()[-1]
     run.until("/100000 ")
@@ -243,3 +237,6 @@ def test_any_grpc_client_controls_a_live_run(train: Callable[..., Train]) -> Non
     # The step that was under way at the pause may still have been counted.
     while int(run.until("/100000 ").partition("/")[0].split()[-1]) < int(str(paused["policyVersion"])) + 2:
         pass
+    assert len(run.children) >= 2
+    run.process.kill()
+    block_until(lambda: not run.survivors(), "every process has ended")

@@ -84,7 +84,7 @@ async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         await reward.configured(
             num_processes=NUM_PROCESSES,
             timeout_s=REWARD_TIMEOUT_S,
-            verifiers={"code": _CODE, "code_stdio": _CODE} | {name: {"timeout_s": 2.0} for name in SLOW},
+            verifiers={"code": _CODE, "code_stdio": _CODE} | {name: {"timeout_s": TIMEOUT_S} for name in SLOW},
             judge={"base_url": judge.url, "model": "judge"},
         )
         service = RunningService(reward, temporary)
@@ -192,7 +192,7 @@ async def test_hanging_completions_leave_the_others_a_tenth_of_their_throughput(
 
     async def hang() -> None:
         while not stop.is_set():
-            await run_program(service.reward, "code", "def f():\n    while True: pass", ["f()"])
+            await run_program(service.reward, "code", "import time\ndef f(): time.sleep(60)", ["f()"])
 
     hanging = [asyncio.create_task(hang()) for _ in range(8)]
     # Until the service has measured these completions, they may occupy every process once.

@@ -208,16 +208,17 @@ async def test_after_a_missing_model_another_configuration_can_be_loaded(client:
         assert await other.loaded() == worker_pb2.WORKER_STATE_READY
 
 
+async def test_it_restarts_for_another_configuration_of_its_run(tmp_path: Path) -> None:
+    async with restartable(tmp_path) as (learner, ends):
+        assert (await learner.configure()).state == worker_pb2.WORKER_STATE_LOADING
+        with pytest.raises(Unavailable, match="it restarts") as caught:
+            await learner.configure(run={"seed": 1})
+        assert caught.value.reason == "STARTING_OVER"
+    assert ends == ["SIGTERM"]
+
+
 async def test_it_restarts_once_for_another_run_and_refuses_every_configuration_until_then(tmp_path: Path) -> None:
-    ends: list[str] = []
-    service = LearnerService(
-        lambda: threading.Event().wait(),  # type: ignore[arg-type, return-value]
-        lambda: "127.0.0.1",
-        reexec=Reexec(NoProgram(), end=lambda: ends.append("SIGTERM")),
-    )
-    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
-        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
-        learner = Client(LearnerServiceStub(channel), tmp_path, config)
+    async with restartable(tmp_path) as (learner, ends):
         for _ in range(2):
             assert (await learner.configure()).state == worker_pb2.WORKER_STATE_LOADING
         # Another run; the same, sent again; and the run that it serves, which somebody resumed in between.
@@ -226,6 +227,20 @@ async def test_it_restarts_once_for_another_run_and_refuses_every_configuration_
                 await learner.configure(run_id)
             assert caught.value.reason == "STARTING_OVER" and caught.value.retry_after_s, caught.value
     assert ends == ["SIGTERM"]
+
+
+@contextlib.asynccontextmanager
+async def restartable(folder: Path) -> AsyncIterator[tuple[Client, list[str]]]:
+    """A learner that never loads its model and can restart, and the signals that it sends itself."""
+    ends: list[str] = []
+    service = LearnerService(
+        lambda: threading.Event().wait(),  # type: ignore[arg-type, return-value]
+        lambda: "127.0.0.1",
+        reexec=Reexec(NoProgram(), end=lambda: ends.append("SIGTERM")),
+    )
+    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
+        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
+        yield Client(LearnerServiceStub(channel), folder, config), ends
 
 
 async def test_the_same_configuration_again_changes_nothing_and_another_is_refused(client: Client) -> None:

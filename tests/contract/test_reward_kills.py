@@ -14,7 +14,7 @@ from shoal.rollout import GroundTruth, Score, ScoreOutcome
 from tests.support.reward_client import RewardProcess, reward_process
 
 GROUP_SIZE = 20
-NUM_GROUPS = 60
+NUM_GROUPS = 40
 NUM_STREAMS = 16
 _SCHEMA = {"type": "object", "required": ["answer"]}
 
@@ -28,7 +28,7 @@ class ScoringRound:
     num_kills: int
 
 
-async def score_groups(reward: RewardProcess, *, seed: int | None = None, gap: float = 150.0) -> ScoringRound:
+async def score_groups(reward: RewardProcess, *, seed: int | None = None, gap: float = 100.0) -> ScoringRound:
     """Scores all groups, several at once; with a `seed`, kills a pool process every `gap` completions on average.
 
     Kills follow completions and not time, because on a busy machine no process would finish its start before a kill.
@@ -85,10 +85,9 @@ def check(undisturbed: ScoringRound, disturbed: ScoringRound) -> str:
 
 
 def _group(number: int) -> tuple[GroundTruth, list[str]]:
-    """Returns a label and its completions, correct and wrong ones; every sixth label is malformed."""
+    """Returns a label and its completions, correct and wrong ones; every fifth label is malformed."""
     cases: list[tuple[str, Any, str, str]] = [
         ("gsm8k", str(number), f"It is {number}.", f"It is {number + 1}."),
-        ("math", f"\\frac{{{number}}}{{7}}", f"$\\boxed{{{2 * number}/14}}$", f"$\\boxed{{{number}/8}}$"),
         ("string_f1", "the red house", "a red house", "blue"),
         ("json_schema", _SCHEMA, '{"answer": 5}', "[5]"),
         ("exact_string", str(number), str(number), "no"),

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -25,13 +26,12 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
-from tests.support.hostile_completions import ENDLESS
 from tests.support.reward_client import TIMEOUT_S, RewardClient, completion_request, config, prompt_request
 from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
 
-# math's own deadline is so late that only reward.timeout_s can end such a completion.
-PATIENT_MATH = {"math": {"timeout_s": 600.0}}
+HANG = GroundTruth("hang", "")
+"""A verifier that hangs at the completion "hang", and scores others by whether they are "5"."""
 
 
 class Client(RewardClient):
@@ -55,6 +55,17 @@ async def client() -> AsyncIterator[Client]:
 
 
 FIVE = GroundTruth("gsm8k", "5")
+
+
+@pytest.fixture
+def custom(tmp_path: Path) -> dict[str, Any]:
+    """The table reward.custom with the verifier of `HANG`."""
+    file = tmp_path / "hang.py"
+    file.write_text(
+        "import time\ndef score(completion):\n    if completion == 'hang':\n        time.sleep(3600)\n"
+        "    return completion == '5'\n"
+    )
+    return {"hang": {"file": str(file)}}
 
 
 async def test_a_thousand_streamed_completions_are_each_scored_once(client: Client) -> None:
@@ -84,30 +95,30 @@ async def test_a_completion_is_scored_before_the_next_one_arrives(client: Client
 
 
 async def test_the_reward_is_the_weighted_sum_of_the_verifiers_and_keeps_their_values(client: Client) -> None:
-    await client.configured()
+    await client.configured(num_processes=1)
     [score] = await client.score([GroundTruth("gsm8k", 5, 10.0), GroundTruth("exact_string", "5", 0.5)], ["5"])
     assert score.reward == 10.5
     assert [part.value for part in score.verifier_scores] == [1.0, 1.0]
     assert [part.verifier for part in score.verifier_scores] == ["gsm8k", "exact_string"]
 
 
-@pytest.mark.parametrize("weight", [1e308, -1e31, float("inf"), float("nan")])
-async def test_a_weight_that_could_overflow_a_double_is_refused_with_its_field(client: Client, weight: float) -> None:
-    await client.configured()
-    with pytest.raises(InvalidArgument, match=r"ground_truths\[1\].weight"):
-        await client.score([FIVE, GroundTruth("gsm8k", "5", weight)], ["5"])
+async def test_a_weight_that_could_overflow_a_double_is_refused_with_its_field(client: Client) -> None:
+    await client.configured(num_processes=1)
+    for weight in (1e308, -1e31, float("inf"), float("nan")):
+        with pytest.raises(InvalidArgument, match=r"ground_truths\[1\].weight"):
+            await client.score([FIVE, GroundTruth("gsm8k", "5", weight)], ["5"])
 
 
 async def test_verifiers_use_the_options_of_the_configuration(client: Client) -> None:
-    await client.configured(verifiers={"gsm8k": {"equality": "text"}})
+    await client.configured(num_processes=1, verifiers={"gsm8k": {"equality": "text"}})
     assert [score.reward for score in await client.score([FIVE], ["5.0"])] == [0.0]
-    await client.configured(verifiers={"gsm8k": {"equality": "number"}})
+    await client.configured(num_processes=1, verifiers={"gsm8k": {"equality": "number"}})
     await client.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
     assert [score.reward for score in await client.score([FIVE], ["5.0"])] == [1.0]
 
 
 async def test_length_verifiers_receive_the_token_ids_and_are_unscorable_without_them(client: Client) -> None:
-    await client.configured(verifiers={"max_length": {"max_length_tokens": 10}})
+    await client.configured(num_processes=1, verifiers={"max_length": {"max_length_tokens": 10}})
     truths = [GroundTruth("max_length", "4"), GroundTruth("repetition_penalty", "")]
     requests = [completion_request(0, "a b", [7] * 6), completion_request(1, "a b")]
     scores = sorted(await client.send([prompt_request(truths), *requests]), key=lambda score: score.sample_index)
@@ -116,7 +127,7 @@ async def test_length_verifiers_receive_the_token_ids_and_are_unscorable_without
 
 
 async def test_a_malformed_label_is_unscorable_and_not_zero(client: Client) -> None:
-    await client.configured()
+    await client.configured(num_processes=1)
     [score] = await client.score([FIVE, GroundTruth("gsm8k", "many")], ["5"])
     assert score.outcome is ScoreOutcome.UNSCORABLE
     assert "many" in score.verifier_scores[1].detail
@@ -133,22 +144,24 @@ async def test_labels_are_checked_without_a_completion(client: Client) -> None:
     assert "not a regular expression" in problems[0].reason and "no verifier is called 'x'" in problems[1].reason
 
 
-async def test_scores_arrive_in_the_order_of_completion(client: Client) -> None:
-    await client.configured(num_processes=2, timeout_s=2.0)
-    scores = await client.score([GroundTruth("math", "5")], [ENDLESS, "$5$", "$6$"])
+async def test_scores_arrive_in_the_order_of_completion(client: Client, custom: dict[str, Any]) -> None:
+    await client.configured(num_processes=2, timeout_s=2.0, custom=custom)
+    scores = await client.score([HANG], ["hang", "5", "6"])
     assert [score.sample_index for score in scores] == [1, 2, 0]
 
 
-async def test_a_hanging_completion_is_failed_at_the_timeout_and_its_process_replaced(client: Client) -> None:
-    await client.configured(num_processes=1, timeout_s=5.0, verifiers=PATIENT_MATH)
+async def test_a_hanging_completion_is_failed_at_the_timeout_and_its_process_replaced(
+    client: Client, custom: dict[str, Any]
+) -> None:
+    await client.configured(num_processes=1, timeout_s=2.0, custom=custom)
     before = (await client.status()).pool_pids
-    scores = await client.score([GroundTruth("math", "5")], [ENDLESS, "$5$"])
+    scores = await client.score([HANG], ["hang", "5"])
     by_index = {score.sample_index: score for score in scores}
     assert by_index[0].outcome is ScoreOutcome.FAILED
-    assert 5.0 <= by_index[0].verifier_scores[0].duration_s < 30.0 + 5.0, (
+    assert 2.0 <= by_index[0].verifier_scores[0].duration_s < 30.0 + 2.0, (
         "loading may add to the timeout, but little else"
     )
-    assert "timeout_s (5 s)" in by_index[0].verifier_scores[0].detail
+    assert "timeout_s (2 s)" in by_index[0].verifier_scores[0].detail
     assert (by_index[1].outcome, by_index[1].reward) == (ScoreOutcome.SCORED, 1.0)
     status = await client.status()
     assert status.num_pool_restarts == 1
@@ -178,9 +191,9 @@ async def test_pool_processes_end_with_the_service(client: Client) -> None:
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-async def test_a_canceled_call_leaves_no_work_behind(client: Client) -> None:
-    await client.configured(num_processes=1, timeout_s=2.0)
-    scoring = asyncio.create_task(client.score([GroundTruth("math", "5")], [ENDLESS] * 50))
+async def test_a_canceled_call_leaves_no_work_behind(client: Client, custom: dict[str, Any]) -> None:
+    await client.configured(num_processes=1, timeout_s=2.0, custom=custom)
+    scoring = asyncio.create_task(client.score([HANG], ["hang"] * 50))
     await client.until_running(1)
     scoring.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -213,9 +226,11 @@ async def test_a_configuration_that_does_not_validate_is_an_invalid_argument(cli
         await client.stub.Configure(request, timeout=60)
 
 
-async def test_another_run_is_refused_while_completions_are_being_scored(client: Client) -> None:
-    await client.configured(num_processes=1, timeout_s=3.0)
-    scoring = asyncio.create_task(client.score([GroundTruth("math", "5")], [ENDLESS]))
+async def test_another_run_is_refused_while_completions_are_being_scored(
+    client: Client, custom: dict[str, Any]
+) -> None:
+    await client.configured(num_processes=1, timeout_s=3.0, custom=custom)
+    scoring = asyncio.create_task(client.score([HANG], ["hang"]))
     await client.until_running(1)
     with pytest.raises(FailedPrecondition, match="run-1"):
         await client.configure("run-2")
@@ -235,30 +250,25 @@ async def test_an_unknown_verifier_is_an_invalid_argument_that_lists_the_known_o
     assert error.value.violations[0].field == "prompt.ground_truths[1].verifier"
 
 
-@pytest.mark.parametrize(
-    ("requests", "message"),
-    [
+async def test_a_stream_in_the_wrong_order_is_an_invalid_argument(client: Client) -> None:
+    await client.configured(num_processes=1)
+    two_prompts = [prompt_request([FIVE]), prompt_request([FIVE])]
+    for requests, message in (
         ([], "prompt"),
         ([completion_request(0, "5")], "prompt"),
         ([prompt_request([])], "no verifier"),
-        ([prompt_request([FIVE]), prompt_request([FIVE])], "completion"),
-    ],
-    ids=["nothing", "a completion first", "no verifier", "two prompts"],
-)
-async def test_a_stream_in_the_wrong_order_is_an_invalid_argument(
-    client: Client, requests: list[reward_pb2.ScoreGroupRequest], message: str
-) -> None:
-    await client.configured(num_processes=1)
-    with pytest.raises(InvalidArgument, match=message):
-        await client.send(requests)
+        (two_prompts, "completion"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            await client.send(requests)
 
 
 async def test_a_full_queue_is_resource_exhausted_with_a_retry_delay_after_admitted_completions_are_scored(
-    client: Client,
+    client: Client, custom: dict[str, Any]
 ) -> None:
-    await client.configured(num_processes=1, max_queued=1, timeout_s=5.0, verifiers=PATIENT_MATH)
-    texts = [ENDLESS, "$5$", "$5$", "$5$"]
-    requests = [prompt_request([GroundTruth("math", "5")]), *(completion_request(*pair) for pair in enumerate(texts))]
+    await client.configured(num_processes=1, max_queued=1, timeout_s=3.0, custom=custom)
+    texts = ["hang", "5", "5", "5"]
+    requests = [prompt_request([HANG]), *(completion_request(*pair) for pair in enumerate(texts))]
 
     async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
         for request in requests:
@@ -298,9 +308,9 @@ async def test_without_a_sandbox_programs_are_failed_and_the_list_of_verifiers_g
     assert unavailable == {"code", "code_stdio"}
 
 
-async def test_status_answers_while_the_pool_hangs(client: Client) -> None:
-    await client.configured(num_processes=1, timeout_s=3.0)
-    scoring = asyncio.create_task(client.score([GroundTruth("math", "5")], [ENDLESS, ENDLESS]))
+async def test_status_answers_while_the_pool_hangs(client: Client, custom: dict[str, Any]) -> None:
+    await client.configured(num_processes=1, timeout_s=60.0, custom=custom)
+    scoring = asyncio.create_task(client.score([HANG], ["hang", "hang"]))
     await client.until_running(1)
     load = (await client.status()).status.load
     assert (load.num_running, load.num_waiting, load.capacity) == (1, 1, 1)
