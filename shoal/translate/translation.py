@@ -12,7 +12,7 @@ from shoal.translate.shared.model_features import refuse_model_features
 from shoal.translate.shared.system import System
 from shoal.translate.shared.toml import to_toml
 from shoal.translate.sources.settings import Settings
-from shoal.translate.version import CURRENT, Version, with_defaults
+from shoal.translate.version import CURRENT, Version, implied_version, with_defaults
 
 EVERYTHING = "all"
 
@@ -52,6 +52,7 @@ def translate(
     "a.b=value", which are applied last; `version` decides the defaults. Raises `InvalidArgument` when an override
     cannot be read.
     """
+    version = implied_version(system, version, settings)
     system, settings = with_defaults(system, version, settings)
     draft = Draft(notes=list(settings.notes))
     source = Source(

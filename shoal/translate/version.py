@@ -51,6 +51,12 @@ def choose_version(system: System, *, as_of: str = "", checkout: Path | None = N
     return Version(month=as_of)
 
 
+def implied_version(system: System, version: Version, settings: Settings) -> Version:
+    """Returns the version to assume: that of a trainer which is gone, where its fields show it and none is chosen."""
+    months = [month for name, month in system.last_month_of.items() if name in settings.values]
+    return Version(month=months[0]) if months and version == CURRENT else version
+
+
 def with_defaults(system: System, version: Version, settings: Settings) -> tuple[System, Settings]:
     """Returns the system with the version's defaults.
 

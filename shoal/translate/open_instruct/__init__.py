@@ -34,5 +34,6 @@ OPEN_INSTRUCT = System(
     },
     model_field="model_name_or_path",
     defaults_as_of=DEFAULTS_AS_OF,
+    last_month_of={"local_rollout_batch_size": "2026-02"},
     read_checkout=read_checkout,
 )

@@ -97,7 +97,9 @@ def _value(node: ast.expr) -> Any:
     """Returns the value of a default: a literal, a member of an enumeration by its name, or a dataclass field's."""
     if isinstance(node, ast.Call) and _name(node.func) == "field":
         words = {word.arg: word.value for word in node.keywords}
-        if "default" in words and "init" not in words:  # What is not in the constructor is set at run time.
+        if "init" in words:  # What is not in the constructor is set at run time.
+            return _UNKNOWN
+        if "default" in words:
             return _value(words["default"])
         factory = words.get("default_factory")
         if isinstance(factory, ast.Lambda):

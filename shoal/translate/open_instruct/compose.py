@@ -44,10 +44,10 @@ def compose(source: Source, draft: Draft) -> None:
     _correction(source, draft)
     _advantage(source, draft)
     _support(source, draft)
-    compose_data(source, draft)
+    common = compose_data(source, draft)
     compose_reward(source, draft)
     compose_judge(source, draft)
-    compose_evaluation(source, draft)
+    compose_evaluation(source, draft, common)
     _checkpoints(source, draft)
 
 
@@ -64,14 +64,7 @@ def _run(source: Source, draft: Draft) -> None:
         draft.notes.append("trust_remote_code = true: every service runs the Python code that comes with the model")
     if tokenizer and tokenizer != model:
         draft.set("model.tokenizer", tokenizer, source.origin("tokenizer_name_or_path"))
-    longest = source["max_prompt_token_length"] + source["response_length"]
-    if source["pack_length"] < longest:
-        draft.refuse(
-            "pack_length",
-            source["pack_length"],
-            f"must be at least max_prompt_token_length + response_length ({longest}), as open-instruct requires",
-        )
-    draft.set("learner.pack_tokens", source["pack_length"], source.origin("pack_length"))
+    _pack(source, draft)
     draft.set("grpo.active_sampling", source["active_sampling"], source.origin("active_sampling"))
     if source["active_sampling"]:
         draft.set("grpo.max_refills", _REFILLS, source.origin("active_sampling"))
@@ -79,6 +72,21 @@ def _run(source: Source, draft: Draft) -> None:
             draft.refuse(
                 "active_sampling", True, "needs filter_zero_std_samples: it replaces the groups that the filter drops"
             )
+
+
+def _pack(source: Source, draft: Draft) -> None:
+    """Sets the length of packed rows; the earlier trainer packed nothing, so that it had no such setting."""
+    pack, longest = source["pack_length"], source["max_prompt_token_length"] + source["response_length"]
+    if source["local_rollout_batch_size"] is not None and not source.is_set("pack_length"):
+        draft.set("learner.pack_tokens", longest, source.origin("max_prompt_token_length", "response_length"))
+        return
+    if pack < longest:
+        draft.refuse(
+            "pack_length",
+            pack,
+            f"must be at least max_prompt_token_length + response_length ({longest}), as open-instruct requires",
+        )
+    draft.set("learner.pack_tokens", pack, source.origin("pack_length"))
 
 
 def _tracking(source: Source, draft: Draft) -> None:
@@ -139,7 +147,7 @@ def _batches_per_rank(source: Source, draft: Draft, ranks: int) -> None:
         draft.set("grpo.groups_per_step", prompts * ranks, origin)
         draft.notes.append(
             f"local_rollout_batch_size = {prompts}: an earlier trainer counted prompts per rank; its defaults may "
-            "differ from the present ones: --checkout DIR of that version has them"
+            "differ from those that are used: --checkout DIR of that version has them"
         )
     if completions is None:
         return

@@ -27,8 +27,8 @@ def num_steps(source: Source, draft: Draft) -> int:
     return int(source["total_episodes"] // max(1, source["num_samples_per_prompt_rollout"] * groups))
 
 
-def compose_data(source: Source, draft: Draft) -> None:
-    """Sets the sources of the training prompts."""
+def compose_data(source: Source, draft: Draft) -> dict[str, Any]:
+    """Sets the sources of the training prompts; returns the settings that they have in common."""
     common: dict[str, Any] = {}
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
@@ -43,6 +43,7 @@ def compose_data(source: Source, draft: Draft) -> None:
     beside = ("dataset_mixer_list_splits", "ground_truths_key", "sft_messages_key", "system_prompt_override_file")
     names = [name for name in beside if source.is_set(name) and source[name] not in _PLAIN]
     draft.set("data.sources", tables, source.origin("dataset_mixer_list", "verification_reward", *names))
+    return common
 
 
 def _system_prompt(name: str, source: Source, draft: Draft) -> str:
@@ -50,7 +51,7 @@ def _system_prompt(name: str, source: Source, draft: Draft) -> str:
     folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
     for folder in folders:
         if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8")
+            return (folder / name).read_text(encoding="utf-8").strip()  # As open-instruct reads it.
     reason = "no such file here: give --checkout DIR, a clone of open-instruct, if it is one of its files"
     draft.refuse("system_prompt_override_file", name, "no such file in the checkout" if source.checkout else reason)
     return ""
@@ -89,9 +90,12 @@ def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: 
     return tables
 
 
-def compose_evaluation(source: Source, draft: Draft) -> None:
-    """Sets the questions of the evaluation, and how they are asked."""
-    tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", {})
+def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> None:
+    """Sets the questions of the evaluation, and how they are asked.
+
+    `common` are the settings of the training prompts: open-instruct asks and scores both in the same way.
+    """
+    tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", common)
     every, on_start, samples = source["local_eval_every"], source["eval_on_step_0"], source["eval_pass_at_k"]
     length, top_p = source["eval_response_length"], source["eval_top_p"]
     every_name, times = "local_eval_every", source["num_evals"]

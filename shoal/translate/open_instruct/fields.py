@@ -252,7 +252,7 @@ REWARD = [
     composed("apply_r1_style_format_reward", "flag", False, "reward.format", aliases=["add_r1_style_format_reward"]),
     composed("r1_style_format_reward", "number", 1.0, "reward.format"),
     composed("additive_format_reward", "flag", False, "reward.format"),
-    mapped("apply_verifiable_reward", "flag", True, "reward.apply_verifiable_reward"),
+    composed("apply_verifiable_reward", "flag", True, "reward.apply_verifiable_reward"),
     composed("verification_reward", "number", 10.0, "data.sources", why="the weight of every source"),
     composed("remap_verifier", "text", None, "reward.remap"),
     composed("non_stop_penalty", "flag", False, "reward.non_stop_penalty"),
@@ -280,7 +280,13 @@ REWARD = [
         "reward.judge",
         why=_WITH_JUDGE,
     ),
-    ignored("apply_llm_verifier_reward", "the labels of the data decide which completions a judge scores"),
+    composed(
+        "apply_llm_verifier_reward",
+        "flag",
+        False,
+        "reward.apply_verifiable_reward",
+        why="the labels of the data decide which completions a judge scores",
+    ),
     not_yet(
         "apply_evolving_rubric_reward", "flag", False, "evolving rubrics", aliases=["apply_adaptive_rubric_reward"]
     ),
@@ -297,7 +303,7 @@ REWARD = [
         )
     ),
     ignored("code_api_url", "programs run in the sandbox of the reward service"),
-    composed("code_max_execution_time", "number", 1.0, "reward.verifiers"),
+    composed("code_max_execution_time", "number", 1.0, "reward.verifiers reward.timeout_s"),
     composed("code_pass_rate_reward_threshold", "number", 0.0, "reward.verifiers"),
     composed("code_apply_perf_penalty", "flag", False, "reward.verifiers"),
 ]
@@ -380,15 +386,16 @@ ENGINE_AND_MODEL = [
 ]
 
 LATER = [
-    not_yet("opd_enabled", "flag", False, "distillation"),
+    *(not_yet(name, "flag", False, "distillation") for name in ("opd_enabled", "opd_pure")),
+    not_yet("opd_teacher_model_name_or_path", "text", None, "distillation"),
     *(
-        ignored(name, "an option of opd_enabled, which is refused")
+        ignored(name, "an option of distillation, which is refused")
         for name in (
             "opd_loss_mode",
             "opd_topk",
             "opd_loss_coef",
+            "opd_kl_coef",
             "opd_use_task_rewards",
-            "opd_teacher_model_name_or_path",
             "opd_teacher_model_revision",
             "opd_teacher_num_engines",
             "opd_teacher_tensor_parallel_size",

@@ -7,6 +7,7 @@ from shoal.translate.shared.draft import Draft, Source
 
 def compose_reward(source: Source, draft: Draft) -> None:
     """Sets the format reward, the penalty for unfinished completions, and the names and options of verifiers."""
+    _verifiable(source, draft)
     _format(source, draft)
     penalty = source["non_stop_penalty_value"]
     if source["non_stop_penalty"]:
@@ -22,13 +23,30 @@ def compose_reward(source: Source, draft: Draft) -> None:
     _verifiers(source, draft)
 
 
+def _verifiable(source: Source, draft: Draft) -> None:
+    """Sets whether verifiers score; an earlier trainer asked for its judge apart from the others."""
+    verifies, judges = source["apply_verifiable_reward"], source["apply_llm_verifier_reward"]
+    draft.set("reward.apply_verifiable_reward", verifies, source.origin("apply_verifiable_reward"))
+    if judges and not verifies:
+        draft.refuse(
+            "apply_llm_verifier_reward",
+            True,
+            "with apply_verifiable_reward = false a judge alone gave rewards; here the labels of the data choose "
+            "between a judge and other verifiers, which are switched together: "
+            "--set reward.apply_verifiable_reward=true",
+            cure="reward.apply_verifiable_reward",
+        )
+    elif judges:
+        draft.notes.append("apply_llm_verifier_reward = true: the labels of the data decide what a judge scores")
+
+
 _CODE = {
     "code_max_execution_time": "timeout_s",
     "code_pass_rate_reward_threshold": "pass_rate_threshold",
     "code_apply_perf_penalty": "reward_speed",
 }
-_ALL_TESTS_S = 8.0
-"""Seconds for all tests of a program, unless a single test may take longer."""
+_OF_CODE = (*_CODE, "code_api_url")
+"""Flags that show that programs are checked."""
 
 
 def _verifiers(source: Source, draft: Draft) -> None:
@@ -40,12 +58,13 @@ def _verifiers(source: Source, draft: Draft) -> None:
         draft.refuse("max_length_verifier_max_length", longest, "must be at least 1")
     elif "max_length_verifier_max_length" in names:
         options = {name: {"max_length_tokens": longest} for name in ("max_length", "up_to_max_length")}
-    code = {ours: source[name] for name, ours in _CODE.items() if source[name] is not None and name in names}
-    if code.get("timeout_s", 0) > _ALL_TESTS_S:
-        code["total_timeout_s"] = code["timeout_s"]
-        draft.set("reward.timeout_s", code["timeout_s"] + 2, source.origin("code_max_execution_time"))
-    if code:
+    if any(map(source.is_set, _OF_CODE)):
+        code = {ours: source[name] for name, ours in _CODE.items() if source[name] is not None and name in names}
+        # open-instruct waits this long for all tests of a program.
+        code["total_timeout_s"] = max(30.0, min(300.0, 10 * source["code_max_execution_time"]))
         options |= {"code": code, "code_stdio": code}
+        names = names or ["code_max_execution_time"]
+        draft.set("reward.timeout_s", code["total_timeout_s"] + 2, source.origin("code_max_execution_time"))
     if options:
         draft.set("reward.verifiers", options, source.origin(*names))
 

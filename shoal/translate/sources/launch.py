@@ -8,6 +8,7 @@ from shoal.errors import InvalidArgument
 from shoal.translate.sources.shell import Word, read_script
 
 _KEYWORD = re.compile(r"[A-Za-z_]\w*=")
+_LENGTHS = ("--total_episodes", "--max_steps", "--num_train_epochs")
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Launch:
     """The words before the program, which a launcher (mason.py, accelerate) reads."""
     guesses: tuple[str, ...] = ()
     """Variables whose value depends on an undecided test, each with the value that was chosen."""
+    notes: tuple[str, ...] = ()
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -> Launch:
@@ -41,12 +43,20 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -
             (f"; if {word} does, translate that, with these flags after it" for word in words if _is_script(word)), ""
         )
         raise InvalidArgument(f"{where} starts no known trainer: none of its words matches {known}{other}")
-    if any(launch.arguments != launches[0].arguments for launch in launches):
+    if len({_without_length(launch.arguments) for launch in launches}) > 1:
         raise InvalidArgument(
             f"{where} starts {len(launches)} trainers with different settings; give a script that starts one"
         )
+    last = launches[-1]
+    if any(launch.arguments != last.arguments for launch in launches):
+        last = replace(last, notes=("the script runs the trainer again for longer: the last length counts",))
     guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
-    return replace(launches[0], guesses=tuple(guesses))
+    return replace(last, guesses=tuple(guesses))
+
+
+def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:
+    """Returns arguments without the length of the run: a script that resumes its run starts it again, for longer."""
+    return tuple(word for at, word in enumerate(arguments) if at == 0 or arguments[at - 1].text not in _LENGTHS)
 
 
 def _is_script(word: str) -> bool:

@@ -57,8 +57,11 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         settings.take({"program": launch.program})
     if "num_processes" in system.names and (processes := _processes(launch.launcher)):
         settings.take({"num_processes": processes})
+    settings.notes += launch.notes
     for guess in launch.guesses:
         settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")
+    if "mock_data" in launch.program:
+        settings.notes.append(f"{launch.program} trains on random data; here the data are those that the settings name")
     if launch.program.endswith("grpo.py"):
         settings.notes.append(
             "grpo.py trains with OLMo-core and FSDP; the learner here is DeepSpeed's, with learner.zero_stage"

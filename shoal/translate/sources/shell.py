@@ -22,6 +22,7 @@ _KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "do", "{", *Br
 _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ELEMENT = re.compile(r"\[(\d+)\]")
+_INDIRECT = re.compile(r"!([A-Za-z_]\w*)")
 _PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
 """The end of `probe && echo one || echo other`."""
 _ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
@@ -221,6 +222,9 @@ class _Reader:
 
     def _value(self, name: str, rest: str, inner: str) -> Word:
         """Returns the value of `${inner}`, which is a name (or "") and the rest."""
+        if pointer := _INDIRECT.fullmatch(inner):
+            target = self._script.variables.get(pointer[1], Word(""))
+            return self._script.variables.get(target.text, Word("", (f"${{{inner}}}",)))
         known = self._script.variables.get(name)
         if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
             default = rest.lstrip(":")[1:]

@@ -32,6 +32,7 @@ class GRPOExperimentConfig(olmo_core_utils.Base, elsewhere.Mixin):
     num_learners_per_node: list[int] = field(default_factory=lambda: [1, 2])
     stop_strings: list[str] = field(default_factory=list)
     temperature: float = field(default=0.3, init=False)
+    _parsed: list[str] = field(default_factory=list, init=False)
     code_api_url: str = field(default_factory=lambda: os.environ["URL"])
     brand_new: int = 1
 class TokenizerConfig:
@@ -54,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     (package / "olmo_core_utils.py").write_text(BASES)
     (package / "another.py").write_text("class Base:\n    seed: int = 99\n    learning_rate: float = 1.0\n")
     (package / "dataset_transformation.py").write_text(TEMPLATES)
-    (tmp_path / "clone" / "prompt.txt").write_text("Answer briefly.")
+    (tmp_path / "clone" / "prompt.txt").write_text("Answer briefly.\n")
     return tmp_path / "clone"
 
 

@@ -231,6 +231,22 @@ def test_a_script_that_starts_trainers_with_the_same_settings_is_read_as_one(tmp
         translate_arguments("open-instruct", [str(script)])
 
 
+def test_a_script_that_resumes_its_run_is_read_with_the_last_length(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    start = "python grpo_fast.py --model_name_or_path m --total_episodes"
+    script.write_text(f"{start} 640 --beta 0.3\n{start} 1280 --beta 0.3\n")
+    translation = translate_arguments("open-instruct", [str(script)])
+    assert parse_config(translation.values).run.total_episodes == 1280
+    assert any("the last length counts" in note for note in translation.notes)
+
+
+def test_a_script_with_mock_data_says_that_it_would_not_read_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python mock_data_grpo_fast.py --model_name_or_path m\n")
+    translation = translate_arguments("open-instruct", [str(script)])
+    assert translation.toml and any("random data" in note for note in translation.notes)
+
+
 def test_a_number_of_engines_that_only_a_run_could_show_is_left_to_the_launch(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("python grpo_fast.py --model_name_or_path m --vllm_num_engines $ENGINES --beta $BETA\n")
@@ -280,6 +296,23 @@ def test_remap_and_length_flags_configure_the_verifiers() -> None:
     assert not _config("--apply_verifiable_reward", "false").reward.apply_verifiable_reward
 
 
+def test_all_tests_of_a_program_have_the_time_that_open_instruct_gives_them() -> None:
+    slow = _config("--code_max_execution_time", "6", "--code_pass_rate_reward_threshold", "0.99").reward
+    code = slow.verifiers.code
+    assert (code.timeout_s, code.total_timeout_s, code.pass_rate_threshold) == (6.0, 60.0, 0.99)
+    assert slow.verifiers.code_stdio == code and slow.timeout_s > code.total_timeout_s
+    assert _config("--code_api_url", "http://localhost:1234/test_program").reward.verifiers.code.total_timeout_s == 30.0
+    assert _config("--code_max_execution_time", "60").reward.verifiers.code.total_timeout_s == 300.0
+
+
+def test_a_judge_that_alone_gives_rewards_is_not_left_out() -> None:
+    flags = ("--apply_llm_verifier_reward", "true")
+    assert _config(*flags).reward.apply_verifiable_reward
+    alone = (*flags, "--apply_verifiable_reward", "false")
+    assert list(_refusals(*alone)) == ["apply_llm_verifier_reward"]
+    assert not _translate(*alone, overrides=("reward.apply_verifiable_reward=true",)).blocking
+
+
 def test_a_judge_keeps_its_settings_and_takes_its_address_from_overrides() -> None:
     flags = ("--llm_judge_model", "hosted_vllm/Qwen/Qwen3-32B", "--llm_judge_timeout", "600")
     judge = _config(*flags).reward.judge
@@ -316,6 +349,11 @@ def test_a_flag_with_the_prefix_no_is_false() -> None:
         assert not translation.blocking, [str(refusal) for refusal in translation.blocking]
         assert not [refusal for refusal in translation.refusals if "beaker" in refusal.name or "hub" in refusal.name]
     assert "unknown field" in _refusals("--no_learning_rate")["no_learning_rate"]
+
+
+def test_a_teacher_is_never_left_out() -> None:
+    assert "distillation" in _refusals("--opd_teacher_model_name_or_path", "t")["opd_teacher_model_name_or_path"]
+    assert list(_refusals("--opd_pure", "--opd_kl_coef", "1")) == ["opd_pure"]
 
 
 def test_a_planned_feature_is_not_yet_available() -> None:
@@ -360,6 +398,25 @@ def test_batches_that_an_earlier_trainer_counted_per_rank_are_multiplied() -> No
     assert (grpo.groups_per_step, grpo.group_size, grpo.num_mini_batches) == (48, 4, 2)
     assert (config.run.num_steps, config.learner.warmup_steps) == (10, 10), "10 steps of 2 mini-batches"
     assert "local_mini_batch_size" in _refusals(*flags, "--local_mini_batch_size", "5")
+
+
+def test_an_earlier_trainer_without_packing_has_the_defaults_nearest_to_its_time() -> None:
+    flags = ("--local_rollout_batch_size", "8", "--max_prompt_token_length", "2048", "--response_length", "2048")
+    config = _config(*flags)
+    assert config.learner.pack_tokens == 4096
+    assert (config.grpo.max_staleness, config.loss.clip_high, config.correction.weight) == (1, 0.2, "none")
+    now = translate_arguments("open-instruct", [*MODEL, *flags], as_of="2026-08")
+    assert parse_config(now.values).loss.clip_high == 0.272, "a month that is given decides"
+
+
+def test_an_evaluation_asks_and_scores_as_training_does(tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Answer briefly.\n\n")
+    flags = ("--system_prompt_override_file", str(prompt), "--verification_reward", "5", "--ground_truths_key", "label")
+    config = _config(*flags, "--dataset_mixer_eval_list", "e.jsonl", "8")
+    for source in (config.data.sources[0], config.evaluation.sources[0]):
+        assert (source.system_prompt, source.weight) == ("Answer briefly.", 5.0)
+        assert source.ground_truth_column == "label"
 
 
 def test_an_evaluation_has_its_own_temperature_or_that_of_training() -> None:

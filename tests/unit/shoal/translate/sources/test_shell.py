@@ -103,6 +103,13 @@ def test_a_loop_over_one_value_assigns_it_and_over_several_leaves_it_unknown() -
     assert command[-1].unknown == ("$n, one of 2 values of a loop",)
 
 
+def test_an_indirect_variable_is_followed_and_an_unset_one_is_named() -> None:
+    script = 'mix="a 1 b 2"\nfor name in mix; do\n value="${!name}"\n run "$value" ${!none}\ndone'
+    (command, *_) = read_script(script).commands
+    assert [word.text for word in command] == ["run", "a 1 b 2", ""]
+    assert command[-1].unknown == ("${!none}",)
+
+
 def test_redirections_are_not_arguments() -> None:
     script = (
         "run --x 1 2>&1 | tee log.txt\nrun --y 2 > out.txt 2>err.txt\nrun --z 3 &>> all.log &\nrun --w 4 </dev/null"
