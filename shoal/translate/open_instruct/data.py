@@ -37,24 +37,26 @@ def compose_data(source: Source, draft: Draft) -> dict[str, Any]:
         if source[name] != default:
             common[ours] = source[name]
     common["weight"] = source["verification_reward"]
-    if prompt := source["system_prompt_override_file"]:
-        common["system_prompt"] = _system_prompt(prompt, source, draft)
+    name = source["system_prompt_override_file"]
+    if name and (prompt := _system_prompt(name, source, draft)) is not None:
+        common["system_prompt"] = prompt
     tables = _sources(source, draft, "dataset_mixer_list", "dataset_mixer_list_splits", common)
-    beside = ("dataset_mixer_list_splits", "ground_truths_key", "sft_messages_key", "system_prompt_override_file")
+    beside = ["dataset_mixer_list_splits", "ground_truths_key", "sft_messages_key"]
+    beside += ["system_prompt_override_file"] if "system_prompt" in common else []
     names = [name for name in beside if source.is_set(name) and source[name] not in _PLAIN]
     draft.set("data.sources", tables, source.origin("dataset_mixer_list", "verification_reward", *names))
     return common
 
 
-def _system_prompt(name: str, source: Source, draft: Draft) -> str:
-    """Returns the text of a file, which is named from here or from the root of the checkout."""
+def _system_prompt(name: str, source: Source, draft: Draft) -> str | None:
+    """Returns the text of a file, which is named from here or from the root of the checkout; refuses a missing one."""
     folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
     for folder in folders:
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8").strip()  # As open-instruct reads it.
     reason = "no such file here: give --checkout DIR, a clone of open-instruct, if it is one of its files"
     draft.refuse("system_prompt_override_file", name, "no such file in the checkout" if source.checkout else reason)
-    return ""
+    return None
 
 
 def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: dict[str, Any]) -> list[dict[str, Any]]:

@@ -419,6 +419,11 @@ def test_an_evaluation_asks_and_scores_as_training_does(tmp_path: Path) -> None:
         assert source.ground_truth_column == "label"
 
 
+def test_a_prompt_file_that_is_left_out_leaves_no_empty_prompt() -> None:
+    left_out = _translate("--system_prompt_override_file", "nowhere.txt", skip=("all",))
+    assert "system_prompt" not in left_out.values["data"]["sources"][0]
+
+
 def test_an_evaluation_has_its_own_temperature_or_that_of_training() -> None:
     flags = ("--temperature", "0.9", "--dataset_mixer_eval_list", "d.jsonl", "8")
     assert _config(*flags).evaluation.temperature == 0.9
