@@ -17,6 +17,8 @@ _NEVER = 1_000_000
 """Steps between checkpoints where open-instruct writes none; Shoal writes one at the end in any case."""
 _ALL = 1_000_000
 """Checkpoints to keep where open-instruct keeps all."""
+_WHOLE_GPU, _SHARED_GPU = 0.9, 0.4
+_TORCH_DECAY = 0.01
 _MAX_LOG_RATIO = 10.0
 """open-instruct clamps the log-ratio of its correction to this."""
 
@@ -39,6 +41,7 @@ def compose(source: Source, draft: Draft) -> None:
     _tracking(source, draft)
     _ranks(source, draft)
     _schedule(source, draft)
+    _weight_decay(source, draft)
     _kl(source, draft)
     _loss(source, draft)
     _correction(source, draft)
@@ -116,11 +119,28 @@ def _schedule(source: Source, draft: Draft) -> None:
         source.note_unused(draft, "warm_up_steps", why="warmup_ratio decides, also in open-instruct")
     if scheduler == "constant" and warmup:
         draft.notes.append(
-            f"warm-up of {warmup} optimizer steps: a constant schedule has no warm-up, also in open-instruct"
+            f"warm-up of {warmup} optimizer steps: a constant schedule has no warm-up, also in grpo_fast.py; grpo.py "
+            f"has it: --set learner.lr_scheduler=constant_with_warmup --set learner.warmup_steps={warmup}"
         )
     elif warmup:
         names = ("warmup_ratio", "total_episodes") if ratio > 0 else ("warm_up_steps",)
         draft.set("learner.warmup_steps", warmup, source.origin(*names))
+
+
+def _weight_decay(source: Source, draft: Draft) -> None:
+    """Sets the weight decay as open-instruct's code applies it, which is not what the name of its flag says."""
+    decay, flag = source["weight_decay"], "set_weight_decay_on_bias_and_norm"
+    if source[flag]:
+        draft.set("learner.weight_decay", decay, source.origin("weight_decay"))
+        if decay:
+            draft.set("learner.weight_decay_on_bias_and_norm", False, source.origin(flag))
+            draft.notes.append(f"{flag} = true: open-instruct then leaves biases and norms undecayed, as here")
+        return
+    draft.set("learner.weight_decay", _TORCH_DECAY, source.origin(flag))
+    draft.notes.append(
+        f"{flag} = false: open-instruct then gives torch's AdamW no weight decay, which is {_TORCH_DECAY} for all "
+        f"parameters; weight_decay = {decay:g} changes nothing"
+    )
 
 
 def _ranks(source: Source, draft: Draft) -> None:
@@ -129,9 +149,14 @@ def _ranks(source: Source, draft: Draft) -> None:
     _batches_per_rank(source, draft, ranks)
     if (source["fsdp_shard_degree"] or 1) > 1 and not source.is_set("deepspeed_stage"):
         draft.set("learner.zero_stage", 3, source.origin("fsdp_shard_degree"))
-    if source["single_gpu_mode"] and not source.is_set("vllm_gpu_memory_utilization"):
-        # The default of 0.9 leaves nothing for a learner on the same GPU.
-        draft.set("generator.gpu_memory_utilization", 0.4, source.origin("single_gpu_mode"))
+    if source["single_gpu_mode"] and source["vllm_gpu_memory_utilization"] >= _WHOLE_GPU:
+        # This leaves nothing for a learner on the same GPU.
+        draft.set("generator.gpu_memory_utilization", _SHARED_GPU, source.origin("single_gpu_mode"))
+        source.note_unused(
+            draft,
+            "vllm_gpu_memory_utilization",
+            why=f"leaves the learner no part of the GPU; {_SHARED_GPU} is used: set generator.gpu_memory_utilization",
+        )
     zpg, stage = source["deepspeed_zpg"], source["deepspeed_stage"]
     if stage == 3 and zpg > 1 and ranks > 1 and (source.is_set("deepspeed_zpg") or ranks % zpg == 0):
         draft.set("learner.zero_hpz_partition_size", zpg, source.origin("deepspeed_zpg"))

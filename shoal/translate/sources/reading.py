@@ -64,7 +64,8 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         settings.notes.append(f"{launch.program} trains on random data; here the data are those that the settings name")
     if launch.program.endswith("grpo.py"):
         settings.notes.append(
-            "grpo.py trains with OLMo-core and FSDP; the learner here is DeepSpeed's, with learner.zero_stage"
+            "grpo.py trains with OLMo-core and FSDP; the learner here is DeepSpeed's, with learner.zero_stage; "
+            "schedules are those of grpo_fast.py, whose cosine ends at 0"
         )
     words = list(launch.arguments)
     # A program may take a file of settings before its flags.

@@ -43,6 +43,17 @@ def test_without_flags_the_defaults_in_the_code_of_open_instruct_apply() -> None
     assert config.learner.gradient_checkpointing, "open-instruct always checkpoints"
 
 
+def test_weight_decay_is_what_the_code_of_open_instruct_does_not_what_its_flag_says() -> None:
+    def decays(*flags: str) -> tuple[float, bool]:
+        learner = _config(*flags).learner
+        return learner.weight_decay, learner.weight_decay_on_bias_and_norm
+
+    flag = "--set_weight_decay_on_bias_and_norm"
+    assert decays("--weight_decay", "0.1") == decays("--weight_decay", "0.1", flag) == (0.1, False)
+    assert decays("--weight_decay", "0.1", flag, "false") == decays(flag, "false") == (0.01, True)
+    assert decays()[0] == 0
+
+
 def test_standard_advantages_use_the_population_deviation() -> None:
     advantage = _config("--advantage_normalization_type", "standard").advantage
     assert (advantage.scale, advantage.std_ddof, advantage.std_eps) == ("group_std", 0, 1e-8)
@@ -378,6 +389,13 @@ def test_how_work_is_spread_is_noted_with_what_decides_it_here(flag: str, value:
     assert not translation.blocking, [str(refusal) for refusal in translation.blocking]
     (note,) = [note for note in translation.notes if note.startswith(flag)]
     assert ours in note, note
+
+
+def test_an_engine_leaves_a_learner_on_its_gpu_a_part_of_it() -> None:
+    flags = ("--single_gpu_mode", "--vllm_gpu_memory_utilization")
+    assert _config(*flags, "0.3").generator.gpu_memory_utilization == 0.3
+    assert _config(*flags, "0.9").generator.gpu_memory_utilization == 0.4
+    assert any("no part of the GPU" in note for note in _translate(*flags, "0.9").notes)
 
 
 def test_updates_that_are_not_in_flight_are_ours_too() -> None:
