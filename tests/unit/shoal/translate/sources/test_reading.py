@@ -354,8 +354,8 @@ def test_code_flags_of_open_instruct_configure_the_code_verifiers() -> None:
         _open_instruct("--code_api_url", "http://x", "--code_max_execution_time", "12", "--code_apply_perf_penalty")
     ).reward
     for options in (reward.verifiers.code, reward.verifiers.code_stdio):
-        assert (options.timeout_s, options.total_timeout_s, options.reward_speed) == (12, 12, True)
-    assert reward.timeout_s == 14, "the service waits for all tests"
+        assert (options.timeout_s, options.total_timeout_s, options.reward_speed) == (12, 120, True)
+    assert reward.timeout_s == 122, "the service waits for all tests"
     reward = _config(_open_instruct("--code_pass_rate_reward_threshold", "0.99")).reward
     assert (reward.verifiers.code.pass_rate_threshold, reward.verifiers.code.timeout_s) == (0.99, 1.0)
 
