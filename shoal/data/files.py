@@ -26,6 +26,11 @@ def read_files(source: SourceConfig) -> RowSource:
 
 
 def _read_file(name: str, source: SourceConfig) -> list[Row]:
+    if "://" in name:
+        raise InvalidArgument(
+            f"data source {name}: `path` of a source names a file on the coordinator's machine, not a URL; download "
+            "the file first, or name a data set of the Hugging Face hub as `dataset`"
+        )
     path = local_path(name, "data.sources: path")
     if not path.is_file():
         raise InvalidArgument(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.fleet import Member
+from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from services.reward.service import RewardService

@@ -14,8 +14,8 @@ from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.workers.fleet import Member
 from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
+from services.coordinator.workers.member import Member
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig

@@ -4,92 +4,34 @@ shoal/worker/reexec.py describes the restart of a worker for its next run, which
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import grpc.aio
+from collections.abc import Sequence
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.workers.gpu_turns import GpuTurns
+from services.coordinator.workers.member import (
+    NAMES,
+    POLL_S,
+    SERVICES,
+    STATUS_TIMEOUT_S,
+    Member,
+    kind_of,
+    loading_status,
+    worker_name,
+)
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
-from shoal.rollout import WeightVersion
 from shoal.rpc.channel import connect
-from shoal.v1 import (
-    generator_pb2,
-    generator_pb2_grpc,
-    learner_pb2,
-    learner_pb2_grpc,
-    reward_pb2,
-    reward_pb2_grpc,
-    worker_pb2,
-)
+from shoal.v1 import worker_pb2
 from shoal.worker.reexec import MAX_END_S
 
-STATUS_TIMEOUT_S = 5.0
-"""Workers promise to answer `GetStatus` within a second; the rest is for a busy machine."""
 CONFIGURE_TIMEOUT_S = 30.0
-POLL_S = 0.25
-"""Between two status calls to a worker that is loading its model."""
 RESTART_TIMEOUT_S = MAX_END_S + 60.0
 """Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
-
-
-@dataclass
-class Member:
-    """A worker that is configured for the run."""
-
-    record: WorkerRecord
-    channel: grpc.aio.Channel
-    stub: Any
-    outstanding: int = 0
-    """Work that it has been sent and has not delivered, by which calls are routed: completions of a generator, groups
-    of a reward service."""
-    serving: bool = False
-    """Whether it may be called. A generator without the current weights may not."""
-    notice: str = ""
-    """The last status message of a working reward service; empty when all is well."""
-    version: WeightVersion | None = None
-    """The last weights that passed all checks on a generator; None before its first load."""
-
-    @property
-    def name(self) -> str:
-        return _name(self.record)
-
-
-_NAMES = {
-    worker_pb2.WORKER_KIND_GENERATOR: "generator",
-    worker_pb2.WORKER_KIND_REWARD: "reward service",
-    worker_pb2.WORKER_KIND_LEARNER: "learner",
-}
-_SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
-    worker_pb2.WORKER_KIND_GENERATOR: (
-        "shoal.v1.GeneratorService",
-        generator_pb2_grpc.GeneratorServiceStub,
-        generator_pb2.GeneratorServiceConfigureRequest,
-        generator_pb2.GeneratorServiceGetStatusRequest,
-    ),
-    worker_pb2.WORKER_KIND_REWARD: (
-        "shoal.v1.RewardService",
-        reward_pb2_grpc.RewardServiceStub,
-        reward_pb2.RewardServiceConfigureRequest,
-        reward_pb2.RewardServiceGetStatusRequest,
-    ),
-    worker_pb2.WORKER_KIND_LEARNER: (
-        "shoal.v1.LearnerService",
-        learner_pb2_grpc.LearnerServiceStub,
-        learner_pb2.LearnerServiceConfigureRequest,
-        learner_pb2.LearnerServiceGetStatusRequest,
-    ),
-}
-
-
 _NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
 
@@ -158,7 +100,7 @@ class Fleet:
                 await member.channel.close()
 
     def _reconcile(self) -> None:
-        alive = {record.worker_id: record for kind in _SERVICES for record in self._registry.alive(_kind(kind))}
+        alive = {record.worker_id: record for kind in SERVICES for record in self._registry.alive(kind_of(kind))}
         for worker_id, member in list(self._members.items()):
             if worker_id not in alive:
                 self._remove(member, member.record.loss_reason)
@@ -210,7 +152,7 @@ class Fleet:
 
     async def _load(self, record: WorkerRecord) -> None:
         """Configures one worker and waits until it has loaded its models."""
-        service, stub_of, configure, get_status = _SERVICES[record.kind]
+        service, stub_of, configure, _ = SERVICES[record.kind]
         channel = connect(record.address, service)
         stub = stub_of(channel)
         member = Member(record, channel, stub)
@@ -220,13 +162,12 @@ class Fleet:
                 response = await stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S)
                 while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
                     await asyncio.sleep(POLL_S)
-                    response = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
+                    response = await loading_status(member)
             if response.status.state == worker_pb2.WORKER_STATE_FAILED:
                 raise FailedPrecondition(response.status.message, reason=ErrorReason.WORKER_FAILED)
             if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
                 # The number that it registered with may be from before it was configured.
-                status = await stub.GetStatus(get_status(), timeout=STATUS_TIMEOUT_S)
-                record.num_weight_ranks = status.num_weight_ranks
+                record.num_weight_ranks = (await loading_status(member)).num_weight_ranks
         except ShoalError as error:
             await channel.close()
             if error.reason == ErrorReason.STARTING_OVER:
@@ -252,9 +193,9 @@ class Fleet:
     def _log(self, kind: str, record: WorkerRecord, message: str, **attributes: str) -> None:
         self._events.add(
             kind,
-            f"{_name(record)} {message}",
+            f"{worker_name(record)} {message}",
             worker_id=record.worker_id,
-            worker_kind=_NAMES[record.kind],
+            worker_kind=NAMES[record.kind],
             address=record.address,
             **attributes,
         )
@@ -268,7 +209,7 @@ class Fleet:
     async def answers(self, member: Member) -> bool:
         """Whether a worker answers a status call. Reports it as lost if it does not."""
         try:
-            await member.stub.GetStatus(_SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
+            await member.stub.GetStatus(SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
         except ShoalError as error:
             await self.report_lost(member, error)
             return False
@@ -284,17 +225,17 @@ class Fleet:
 
     def _describe_loading(self) -> str:
         """Describes the workers that are loading, and names the kinds that are still to come."""
-        alive = [record for kind in _SERVICES for record in self._registry.alive(_kind(kind))]
+        alive = [record for kind in SERVICES for record in self._registry.alive(kind_of(kind))]
         loading = [record for record in alive if record.worker_id in self._loading]
-        parts = [f"{_name(record)} is {record.status.message or 'starting'}" for record in loading]
+        parts = [f"{worker_name(record)} is {record.status.message or 'starting'}" for record in loading]
         here = {record.kind for record in alive}
-        return "; ".join(parts + [f"no {name} has registered yet" for kind, name in _NAMES.items() if kind not in here])
+        return "; ".join(parts + [f"no {name} has registered yet" for kind, name in NAMES.items() if kind not in here])
 
     async def _until_ready(self) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + self._config.coordinator.worker_timeout_s
         while True:
-            missing = [kind for kind in _SERVICES if not self._of_kind(kind)]
+            missing = [kind for kind in SERVICES if not self._of_kind(kind)]
             if not missing and not self._loading and not self._restarting:
                 return
             if self._restarting:  # Its time to register and load begins once it is back.
@@ -311,13 +252,13 @@ class Fleet:
     def _raise_if_hopeless(self, kind: int) -> None:
         """Raises the first failure of a kind when all its workers have failed."""
         failures = [error for record, error in self._failures.values() if record.kind == kind]
-        loading = [1 for record in self._registry.alive(_kind(kind)) if record.worker_id in self._loading]
+        loading = [1 for record in self._registry.alive(kind_of(kind)) if record.worker_id in self._loading]
         restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
         if failures and not loading and not restarting:
-            raise FailedPrecondition(f"the {_NAMES[_kind(kind)]} cannot serve this run: {failures[0].message}")
+            raise FailedPrecondition(f"the {NAMES[kind_of(kind)]} cannot serve this run: {failures[0].message}")
 
     def _missing_message(self, kinds: Sequence[int]) -> str:
-        *others, last = (f"no {_NAMES[_kind(kind)]}" for kind in kinds)
+        *others, last = (f"no {NAMES[kind_of(kind)]}" for kind in kinds)
         names = f"{', '.join(others)} and {last}" if others else last
         return (
             f"{names} registered and loaded within coordinator.worker_timeout_s "
@@ -332,18 +273,3 @@ class Fleet:
     def notify(self) -> None:
         """Wakes the waiters after a member's `serving` changed."""
         self._changed.notify()
-
-
-def _name(record: WorkerRecord) -> str:
-    return f"{_NAMES[record.kind]} {record.address}"
-
-
-def _kind(number: int) -> worker_pb2.WorkerKind.ValueType:
-    return worker_pb2.WorkerKind.ValueType(number)
-
-
-def loaded_version(status: generator_pb2.GeneratorServiceGetStatusResponse) -> WeightVersion | None:
-    """Returns the weights that a generator reports; None before its first load."""
-    if not status.HasField("version"):
-        return None
-    return WeightVersion(status.version.attempt, status.version.policy_version)

@@ -4,7 +4,8 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
-from services.coordinator.workers.fleet import Fleet, Member
+from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, Unavailable

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.fleet import STATUS_TIMEOUT_S, Fleet, Member, loaded_version
+from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
+from services.coordinator.workers.member import STATUS_TIMEOUT_S, Member, loaded_version
 from services.coordinator.workers.weight_broadcast import Failures, Transfer, form_group
 from shoal.arrays import Int32Array
 from shoal.config import RunConfig

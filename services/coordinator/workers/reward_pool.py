@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import replace
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.fleet import Fleet, Member
+from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.verifier_code import VerifierCode
 from shoal.concurrency import Signal, first_error

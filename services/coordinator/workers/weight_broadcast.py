@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.coordinator.workers.fleet import Member
 from services.coordinator.workers.learner_client import LearnerClient
+from services.coordinator.workers.member import Member
 from shoal.config.services import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable

@@ -1,0 +1,105 @@
+"""A worker of a run: its record, channel and stub, and what the run knows of it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from services.coordinator.workers.registry import WorkerRecord
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from shoal.rollout import WeightVersion
+from shoal.v1 import (
+    generator_pb2,
+    generator_pb2_grpc,
+    learner_pb2,
+    learner_pb2_grpc,
+    reward_pb2,
+    reward_pb2_grpc,
+    worker_pb2,
+)
+
+STATUS_TIMEOUT_S = 5.0
+"""Workers promise to answer `GetStatus` within a second; the rest is for a busy machine."""
+POLL_S = 0.25
+"""Between two status calls to a worker that is loading its model."""
+
+
+@dataclass
+class Member:
+    """A worker that is configured for the run."""
+
+    record: WorkerRecord
+    channel: grpc.aio.Channel
+    stub: Any
+    outstanding: int = 0
+    """Work that it has been sent and has not delivered, by which calls are routed: completions of a generator, groups
+    of a reward service."""
+    serving: bool = False
+    """Whether it may be called. A generator without the current weights may not."""
+    notice: str = ""
+    """The last status message of a working reward service; empty when all is well."""
+    version: WeightVersion | None = None
+    """The last weights that passed all checks on a generator; None before its first load."""
+
+    @property
+    def name(self) -> str:
+        return worker_name(self.record)
+
+
+NAMES = {
+    worker_pb2.WORKER_KIND_GENERATOR: "generator",
+    worker_pb2.WORKER_KIND_REWARD: "reward service",
+    worker_pb2.WORKER_KIND_LEARNER: "learner",
+}
+SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
+    worker_pb2.WORKER_KIND_GENERATOR: (
+        "shoal.v1.GeneratorService",
+        generator_pb2_grpc.GeneratorServiceStub,
+        generator_pb2.GeneratorServiceConfigureRequest,
+        generator_pb2.GeneratorServiceGetStatusRequest,
+    ),
+    worker_pb2.WORKER_KIND_REWARD: (
+        "shoal.v1.RewardService",
+        reward_pb2_grpc.RewardServiceStub,
+        reward_pb2.RewardServiceConfigureRequest,
+        reward_pb2.RewardServiceGetStatusRequest,
+    ),
+    worker_pb2.WORKER_KIND_LEARNER: (
+        "shoal.v1.LearnerService",
+        learner_pb2_grpc.LearnerServiceStub,
+        learner_pb2.LearnerServiceConfigureRequest,
+        learner_pb2.LearnerServiceGetStatusRequest,
+    ),
+}
+
+
+async def loading_status(member: Member) -> Any:
+    """Returns the status of a worker that loads.
+
+    The import of torch or vllm can keep a worker on a busy machine from answering in time. So a call that fails is
+    repeated while the worker's lease lasts. Raises `FailedPrecondition` when the lease has expired.
+    """
+    while not member.record.lost:
+        with suppress(DeadlineExceeded, Unavailable):
+            return await member.stub.GetStatus(SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
+        await asyncio.sleep(POLL_S)
+    raise FailedPrecondition(f"it is lost: {member.record.loss_reason}", reason=ErrorReason.WORKER_FAILED)
+
+
+def worker_name(record: WorkerRecord) -> str:
+    return f"{NAMES[record.kind]} {record.address}"
+
+
+def kind_of(number: int) -> worker_pb2.WorkerKind.ValueType:
+    return worker_pb2.WorkerKind.ValueType(number)
+
+
+def loaded_version(status: generator_pb2.GeneratorServiceGetStatusResponse) -> WeightVersion | None:
+    """Returns the weights that a generator reports; None before its first load."""
+    if not status.HasField("version"):
+        return None
+    return WeightVersion(status.version.attempt, status.version.policy_version)

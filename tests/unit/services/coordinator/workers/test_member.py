@@ -1,0 +1,48 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.coordinator.workers import member
+from services.coordinator.workers.member import Member, loading_status
+from services.coordinator.workers.registry import WorkerRegistry
+from shoal.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from shoal.v1 import worker_pb2
+
+
+def _member(registry: WorkerRegistry, get_status: Any) -> Member:
+    record = registry.register("learner-0", worker_pb2.WORKER_KIND_LEARNER, "127.0.0.1:1", 0)
+    channel: Any = None
+    return Member(record, channel, SimpleNamespace(GetStatus=get_status))
+
+
+async def test_a_worker_that_is_too_busy_to_answer_while_it_loads_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member, "POLL_S", 0.0)
+    results = iter([DeadlineExceeded("busy"), Unavailable("busy"), "status"])
+
+    async def get_status(request: object, timeout: float) -> object:
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    assert await loading_status(_member(WorkerRegistry(), get_status)) == "status"
+
+
+async def test_a_worker_that_does_not_answer_is_given_up_once_its_lease_has_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member, "POLL_S", 0.0)
+    now = 0.0
+    registry = WorkerRegistry(clock=lambda: now)
+
+    async def get_status(request: object, timeout: float) -> object:
+        nonlocal now
+        now += 5.0
+        registry.expire()
+        raise DeadlineExceeded("busy")
+
+    with pytest.raises(FailedPrecondition, match="it is lost: no heartbeat for 20 s"):
+        await loading_status(_member(registry, get_status))
