@@ -89,7 +89,7 @@ VARIANTS = (
             and _any(rows, "objective/kl3", lambda value: value > 1e-6)
         ),
         ("val/logprob_gap_mean", "objective/kl3", "objective/reward_kl"),
-        {"sampling": {"top_k": 20, "min_p": 0.5}, "kl": {"coef": 0.01, "place": "reward"}, "learner": SLOWER},
+        {"sampling": {"top_k": 20, "min_p": 0.1}, "kl": {"coef": 0.01, "place": "reward"}, "learner": SLOWER},
     ),
     Variant(
         "a staleness of 2 with truncated importance weights",
