@@ -129,8 +129,8 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         "learner.lora.rank": "the whole model and its optimizer do not fit this GPU: adapters are trained instead",
         "learner.lora.alpha": "twice the rank, as usual",
         "learner.lora.quantization": "the frozen model does not fit either, in 16 bits",
-        "learner.learning_rate": "the upper end of the guide's range: adapters need some 10 times the rate of the whole "
-        "model; a short run needs more (docs/adapters.md)",
+        "learner.learning_rate": "the upper end of the guide's range: adapters need some 10 times the rate of the "
+        "whole model; a short run needs more (docs/adapters.md)",
         "generator.tensor_parallel_size": "the fewest GPUs with room for the engine's weights and the cache of one "
         "group",
     }
