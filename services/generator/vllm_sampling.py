@@ -8,13 +8,15 @@ Letters: T tokens of a completion, L listed values of all of them.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from services.generator.engine import Sample
 from shoal.arrays import Float32Array, Int32Array
+from shoal.config.algorithm import MAX_TOP_K
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal
@@ -124,11 +126,43 @@ def num_listed(top_k: int) -> int:
 def fits_masks(config: RunConfig) -> bool:
     """Returns whether an engine with sampling masks can serve a run: it refuses requests without top_k.
 
-    A greedy request is one with top_k 1. Answers to held-out questions may be drawn from the whole vocabulary.
+    A greedy request is one with top_k 1. Answers to held-out questions may be drawn from the whole vocabulary, or from
+    so much of it that their masks, which nobody reads, would fill the memory.
     """
     evaluation = config.evaluation
     return config.sampling.is_restricted and (
-        not evaluation.sources or evaluation.temperature == 0 or evaluation.top_k > 0
+        not evaluation.sources or evaluation.temperature == 0 or 0 < evaluation.top_k <= MAX_TOP_K
+    )
+
+
+def keep_finite_logprobs() -> None:
+    """Makes vLLM forget at each token, not at the end of a completion, the log-probabilities that are -infinity.
+
+    A listed value takes about 90 bytes in vLLM's output. With all of them, a completion of 8000 tokens at a top_k of
+    1024 would take 2 GB of the generator's memory. With stop strings vLLM would also decode each of them.
+    """
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+
+    plain = LogprobsProcessor._update_sample_logprobs
+    if plain.__module__ == __name__:
+        return
+
+    def update(processor: Any, listed: Any) -> None:
+        plain(processor, finite_part(listed, processor.num_logprobs + 1))
+
+    LogprobsProcessor._update_sample_logprobs = update
+
+
+def finite_part(listed: Any, max_columns: int) -> Any:
+    """Returns the log-probabilities of some tokens without the columns after the last finite one.
+
+    `listed` is vLLM's `LogprobsLists`. A request in a batch with others gets as many columns as they asked for.
+    """
+    finite = np.flatnonzero(np.isfinite(listed.logprobs).any(axis=0))
+    # The first column is the sampled token; it stays also if its value is NaN.
+    columns = slice(0, min(max_columns, int(finite.max(initial=0)) + 1))
+    return listed._replace(
+        logprob_token_ids=listed.logprob_token_ids[:, columns], logprobs=listed.logprobs[:, columns]
     )
 
 
@@ -139,7 +173,7 @@ def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> S
             f"vLLM returned {len(masks)} sampling masks for {len(token_ids_T)} tokens", reason=ErrorReason.ENGINE_FAILED
         )
     counts = np.array([len(mask) for mask in masks], dtype=np.int64)
-    ids = np.fromiter((token for mask in masks for token in mask), dtype=np.int32, count=int(counts.sum()))
+    ids = np.fromiter(chain.from_iterable(masks), dtype=np.int32, count=int(counts.sum()))
     position = np.repeat(np.arange(len(masks)), counts)
     is_other = ids != token_ids_T[position]
     return _support(token_ids_T, ids[is_other], position[is_other])

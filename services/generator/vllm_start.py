@@ -16,7 +16,7 @@ from services.generator.adapters.settings import adapter_arguments, slots_bytes
 from services.generator.gpu_cache import kv_cache_bytes
 from services.generator.model_check import CheckedModel, checked_model, expected_adapter, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
-from services.generator.vllm_sampling import fits_masks, num_listed
+from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, num_listed
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal, InvalidArgument
@@ -104,6 +104,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     adapter: dict[str, tuple[int, ...]] = {}
     if config.generator.lora == "adapter":
         adapter = expected_adapter(model.folder, config.learner.lora, trust_remote_code=trusts)
+    if config.sampling.is_restricted:
+        keep_finite_logprobs()
     arguments = _engine_arguments(config, model, adapter, on_cpu=current_platform.is_cpu())
     error_file = Path(tempfile.mkdtemp(prefix="shoal-engine-")) / "errors"
     os.environ[ENGINE_MARK] = str(error_file)

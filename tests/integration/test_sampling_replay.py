@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
 from services.generator.vllm_engine import VllmEngine  # noqa: E402  (after the checks)
+from services.generator.vllm_sampling import sampling_params  # noqa: E402  (after the checks)
 from services.learner.model.packing import pack_for_rank  # noqa: E402  (after the checks)
 from services.learner.model.policy import Policy, load_policy  # noqa: E402  (after the checks)
 from shoal.models.model_folder import resolve_model  # noqa: E402  (after the checks)
@@ -92,6 +93,13 @@ class Engine:
             groups.append(TrainGroup(f"g{index}", prompt, rollouts))
         return groups
 
+    def listed(self, sampling: SamplingParams) -> Any:
+        """Returns the log-probabilities that vLLM lists for a completion of the first prompt."""
+        size = self._engine.vocab_size
+        params = sampling_params(sampling, 1, masks=False, vocab_size=size)
+        output = self._runner.run(self._engine._generate(self.prompts[0].tolist(), lambda: params))
+        return output.outputs[0].logprobs
+
     def close(self) -> None:
         self._runner.run(self._engine.close())
         self._runner.close()
@@ -164,6 +172,12 @@ def test_engine_and_learner_agree_as_well_at_full_support(engine: Engine, policy
     gap = float(np.abs(behavior(groups) - learned(policy, groups, 1.0, replayed=True)).mean())
     print(f"\nfull support: gap {gap:.1e}")
     assert gap < 1e-4, f"mean absolute gap {gap}"
+
+
+def test_vllm_keeps_no_log_probability_of_a_token_that_was_left_out(engine: Engine) -> None:
+    found = engine.listed(NUCLEUS)
+    assert len(found.start_indices) == NUM_TOKENS
+    assert np.isfinite(found.logprobs).all(), f"{len(found.logprobs)} values for {NUM_TOKENS} tokens"
 
 
 def test_evaluation_samples_what_it_would_sample_from_another_engine(engine: Engine) -> None:

