@@ -4,7 +4,7 @@ Letters: C scored tokens, B of them in a block, E size of the hidden state, V si
 largest support.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,19 +43,23 @@ class TokenScorer(nn.Module):
         exist at once, or as much memory of the weight's rows. With more than one chunk the backward pass recomputes
         them.
         """
-        score: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] = self._score
-        choices, num_rows = targets_C, self.chunk_tokens
         if support_CK is not None:
-            score, choices = self._score_supports, support_CK
-            num_rows = max(1, num_rows * self.vocabulary // (support_CK.shape[1] * hidden_CE.shape[1]))
-        if len(choices) <= num_rows:
-            return score(hidden_CE, choices, temperature)
-        scored = [
-            checkpoint(score, hidden, chosen, temperature, use_reentrant=False)
-            for hidden, chosen in zip(hidden_CE.split(num_rows), choices.split(num_rows), strict=True)
+            return self._score_by_size(hidden_CE, support_CK, temperature)
+        pairs = zip(hidden_CE.split(self.chunk_tokens), targets_C.split(self.chunk_tokens), strict=True)
+        return _in_chunks(self._score, list(pairs), temperature)
+
+    def _score_by_size(self, hidden_CE: Tensor, support_CK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Scores tokens with supports of similar size together: one large support would be padding for all others."""
+        sizes_C, order_C = (support_CK >= 0).sum(dim=-1).sort()
+        max_ids = self.chunk_tokens * self.vocabulary // hidden_CE.shape[1]
+        hidden_CE, support_CK = hidden_CE[order_C], support_CK[order_C]
+        pairs = [
+            (hidden_CE[start:end], support_CK[start:end, :largest])
+            for start, end, largest in _cut_by_size(sizes_C.tolist(), max_ids)
         ]
-        logprobs, entropies = zip(*scored, strict=True)
-        return torch.cat(logprobs), torch.cat(entropies)
+        logprobs_C, entropy_C = _in_chunks(self._score_supports, pairs, temperature)
+        place_C = order_C.argsort()
+        return logprobs_C[place_C], entropy_C[place_C]
 
     def _score_supports(self, hidden_CE: Tensor, support_CK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Computes only the logits of the supports, from their rows of the weight: other tokens have no gradient."""
@@ -126,6 +130,29 @@ class _TokenLogprobs(torch.autograd.Function):
                 block_BV.exp_().mul_(-grad_B)
             logits_CV[rows] = block_BV.scatter_add_(-1, targets_C[rows, None], grad_B)
         return logits_CV, None, None, None
+
+
+def _in_chunks(
+    score: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]],
+    pairs: Sequence[tuple[Tensor, Tensor]],
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Scores the chunks one after the other; with more than one, the backward pass computes them again."""
+    if len(pairs) == 1:
+        return score(*pairs[0], temperature)
+    scored = [checkpoint(score, hidden, choices, temperature, use_reentrant=False) for hidden, choices in pairs]
+    logprobs, entropies = zip(*scored, strict=True)
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int, int]]:
+    """Yields chunks of ascending sizes as start, end and largest size: at most `max_ids` with padding, or one token."""
+    start = 0
+    for end in range(1, len(sizes)):
+        if (end + 1 - start) * sizes[end] > max_ids:
+            yield start, end, sizes[end - 1]
+            start = end
+    yield start, len(sizes), sizes[-1] if sizes else 1
 
 
 def _blocks(logits_CV: Tensor) -> Iterator[slice]:

@@ -125,3 +125,47 @@ def test_a_support_of_the_whole_vocabulary_gives_the_values_without_one() -> Non
     restricted = scorer(hidden, targets, 0.7, torch.cat([targets[:, None], others], dim=1))
     for mine, plain in zip(restricted, scorer(hidden, targets, 0.7), strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chunks"),
+    [
+        ([], [(0, 0, 1)]),
+        ([3], [(0, 1, 3)]),
+        ([1, 1, 1, 1], [(0, 4, 1)]),
+        ([1, 2, 2, 9, 20], [(0, 3, 2), (3, 4, 9), (4, 5, 20)]),
+        ([20, 20], [(0, 1, 20), (1, 2, 20)]),
+    ],
+)
+def test_supports_of_similar_size_share_a_chunk(sizes: list[int], chunks: list[tuple[int, int, int]]) -> None:
+    assert list(module._cut_by_size(sizes, 10)) == chunks
+
+
+def test_one_large_support_is_no_padding_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    scorer = TokenScorer(nn.Linear(HIDDEN, VOCABULARY, bias=False), chunk_tokens=8)
+    support = torch.full((TOKENS, VOCABULARY), -1)
+    support[:, 0] = torch.arange(TOKENS)
+    support[7] = torch.arange(VOCABULARY).roll(-7)
+    widths: list[int] = []
+    plain = scorer._score_supports
+
+    def counted(hidden: Tensor, chunk: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        widths.extend([chunk.shape[1]] * len(chunk))
+        return plain(hidden, chunk, temperature)
+
+    monkeypatch.setattr(scorer, "_score_supports", counted)
+    hidden = torch.randn(TOKENS, HIDDEN)
+    logprobs, entropies = scorer(hidden, support[:, 0], 1.0, support)
+    assert sorted(widths) == [1] * (TOKENS - 1) + [VOCABULARY]
+    dense, entropy = scorer(hidden, support[:, 0], 1.0)
+    torch.testing.assert_close(logprobs[7], dense[7])
+    torch.testing.assert_close(entropies[7], entropy[7])
+    assert not logprobs[support[:, 1] < 0].any(), "the only token of a support has a log-probability of 0"
+
+
+def test_a_row_without_scored_tokens_has_no_values() -> None:
+    scorer = TokenScorer(nn.Linear(HIDDEN, VOCABULARY), chunk_tokens=8)
+    for support in (None, torch.empty(0, 3, dtype=torch.int64)):
+        logprobs, entropies = scorer(torch.empty(0, HIDDEN), torch.empty(0, dtype=torch.int64), 1.0, support)
+        assert logprobs.shape == entropies.shape == (0,)
