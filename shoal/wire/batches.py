@@ -51,7 +51,7 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
     """Reads a whole `TrainStep` stream. Raises `InvalidArgument` for wrong fields and for messages out of order."""
     header: learner_pb2.TrainStepHeader | None = None
     groups: list[tuple[learner_pb2.GroupHeader, list[Rollout]]] = []
-    support = b""
+    support = bytearray()
     for message in messages:
         part = message.WhichOneof("part")
         if (header is None) != (part == "header"):
@@ -63,8 +63,8 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
         elif part == "support_token_ids":
             support += message.support_token_ids
         elif part == "rollout" and groups:
-            groups[-1][1].append(_rollout_from_wire(message.rollout, support))
-            support = b""
+            groups[-1][1].append(_rollout_from_wire(message.rollout, bytes(support)))
+            support.clear()
         else:
             raise invalid("part", f"a rollout follows its group's header (found: {part})")
     if header is None:

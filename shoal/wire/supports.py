@@ -58,7 +58,7 @@ def detach_support(message: rollout_pb2.Completion) -> Iterator[bytes]:
     Yields it in parts, which the messages before the completion's have to hold, in this order.
     """
     ids = message.support_token_ids
-    while len(ids) > _PART_BYTES:
-        yield ids[:_PART_BYTES]
-        ids = ids[_PART_BYTES:]
-        message.support_token_ids = ids
+    num_detached = max(0, (len(ids) - 1) // _PART_BYTES * _PART_BYTES)
+    message.support_token_ids = ids[num_detached:]
+    for start in range(0, num_detached, _PART_BYTES):
+        yield ids[start : start + _PART_BYTES]

@@ -89,13 +89,14 @@ class GeneratorPool:
         self.utilization.out(len(seeds) - len(received))
         try:
             while len(received) < len(seeds):
-                support = b""
+                support = bytearray()
                 try:
                     async for response in member.stub.GenerateGroup(request, timeout=timeout_s):
                         if response.support_token_ids:
                             support += response.support_token_ids
                             continue
-                        completion, support = completion_from_wire(response.completion, support), b""
+                        completion = completion_from_wire(response.completion, bytes(support))
+                        support.clear()
                         if completion.sample_index not in received:
                             received.add(completion.sample_index)
                             member.outstanding -= 1
