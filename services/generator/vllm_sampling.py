@@ -161,9 +161,7 @@ def finite_part(listed: Any, max_columns: int) -> Any:
     finite = np.flatnonzero(np.isfinite(listed.logprobs).any(axis=0))
     # The first column is the sampled token; it stays also if its value is NaN.
     columns = slice(0, min(max_columns, int(finite.max(initial=0)) + 1))
-    return listed._replace(
-        logprob_token_ids=listed.logprob_token_ids[:, columns], logprobs=listed.logprobs[:, columns]
-    )
+    return listed._replace(logprob_token_ids=listed.logprob_token_ids[:, columns], logprobs=listed.logprobs[:, columns])
 
 
 def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> Support:

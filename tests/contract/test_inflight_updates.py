@@ -83,3 +83,20 @@ async def test_a_generator_that_dies_while_a_publish_waits_for_it_does_not_block
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
     assert "group_reissued" in kinds(events), kinds(events)
     assert not any(survivor.sampling_at_loads), survivor.sampling_at_loads
+
+
+async def test_a_group_that_exceeds_its_deadline_does_not_hold_a_publish_for_ever(
+    cluster: Cluster, model: Path
+) -> None:
+    generator = ScriptedGenerator(cluster.plane)
+    generator.holds_from = 4
+    generator.may_sample.clear()
+    await cluster.add_all(generator)
+    deadline = {"sampling_timeout_s": 1.0}
+    config = arithmetic_config(model, run={"num_steps": 2}, weights=NO_UPDATES_IN_FLIGHT, coordinator=deadline)
+    await cluster.start(config)
+    await eventually(lambda: generator.num_loads == 2, "the publish of the first step")
+    generator.may_sample.set()
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 2), run.message
+    assert "group_reissued" in kinds(events), kinds(events)
