@@ -22,6 +22,9 @@ from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.model.weights import whole_shape
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
+from services.learner.storage.atomic_folder import list_files, sha256_of
+from services.learner.storage.checkpoint_export import export_checkpoint
+from services.learner.storage.checkpoints import FileDigest
 from shoal.config import RunConfig, parse_config
 from shoal.config.changes import changed_config
 from shoal.rollout import WeightVersion
@@ -108,6 +111,7 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     )
     result["restored"] = str(commands.load_checkpoint(request))
     result["restored_changed_weights"] = not torch.equal(before, weights_of(learner))
+    result["exports"] = export_both_ways(commands, folder, request)
     result["second_again"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
 
     if kind == "frozen":
@@ -120,6 +124,27 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["reset"] = str(commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(attempt=2)))
     result["changed"] = resume_with_changes(commands, config, request)
     return result
+
+
+def export_both_ways(
+    commands: LearnerCommands, folder: Path, request: learner_pb2.LoadCheckpointRequest
+) -> list[dict[str, str]]:
+    """Exports the policy of a checkpoint by the learner, and from its files; returns the digests of both on rank 0."""
+    exported = commands.export_model(learner_pb2.ExportModelRequest(export_name="both"))
+    if commands.process_group.rank:
+        return []
+    checkpoint = exported.parent.parent / "checkpoints" / request.checkpoint_id / "learner"
+    files = [FileDigest(file.path, file.num_bytes, file.sha256) for file in request.files]
+    whole, adapter = exported.with_name("from-checkpoint"), exported.with_name("adapter-from-checkpoint")
+    config = commands.learner.config
+    for target in (whole, adapter):
+        target.mkdir()
+        if target == whole or config.learner.lora.is_on:
+            export_checkpoint(config, checkpoint, files, target, adapter_only=target == adapter)
+    return [
+        {name: sha256_of(target / name) for name in list_files(target)}
+        for target in (exported, whole, exported / "adapter", adapter / "adapter")
+    ]
 
 
 def frozen_part(learner: Learner, folder: Path) -> dict[str, Any]:

@@ -132,6 +132,14 @@ def test_merged_model_and_adapter_of_an_export_give_the_same_logprobs(folder: Pa
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("stage", [*STAGES, *FROZEN_STAGES])
+def test_a_checkpoint_gives_the_folders_that_the_learner_exports(folder: Path, stage: str, num_ranks: int) -> None:
+    exported, whole, adapter, alone = result_of(folder, stage, num_ranks)["exports"]
+    assert exported == whole and "model.safetensors" in whole
+    assert adapter == alone and bool(adapter) == stage.endswith(("lora", "nf4"))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("stage", ["0", "2", "3"])
 def test_a_checkpoint_holds_the_adapters_and_not_the_frozen_model(folder: Path, stage: str, num_ranks: int) -> None:
     whole, adapters = (result_of(folder, name, num_ranks)["checkpoint_bytes"] for name in (stage, f"{stage}-lora"))

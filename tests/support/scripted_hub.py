@@ -47,6 +47,7 @@ class ScriptedHub(ThreadingHTTPServer):
         """Bytes of a large file after which its connection breaks; then the storage refuses all."""
         self.fails_at: str = ""
         """A part of a path that is answered with an error."""
+        self.fails_with = 400
 
     @property
     def url(self) -> str:
@@ -115,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._send(403, {"error": "this token may not write here"})
         elif self.server.fails_at and self.server.fails_at in path:
-            self._send(400, {"error": "scripted to fail"})
+            self._send(self.server.fails_with, {"error": "scripted to fail"})
         else:
             for pattern, handler in routes:
                 if found := re.fullmatch(pattern, path):

@@ -2,24 +2,31 @@
 
 For the command line, which cannot import a service. Reads one JSON document from stdin: {"config": the whole RunConfig,
 "checkpoint": the checkpoint's `learner` folder, "files": [{"path", "num_bytes", "sha256"}, ...] of its manifest,
-"folder": an existing folder to write into}.
+"folder": an existing folder to write into, "adapter": whether to write the adapter alone}.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from services.learner.model.language_model import make_empty, read_config
+from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
+from services.learner.model.adapters import add_adapters
+from services.learner.model.frozen import freeze
+from services.learner.model.language_model import load_whole, make_empty, read_config
+from services.learner.model.weights import list_weights
+from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
+from services.learner.storage.atomic_folder import storage_errors
 from services.learner.storage.checkpoints import FileDigest, verify
 from services.learner.storage.export import write_companions
 from services.learner.storage.weights_folder import write_weights_folder
 from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError
+from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.models.model_folder import model_config, resolve_model
 
 _INVALID, _PRECONDITION, _FAILED = 2, 5, 1
@@ -31,59 +38,80 @@ _PREFIX = "lm."
 def main() -> int:
     """Writes the folder; returns one of the exit codes of `shoal`."""
     request = json.load(sys.stdin)
+    checkpoint, folder = Path(request["checkpoint"]), Path(request["folder"])
+    files = [FileDigest(**fields) for fields in request["files"]]
     try:
-        export_checkpoint(
-            parse_config(request["config"]),
-            Path(request["checkpoint"]),
-            [FileDigest(**fields) for fields in request["files"]],
-            Path(request["folder"]),
-        )
+        with storage_errors(folder):
+            config = parse_config(request["config"])
+            export_checkpoint(config, checkpoint, files, folder, adapter_only=request["adapter"])
     except ShoalError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        is_deleted = not checkpoint.is_dir()
+        deleted = f"the run has deleted {checkpoint} meanwhile (checkpoint.keep_last): take a newer step"
+        print(f"error: {deleted if is_deleted else error.message}", file=sys.stderr)
         if isinstance(error, InvalidArgument):
             return _INVALID
-        return _PRECONDITION if isinstance(error, FailedPrecondition) else _FAILED
+        return _PRECONDITION if isinstance(error, FailedPrecondition | ResourceExhausted) else _FAILED
     return 0
 
 
-def export_checkpoint(config: RunConfig, checkpoint: Path, files: Sequence[FileDigest], folder: Path) -> None:
+def export_checkpoint(
+    config: RunConfig, checkpoint: Path, files: Sequence[FileDigest], folder: Path, *, adapter_only: bool = False
+) -> None:
     """Writes the policy of a checkpoint into a folder, in the type of the model's own files.
 
-    Raises `DataLoss` when a file of the checkpoint is missing or differs, and `FailedPrecondition` when it does not
-    hold the whole model.
+    Writes what the learner's export has: with `learner.lora` the merged model, and its adapter in the subfolder
+    `adapter`; with `adapter_only` that subfolder alone. Frozen weights come from the model's files. Raises `DataLoss`
+    when a file of the checkpoint is missing or differs, and `FailedPrecondition` when it does not hold what is trained.
     """
-    if config.learner.lora.rank or config.learner.freeze:
-        raise FailedPrecondition(
-            f"{checkpoint} holds what is trained (learner.lora, learner.freeze), not a whole model: take an export of "
-            "the run (checkpoint.export_every_steps) or its trained model",
-            reason=ErrorReason.NOT_EXPORTED,
-        )
     for file in files:
         verify(checkpoint, file)
+    settings = config.learner
+    has_frozen = settings.lora.is_on or bool(settings.freeze)
+    reads_files = has_frozen and not adapter_only
+    source = resolve_model(config.model.path, config.model.revision, weights=reads_files)
+    lm = _model(config, source) if reads_files else _shape_of_model(config, source)
+    _fill(lm, _trained(checkpoint, settings.zero_stage), checkpoint)
+    weights = list_weights(lm)
+    if not adapter_only:
+        dtype = getattr(torch, model_config(source).dtype)
+        shapes = {weight.name: weight.shape for weight in weights}
+        write_weights_folder(folder, shapes, whole_weights(weights, dtype, is_sharded=False), dtype)
+        write_companions(folder, lm, config.model, dtype)
+    if settings.lora.is_on:
+        adapters, target = whole_adapters(weights, is_sharded=False), folder / ADAPTER_FOLDER
+        write_adapter_folder(target, adapter_shapes(weights), adapters, settings.lora, config.model)
+
+
+def _model(config: RunConfig, source: Path) -> Any:
+    """Loads the model with the weights of its files, frozen and with adapters as the learner has it."""
+    settings = config.learner
+    dtype = getattr(torch, settings.compute_dtype) if settings.lora.is_on else torch.float32
+    lm = load_whole(
+        source, dtype, trust_remote_code=config.model.trust_remote_code, quantization=settings.lora.quantization
+    )
+    if settings.lora.is_on:
+        add_adapters(lm, settings.lora, seed=config.run.seed)
+    if settings.freeze:
+        freeze(lm, settings.freeze)
+    return lm
+
+
+def _shape_of_model(config: RunConfig, source: Path) -> Any:
+    """Makes the model, with its adapters, without memory for its weights."""
     trusted = config.model.trust_remote_code
-    source = resolve_model(config.model.path, config.model.revision, weights=False)
     with torch.device("meta"):
         lm = make_empty(read_config(source, trust_remote_code=trusted), torch.float32, trust_remote_code=trusted)
-    shapes = {name: tuple(parameter.shape) for name, parameter in lm.named_parameters()}
-    weights = _weights(checkpoint, config.learner.zero_stage)
-    missing = sorted(shapes.keys() - weights.keys())
-    if missing:
-        raise FailedPrecondition(
-            f"{checkpoint} does not hold the whole model: {', '.join(missing[:3])} and {len(missing) - 1} more are not "
-            "in it",
-            reason=ErrorReason.NOT_EXPORTED,
-        )
-    dtype = getattr(torch, model_config(source).dtype)
-    write_weights_folder(folder, shapes, _ordered(shapes, weights), dtype)
-    write_companions(folder, lm, config.model, dtype)
+        if config.learner.lora.is_on:
+            add_adapters(lm, config.learner.lora, seed=config.run.seed)
+    return lm
 
 
-def _weights(checkpoint: Path, zero_stage: int) -> dict[str, Tensor]:
-    """Returns the float32 parameters by their names in transformers."""
+def _trained(checkpoint: Path, zero_stage: int) -> dict[str, Tensor]:
+    """Returns the trained parameters in float32, by their names in the learner's model."""
     if zero_stage == 3:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-        state = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), tag=_TAG)
+        state = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), tag=_TAG, exclude_frozen_parameters=True)
     else:
         # Up to stage 2 every rank has all parameters, in float32, and rank 0 writes them.
         path = checkpoint / _TAG / "mp_rank_00_model_states.pt"
@@ -91,9 +119,18 @@ def _weights(checkpoint: Path, zero_stage: int) -> dict[str, Tensor]:
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items() if name.startswith(_PREFIX)}
 
 
-def _ordered(names: Mapping[str, object], weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    for name in names:
-        yield name, weights[name]
+def _fill(lm: Any, trained: Mapping[str, Tensor], checkpoint: Path) -> None:
+    """Puts the trained parameters in the place of the model's."""
+    wanted = [name for name, parameter in lm.named_parameters() if parameter.requires_grad]
+    missing = [name for name in wanted if name not in trained]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise FailedPrecondition(
+            f"{checkpoint} does not hold what the run trains: {', '.join(missing[:3])}{more} not in it",
+            reason=ErrorReason.NOT_EXPORTED,
+        )
+    lm.load_state_dict({name: trained[name] for name in wanted}, strict=False, assign=True)
+    lm.tie_weights()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A card is made to be read elsewhere. It has settings by name from a fixed list o
 alone: no folder of this machine, no address, and nothing that could be a secret.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,20 +29,22 @@ _CURVES = {
 }
 _MAX_ROWS = 12
 _RATE = "eval/verifiable_correct_rate"
+_RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "") -> str:
+def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", *, is_adapter: bool = False) -> str:
     """Returns the card as Markdown with its header; `repo` is the repository that it is for, if it is for one."""
     rows = [row for row in StepFile(record.folder / "metrics.jsonl").read() if row["step"] <= step]
     steps = [row for row in rows if "eval/num_prompts" not in row]
     evaluations = [row for row in rows if _RATE in row]
     base = _public_name(config.model.path)
     parts = [
-        _header(config),
+        _header(config, is_adapter=is_adapter),
         f"# {record.run_id}, step {step}\n\n{base}, trained with GRPO (group relative policy optimization, "
         f"arXiv:2402.03300) for {step} of {config.run.num_steps} steps, by Shoal {__version__}.",
-        f"## Load it\n\n{_loading(repo, step)}",
+        f"## Load it\n\n{_loading(repo, step, base if is_adapter else '')}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
         *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
         *([f"## Evaluation\n\n{_evaluations(evaluations)}"] if evaluations else []),
@@ -50,9 +53,9 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "") 
     return "\n\n".join(parts) + "\n"
 
 
-def _header(config: RunConfig) -> str:
+def _header(config: RunConfig, *, is_adapter: bool) -> str:
     values: dict[str, Any] = {
-        "library_name": "transformers",
+        "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["grpo", "reinforcement-learning", "shoal"],
     }
@@ -73,7 +76,17 @@ def _public_name(path: str) -> str:
     return path if _is_hub_name(path) or path.startswith("package:") else Path(path).name
 
 
-def _loading(repo: str, step: int) -> str:
+def _loading(repo: str, step: int, base: str) -> str:
+    """Returns how a model is loaded; with `base`, how an adapter is loaded onto that model."""
+    if base:
+        base = base if _is_hub_name(base) else f"FOLDER OF {base}"
+        revision = f', revision="step-{step}"' if repo else ""
+        return (
+            "An adapter, to be loaded with the model that it was trained on:\n\n"
+            "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
+            f'model = AutoModelForCausalLM.from_pretrained("{base}")\n'
+            f'model = PeftModel.from_pretrained(model, "{repo or "FOLDER"}"{revision})\n```'
+        )
     name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
     serve = f"vllm serve {name}" + (f" --revision step-{step}" if repo else "")
     return (
@@ -115,23 +128,28 @@ def _curves(steps: Sequence[Mapping[str, float]]) -> str:
 
 
 def _evaluations(evaluations: Sequence[Mapping[str, float]]) -> str:
-    pass_at = sorted({name for row in evaluations for name in row if name.startswith("eval/pass_at_")}, key=_k_of)
+    names = sorted({name for row in evaluations for name in row if _RATE_OF_MANY.fullmatch(name)}, key=_k_of)
     rows = [
         (
             str(row["step"]),
             f"{row['eval/num_prompts']:,.0f}",
             SHARE.value(row[_RATE]),
             " to ".join(_value(row, f"{_RATE}_{end}", SHARE.value) for end in ("low", "high")),
-            *(_value(row, name, SHARE.value) for name in pass_at),
+            *(_value(row, name, SHARE.value) for name in names),
         )
         for row in evaluations
     ]
-    titles = ("Step", "Held-out questions", "Correct", "95% interval", *(f"pass@{_k_of(name)}" for name in pass_at))
+    titles = ("Step", "Held-out questions", "Correct", "95% interval", *map(_title_of, names))
     return _table(titles, rows)
 
 
-def _k_of(name: str) -> int:
-    return int(name.rpartition("_")[2])
+def _k_of(name: str) -> tuple[str, int]:
+    kind, _, k = name.removeprefix("eval/").partition("_at_")
+    return kind, int(k)
+
+
+def _title_of(name: str) -> str:
+    return "{}@{}".format(*_k_of(name))
 
 
 def _value(row: Mapping[str, float], name: str, text: Any) -> str:
@@ -157,9 +175,12 @@ def _fields(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _fields(value, f"{prefix}{name}.")
-        elif isinstance(value, bool):
-            yield f"{prefix}{name} = {'true' if value else 'false'}"
-        elif isinstance(value, int | float):
-            yield f"{prefix}{name} = {value}"
-        elif isinstance(value, str) and re.fullmatch(r"[\w-]+", value):
-            yield f'{prefix}{name} = "{value}"'
+        elif all(map(_is_public, value if isinstance(value, list) else [value])):
+            yield f"{prefix}{name} = {json.dumps(value)}"
+        else:
+            yield f"# {prefix}{name}: not shown, since it may name a file"
+
+
+def _is_public(value: Any) -> bool:
+    """Whether a value is none of a path, an address and a secret: a number, or a name in code."""
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and bool(_NAME.fullmatch(value)))

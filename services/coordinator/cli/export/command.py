@@ -62,7 +62,8 @@ def export(
     report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
     with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
-        (files / CARD).write_text(model_card(record, record.load_config(), model.step, push), encoding="utf-8")
+        card = model_card(record, record.load_config(), model.step, push, is_adapter=adapter)
+        (files / CARD).write_text(card, encoding="utf-8")
         if to:
             deliver(files, to, report)
         if push:

@@ -5,21 +5,33 @@ which nothing loads a model, is written last (`adapter_config.json` for an adapt
 afterwards it is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
 """
 
+import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shoal.error_reasons import ErrorReason
-from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShoalError, Unavailable
+from shoal.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
 
 SUMS = "SHA256SUMS"
 CARD = "README.md"
 _LAST = ("config.json", "adapter_config.json")
 """What makes a folder a model, or an adapter."""
 _EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
+_ALMOST_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9]+:/(?!/)")
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
+"""What the packages of file systems raise without credentials; the names, since they may not be installed."""
 
 Report = Callable[[str], None]
 
@@ -38,7 +50,8 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
     """Copies the files of a model, `SHA256SUMS` among them, to a folder or a URL.
 
     Does nothing where the same model is complete already. Raises `AlreadyExists` where something else is,
-    `FailedPrecondition` without the package of that file system, and `Unavailable` when the upload breaks off.
+    `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted`
+    where the disk is full, and `Unavailable` when the upload breaks off.
     """
     files, root = _file_system(destination)
     try:
@@ -46,16 +59,30 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
     except ShoalError:
         raise
     except Exception as error:  # Each file system has errors of its own.
+        if why := _why_refused(error):
+            raise FailedPrecondition(f"{destination} cannot be written: {why} ({error})") from error
         raise Unavailable(
             f"{destination} could not be written: {type(error).__name__}: {error}. What is there has no "
             f"{_last(folder)}, so nothing takes it for a model; repeat the command to complete it"
         ) from error
 
 
+def _why_refused(error: Exception) -> str:
+    """Returns what must be changed before the command can work; empty where it may work if it is repeated."""
+    if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+        return (
+            "set the credentials that its package reads, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, to those "
+            "of somebody who may write there"
+        )
+    return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""
+
+
 def _file_system(destination: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     protocol = destination.partition("://")[0]
+    if _ALMOST_A_URL.match(destination) or protocol == "memory":
+        raise InvalidArgument(f"--to {destination}: give a folder, or a URL such as s3://BUCKET/NAME")
     try:
         files, root = url_to_fs(destination, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
@@ -72,6 +99,8 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
     own = _names(folder)
     found = [name.removeprefix(root).lstrip("/") for name in files.find(root)]
     last = _last(folder)
+    if "" in found:
+        raise AlreadyExists(f"{destination} is a file: name a folder with --to")
     if last in found:
         if SUMS in found and files.cat_file(f"{root}/{SUMS}") == (folder / SUMS).read_bytes():
             report(f"the model is complete in {destination} already")
@@ -107,11 +136,28 @@ def _protocols(files: Any) -> tuple[str, ...]:
 def _rename_into(target: Path, folder: Path) -> None:
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(folder, partial)
-    partial.chmod(0o777 & ~_umask())  # The temporary folder is readable by its owner alone.
-    if target.exists():
-        target.rmdir()  # It is empty.
-    partial.rename(target)
+    try:
+        shutil.copytree(folder, partial)
+        partial.chmod(0o777 & ~_umask())  # The temporary folder is readable by its owner alone.
+        if target.exists():
+            target.rmdir()  # It is empty.
+        partial.rename(target)
+    except OSError as error:  # With it `shutil.Error`, which lists the errors of all files.
+        full = _is_full(error)
+        shutil.rmtree(partial, ignore_errors=True)
+        if full:
+            raise ResourceExhausted(
+                f"the disk of {target} is full: free some space, or name another place with --to",
+                reason=ErrorReason.DISK_FULL,
+            ) from error
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+        raise FailedPrecondition(f"{target} cannot be written: {why}", reason=ErrorReason.FOLDER) from error
+
+
+def _is_full(error: OSError) -> bool:
+    if isinstance(error, shutil.Error):
+        return any(os.strerror(errno.ENOSPC) in why for _, _, why in error.args[0])
+    return error.errno == errno.ENOSPC
 
 
 def _umask() -> int:

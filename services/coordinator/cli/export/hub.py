@@ -12,7 +12,7 @@ from typing import Any
 from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShoalError, Unavailable
 
 _REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_NOT_ALLOWED = (401, 403)
+_NOT_ALLOWED, _CONFLICT = (401, 403), 409
 
 Report = Callable[[str], None]
 
@@ -48,6 +48,11 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, repor
         if isinstance(error, HfHubHTTPError) and error.response.status_code in _NOT_ALLOWED:
             raise FailedPrecondition(
                 f"the hub refuses the push to {repo} ({error.response.status_code}): use a token that may write there"
+            ) from error
+        if isinstance(error, HfHubHTTPError) and error.response.status_code == _CONFLICT:
+            raise FailedPrecondition(
+                f"the hub refuses the push to {repo} ({_CONFLICT}): it exists, and this token may not see it, or "
+                "somebody else changes it just now"
             ) from error
         raise Unavailable(
             f"{repo} could not be pushed to: {type(error).__name__}: {error}. It has no revision step-{step} yet; "

@@ -1,5 +1,6 @@
 """The model of a step of a run, as files of its own: links to an export, or written from a checkpoint."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from shoal.wire.json_form import json_form
 
 _ADAPTER = "adapter"
 """Folder of the adapter in that of the merged model."""
+_STAGING = ".export-"
 
 
 @dataclass(frozen=True)
@@ -93,34 +95,62 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter
     Raises `NotFound` where there is no adapter. Exits, after the learner's code has printed why, if a checkpoint cannot
     be read.
     """
-    source = model.folder / _ADAPTER if adapter else model.folder
-    if adapter and not source.is_dir():
+    is_there = (model.folder / _ADAPTER).is_dir() or (model.checkpoint_id and record.load_config().learner.lora.is_on)
+    if adapter and not is_there:
         raise NotFound(
-            f"{model.folder} has no adapter: only exports and the trained model of a run with learner.lora have one",
+            f"{model.folder} has no adapter: only those of a run with learner.lora have one",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
+    _delete_abandoned(learner_folder)
     try:
-        staging = Path(tempfile.mkdtemp(prefix=".export-", dir=learner_folder))
+        staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=learner_folder))
     except OSError as error:
         raise FailedPrecondition(
             f"no temporary folder can be made in {learner_folder}: {error.strerror}", reason=ErrorReason.FOLDER
         ) from None
+    lock = _lock(staging)
     try:
         if model.checkpoint_id:
-            _write_from_checkpoint(model, record, staging)
+            _write_from_checkpoint(model, record, staging, adapter=adapter)
         else:
-            _link_files(source, staging)
-        yield staging
+            _link_files(model.folder, staging)
+        yield staging / _ADAPTER if adapter else staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(staging: Path) -> int | None:
+    """Locks a temporary folder for as long as this process lives; returns the open lock, or None if another has it."""
+    descriptor = os.open(staging, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _delete_abandoned(learner_folder: Path) -> None:
+    """Deletes the temporary folders of commands that were killed; their links keep the files of deleted exports."""
+    for staging in learner_folder.glob(f"{_STAGING}*"):
+        with suppress(OSError):
+            if (lock := _lock(staging)) is not None:
+                shutil.rmtree(staging, ignore_errors=True)
+                os.close(lock)
 
 
 def _link_files(folder: Path, staging: Path) -> None:
     try:
+        before = folder.stat().st_ino
         shutil.copytree(folder, staging, copy_function=_link, dirs_exist_ok=True)
+        if folder.stat().st_ino != before:  # A restored run has taken the step again.
+            raise FileNotFoundError(folder)
     except (FileNotFoundError, shutil.Error):
         raise NotFound(
-            f"{folder} cannot be read whole; the run may have deleted it just now (checkpoint.export_keep_last)",
+            f"{folder} cannot be read whole; the run may have deleted or replaced it just now "
+            "(checkpoint.export_keep_last)",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         ) from None
 
@@ -134,7 +164,7 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path) -> None:
+def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path, *, adapter: bool) -> None:
     check_extras([LEARNER])
     manifest = Checkpoints(record.folder, keep_last=1).load_manifest(model.checkpoint_id)
     request = {
@@ -142,6 +172,7 @@ def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path) -
         "checkpoint": str(model.folder),
         "files": [json_form(file) for file in manifest.learner_files],
         "folder": str(staging),
+        "adapter": adapter,
     }
     print(f"writing the model of checkpoint {model.checkpoint_id}", file=sys.stderr)
     done = subprocess.run(

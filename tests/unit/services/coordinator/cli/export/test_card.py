@@ -26,7 +26,8 @@ def config_values(tmp_path: Path) -> dict[str, object]:
         "reward": {
             "judge": {"base_url": "http://10.0.0.7:8000/v1", "model": "judge", "api_key_env": "KEY_OF_THE_JUDGE"},
         },
-        "learner": {"learning_rate": 3e-6},
+        "learner": {"learning_rate": 3e-6, "freeze": ["model.embed_tokens", "lm_head"]},
+        "sampling": {"stop_strings": ["/srv/secret", "END"]},
         "grpo": {"group_size": 16},
     }
 
@@ -38,7 +39,7 @@ def card(tmp_path: Path, num_steps: int, repo: str = "") -> str:
         rows.append(
             {
                 "step": step, "eval/num_prompts": 200, "eval/verifiable_correct_rate": step / 100,
-                "eval/verifiable_correct_rate_low": step / 100 - 0.05, "eval/pass_at_4": 0.9,
+                "eval/verifiable_correct_rate_low": step / 100 - 0.05, "eval/pass_at_4": 0.9, "eval/maj_at_4": 0.6,
                 "eval/verifiable_correct_rate_high": step / 100 + 0.05,
             }
         )  # fmt: skip
@@ -53,8 +54,11 @@ def test_a_card_says_what_was_trained_how_and_how_well(tmp_path: Path) -> None:
         "# sums, step 40",
         "base-7b, trained with GRPO",
         "| Data | questions.jsonl, someone/sums, arithmetic |",
-        "| 40 | 200 | 40.0% | 35.0% to 45.0% | 90.0% |",
+        "| Correct | 95% interval | maj@4 | pass@4 |",
+        "| 40 | 200 | 40.0% | 35.0% to 45.0% | 60.0% | 90.0% |",
         "learning_rate = 3e-06",
+        'freeze = ["model.embed_tokens", "lm_head"]',
+        "# stop_strings: not shown",
         "group_size = 16",
         'from_pretrained("me/sums", revision="step-40")',
         "vllm serve me/sums --revision step-40",
@@ -62,6 +66,19 @@ def test_a_card_says_what_was_trained_how_and_how_well(tmp_path: Path) -> None:
         assert words in text, text
     header = yaml.safe_load(text.split("---")[1])
     assert header["datasets"] == ["someone/sums"] and "base_model" not in header, header
+
+
+def test_the_card_of_an_adapter_says_how_to_load_it_onto_its_base(tmp_path: Path) -> None:
+    card(tmp_path, 50)
+    record = RunRecord("sums", tmp_path, policy_version=50, num_steps=50)
+    config = parse_config(config_values(tmp_path) | {"model": {"path": "someone/base-7b"}})
+    text = model_card(record, config, 40, "me/sums", is_adapter=True)
+    assert yaml.safe_load(text.split("---")[1])["library_name"] == "peft"
+    for words in ('from_pretrained("someone/base-7b")', 'from_pretrained(model, "me/sums", revision="step-40")'):
+        assert words in text, text
+    local = model_card(record, parse_config(config_values(tmp_path)), 40, is_adapter=True)
+    assert 'from_pretrained("FOLDER OF base-7b")' in local, local
+    assert "vllm serve" not in text and "AutoTokenizer" not in text
 
 
 def test_a_card_ends_with_its_step_and_has_few_rows(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """`shoal export`, to folders of this machine and to a real S3 server."""
 
+import errno
+import fcntl
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -150,6 +153,57 @@ def test_a_file_system_that_is_not_installed_is_refused_with_its_extra(
 def test_an_unknown_file_system_is_refused(shoal: Shoal, run: RunRecord) -> None:
     code, _, err = shoal("export", "sums", "--to", "shoals://x/y", "--data-dir", str(run.folder.parent))
     assert code == ExitCode.USAGE and "shoals" in err, err
+
+
+@pytest.mark.parametrize("url", ["s3:/models/ten", "memory://models/ten"])
+def test_a_url_that_would_be_a_folder_or_nothing_is_refused(shoal: Shoal, run: RunRecord, url: str) -> None:
+    code, _, err = shoal("export", "sums", "--to", url, "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.USAGE and "a URL such as s3://BUCKET/NAME" in err, err
+
+
+def test_a_full_disk_keeps_nothing_of_the_copy(
+    shoal: Shoal, run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = shutil.copy2
+
+    def fill(source: str, target: str, **options: Any) -> str:
+        if Path(source).name == "model.safetensors":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(source, target, **options)
+
+    monkeypatch.setattr(shutil.copytree, "__defaults__", (False, None, fill, False, False))
+    code, _, err = shoal("export", "sums", "--to", str(tmp_path / "to"), "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.PRECONDITION and "the disk of" in err and "is full" in err, err
+    assert names(tmp_path) == ["runs"], "a part of the copy takes the rest of the disk"
+
+
+def test_what_a_killed_command_left_is_deleted_by_the_next_and_that_of_a_living_one_is_not(
+    shoal: Shoal, run: RunRecord, tmp_path: Path
+) -> None:
+    abandoned, held = run.folder / ".export-abandoned", run.folder / ".export-held"
+    for folder in (abandoned, held):
+        folder.mkdir()
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    code, _, err = shoal("export", "sums", "--to", str(tmp_path / "to"), "--data-dir", str(run.folder.parent))
+    os.close(lock)
+    assert code == ExitCode.OK and held.is_dir() and not abandoned.exists(), err
+
+
+@pytest.mark.parametrize(
+    ("credentials", "bucket", "words"),
+    [(True, "elsewhere", "there is no such bucket"), (False, "models", "such as AWS_ACCESS_KEY_ID")],
+)
+def test_a_missing_bucket_and_missing_credentials_are_named(
+    shoal: Shoal, run: RunRecord, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch, credentials: bool, bucket: str,
+    words: str,
+) -> None:  # fmt: skip
+    if not credentials:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    code, _, err = shoal("export", "sums", "--to", f"s3://{bucket}/x", "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.PRECONDITION and words in err, err
 
 
 def test_a_model_is_uploaded_to_s3_and_is_the_same(

@@ -142,6 +142,23 @@ def test_without_a_token_nothing_is_sent_and_the_variable_is_named(push: Push, h
     assert hub.calls == []
 
 
+@pytest.mark.parametrize(
+    ("status", "part", "code", "words"),
+    [
+        (401, "/create", ExitCode.PRECONDITION, "use a token that may write there"),
+        (409, "/create", ExitCode.PRECONDITION, "it exists, and this token may not see it"),
+        (500, "/commit/", ExitCode.UNAVAILABLE, "It has no revision step-20 yet; repeat the command"),
+    ],
+)
+def test_what_the_hub_answers_is_told_from_what_a_repeat_may_cure(
+    push: Push, hub: ScriptedHub, status: int, part: str, code: ExitCode, words: str
+) -> None:
+    hub.fails_at, hub.fails_with = part, status
+    found, out = push()
+    assert found == code and words in out and str(status) in out, out
+    assert not any(repository.tags for repository in hub.repositories.values())
+
+
 def test_a_token_that_may_not_write_is_refused_and_not_shown(push: Push, hub: ScriptedHub) -> None:
     code, out = push(token="hf_a_token_to_read")
     assert code == ExitCode.PRECONDITION and "use a token that may write there" in out, out

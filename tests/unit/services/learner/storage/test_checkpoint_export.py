@@ -1,0 +1,100 @@
+"""Models and adapters from checkpoints, in the form that DeepSpeed writes up to stage 2; tests/integration has all."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from services.learner.model.policy import load_policy
+from services.learner.storage.checkpoint_export import export_checkpoint
+from services.learner.storage.checkpoints import FileDigest
+from shoal.config import RunConfig, parse_config
+from shoal.errors import FailedPrecondition
+from tests.support.tiny_model import make_tiny_model
+
+TOKENS = torch.arange(40, 80)[None]
+
+
+def make_config(folder: Path, learner: dict[str, Any]) -> RunConfig:
+    model = folder / "source"
+    if not model.exists():
+        make_tiny_model(model)
+    learner = {"compute_dtype": "float32", "zero_stage": 2} | learner
+    return parse_config(
+        {"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}, "learner": learner}
+    )
+
+
+def write_checkpoint(
+    folder: Path, config: RunConfig, *, without: str = "nothing"
+) -> tuple[Path, list[FileDigest], Any]:
+    """Writes what is trained, after a change of all of it; returns folder, digests and the policy."""
+    policy = load_policy(Path(config.model.path), config.learner, seed=config.run.seed)
+    generator = torch.Generator().manual_seed(2)
+    state = {}
+    for name, parameter in policy.named_parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+            state[name] = parameter.data
+    path = folder / "checkpoint" / "state" / "mp_rank_00_model_states.pt"
+    path.parent.mkdir(parents=True)
+    torch.save({"module": {name: tensor for name, tensor in state.items() if without not in name}}, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return folder / "checkpoint", [FileDigest("state/" + path.name, path.stat().st_size, digest)], policy
+
+
+def distribution(lm: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.log_softmax(lm(TOKENS).logits, -1)
+
+
+def expected(policy: Any) -> torch.Tensor:
+    """The distributions of a policy, whose own model gives only scores."""
+    policy.lm.set_attn_implementation("eager")
+    return distribution(policy.lm.eval())
+
+
+def test_a_checkpoint_of_adapters_gives_the_merged_model_and_the_adapter(tmp_path: Path) -> None:
+    config = make_config(tmp_path, {"lora": {"rank": 4, "alpha": 8, "rslora": True}})
+    checkpoint, files, policy = write_checkpoint(tmp_path, config)
+    for name, alone in (("model", False), ("alone", True)):
+        (tmp_path / name).mkdir()
+        export_checkpoint(config, checkpoint, files, tmp_path / name, adapter_only=alone)
+    wanted = expected(policy)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    torch.testing.assert_close(distribution(merged), wanted, atol=1e-5, rtol=0)
+    base = AutoModelForCausalLM.from_pretrained(config.model.path)
+    assert float((distribution(base) - wanted).abs().mean()) > 1e-3, "the adapters do nothing"
+    adapted = PeftModel.from_pretrained(base, tmp_path / "alone" / "adapter")
+    torch.testing.assert_close(distribution(adapted), wanted, atol=1e-5, rtol=0)
+    assert [path.name for path in (tmp_path / "alone").iterdir()] == ["adapter"]
+    for path in (tmp_path / "alone" / "adapter").iterdir():
+        assert path.read_bytes() == (tmp_path / "model" / "adapter" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("frozen", [["model.embed_tokens", "model.layers.0."], ["model.layers.1.mlp"]])
+def test_a_checkpoint_of_a_part_gives_the_whole_model(tmp_path: Path, frozen: list[str]) -> None:
+    config = make_config(tmp_path, {"freeze": frozen})
+    checkpoint, files, policy = write_checkpoint(tmp_path, config)
+    (tmp_path / "model").mkdir()
+    export_checkpoint(config, checkpoint, files, tmp_path / "model")
+    written = load_file(tmp_path / "model" / "model.safetensors")
+    trained = dict(policy.lm.named_parameters())
+    original = load_file(Path(config.model.path) / "model.safetensors")
+    assert written.keys() == trained.keys()
+    assert all(torch.equal(written[name], trained[name].data) for name in written)
+    same = {name for name in written if torch.equal(written[name], original[name])}
+    assert same and all(name.startswith(tuple(frozen)) for name in same)
+
+
+@pytest.mark.parametrize("learner", [{}, {"freeze": ["model.layers.0."]}, {"lora": {"rank": 4}}])
+def test_a_checkpoint_without_all_that_is_trained_is_refused(tmp_path: Path, learner: dict[str, Any]) -> None:
+    config = make_config(tmp_path, learner)
+    checkpoint, files, _ = write_checkpoint(tmp_path, config, without="layers.1.mlp")
+    with pytest.raises(FailedPrecondition, match=r"does not hold what the run trains: model\.layers\.1\.mlp"):
+        export_checkpoint(config, checkpoint, files, tmp_path / "model")
