@@ -19,7 +19,7 @@ from services.generator.plugin import BACKEND, ENGINE_MARK
 from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, num_listed
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Internal, InvalidArgument
+from shoal.errors import FailedPrecondition, Internal, InvalidArgument
 from shoal.models.model_folder import tokenizer_folder
 from shoal.models.remote_code import warn_of_code
 from shoal.weights.manifest import ELEMENT_BYTES
@@ -32,6 +32,9 @@ T = TypeVar("T")
 _CPU_BLOCK_TOKENS = 32
 """Tokens of a key-value block on CPU. vLLM's default, 128, is longer than many prompts: then the completions of a group
 would not share the prompt's cache."""
+
+_MAX_SOCKET_FOLDER_BYTES = 70
+"""Of 107 bytes that Linux allows for the path of a socket vLLM's names, a slash and a UUID, take 37."""
 
 
 def prepare_environment() -> None:
@@ -46,8 +49,26 @@ def prepare_environment() -> None:
         "VLLM_CONFIGURE_LOGGING": "0",
         # Otherwise torch prints a C++ stack for each poll of a store whose learner has ended.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "VLLM_RPC_BASE_PATH": _folder_of_sockets(),
     }.items():
         os.environ.setdefault(name, value)
+
+
+def _folder_of_sockets() -> str:
+    """Returns the folder of temporary files, or /tmp if the paths of sockets would be too long there."""
+    folder = tempfile.gettempdir()
+    is_short = len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES
+    return folder if is_short or not os.access("/tmp", os.W_OK | os.X_OK) else "/tmp"
+
+
+def _check_sockets_fit() -> None:
+    folder = os.environ["VLLM_RPC_BASE_PATH"]
+    if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER_BYTES:
+        raise FailedPrecondition(
+            f"vLLM's sockets would be in {folder}, whose path has more than {_MAX_SOCKET_FOLDER_BYTES} bytes: Linux "
+            "allows 107 for the path of a socket. Set VLLM_RPC_BASE_PATH to a writable folder with a shorter path",
+            reason=ErrorReason.ENGINE_REFUSED,
+        )
 
 
 def import_vllm() -> None:
@@ -82,13 +103,14 @@ class StartedVllm:
 def start_vllm(config: RunConfig) -> StartedVllm:
     """Starts the engine's processes and loads the model, which takes from seconds to minutes.
 
-    Raises `InvalidArgument` for a model or a setting that vLLM refuses, and `Internal` if the engine does not start
-    for another reason.
+    Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` where its sockets have no
+    place, and `Internal` if the engine does not start for another reason.
     """
     model = checked_model(config)
     trusts = config.model.trust_remote_code
     warn_of_code(model.folder, trust_remote_code=trusts)
     import_vllm()
+    _check_sockets_fit()
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from services.coordinator.run.evaluation import evaluation_sampling
+from shoal.config import parse_config
 from shoal.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
-from shoal.rollout import FinishReason, WeightVersion
+from shoal.rollout import FinishReason, SamplingParams, WeightVersion
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
@@ -107,6 +109,55 @@ async def test_behavior_logprobs_are_the_models(client: Client, setting: Setting
         expected = logprobs_of(setting.new, [*PROMPT, *completion.token_ids])[len(PROMPT) - 1 :]
         assert gap(completion.behavior_logprobs, expected) < 1e-4
         assert [(str(span.version), span.start, span.end) for span in completion.version_spans] == [("0.4", 0, 16)]
+
+
+def evaluation_params(**evaluation: Any) -> SamplingParams:
+    """What the coordinator asks for in an evaluation, where training samples otherwise."""
+    sources = [{"task": "arithmetic"}]
+    settings = {"sources": sources, "max_completion_tokens": 16, "temperature": 1.0, "stop_strings": []} | evaluation
+    config = parse_config({"model": {"path": "unused"}, "data": {"sources": sources}, "evaluation": settings})
+    return evaluation_sampling(config, SamplingParams(1.3, 8, (), stop_strings=("training",)))
+
+
+def kept_logprobs(model: Any, tokens: Sequence[int], sampling: SamplingParams) -> Any:
+    """The log-probabilities of all tokens at each place of a completion, -infinity for those that sampling leaves out;
+    computed from their definitions."""
+    with torch.no_grad():
+        logits_TV = model(torch.tensor([[*PROMPT, *tokens]]).long()).logits[0, len(PROMPT) - 1 : -1]
+    probabilities_TV, order_TV = torch.softmax(logits_TV / sampling.temperature, -1).sort(descending=True)
+    before_TV = probabilities_TV.cumsum(-1) - probabilities_TV
+    kept_TV = (before_TV < sampling.top_p) & (probabilities_TV >= sampling.min_p * probabilities_TV[:, :1])
+    if sampling.top_k:
+        kept_TV[:, sampling.top_k :] = False
+    sorted_TV = (probabilities_TV * kept_TV / (probabilities_TV * kept_TV).sum(-1, keepdim=True)).log()
+    return torch.empty_like(sorted_TV).scatter(-1, order_TV, sorted_TV)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.3, "temperature": 0.7}], ids=str
+)
+async def test_an_evaluation_samples_by_its_own_settings(
+    client: Client, setting: Setting, settings: dict[str, float]
+) -> None:
+    await client.publish(weights_of(setting.new), 4)
+    sampling = evaluation_params(**settings)
+    completions = await client.sample(1, 2, 3, sampling=sampling)
+    assert len({completion.token_ids.tobytes() for completion in completions}) == 3
+    for completion in completions:
+        assert completion.num_tokens == 16 and completion.support is None
+        expected = kept_logprobs(setting.new, completion.token_ids.tolist(), sampling)
+        drawn = expected.gather(-1, torch.from_numpy(completion.token_ids).long()[:, None])[:, 0].numpy()
+        assert gap(completion.behavior_logprobs, drawn) < 1e-4, "infinite where a token was left out"
+
+
+async def test_a_greedy_evaluation_takes_the_likeliest_tokens_whatever_the_seed(
+    client: Client, setting: Setting
+) -> None:
+    await client.publish(weights_of(setting.new), 4)
+    sampling = evaluation_params(temperature=0.0)
+    one, other = await client.sample(1, 2, sampling=sampling)
+    likeliest = kept_logprobs(setting.new, one.token_ids.tolist(), replace(sampling, temperature=1.0)).argmax(-1)
+    assert one.token_ids.tolist() == other.token_ids.tolist() == likeliest.tolist()
 
 
 async def test_a_completion_in_flight_continues_under_the_new_weights_and_reports_where(
@@ -312,7 +363,8 @@ async def test_a_completion_ends_with_the_token_that_completes_a_stop_string(
     special = next(token for token in SPECIAL_TOKENS if token in text)
     assert letters is not None
     for stop in (letters[0], special):
-        (stopped,) = await client.sample(5, max_tokens=448, stop_strings=["never sampled", stop])
+        of_evaluation = evaluation_params(max_completion_tokens=448, stop_strings=["never sampled", stop])
+        (stopped,) = await client.sample(5, sampling=of_evaluation)
         end = _end_of(stop, whole.token_ids)
         assert stopped.finish_reason is FinishReason.STOP, f"{stop!r} did not end the completion"
         assert stopped.token_ids.tolist() == whole.token_ids[:end].tolist()

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,8 +60,10 @@ class Generator:
         )
         command = [sys.executable, "-m", "services.generator", "--coordinator", "127.0.0.1:1"]
         options = ["--listen", "127.0.0.1:0", "--log-file", str(self.log_file), "--data-dir", str(folder)]
-        # The engine's files are found in the test's folder; the path of a socket may have only 107 characters.
-        environment = os.environ | {"TMPDIR": str(folder), "VLLM_RPC_BASE_PATH": tempfile.gettempdir()}
+        # The engine's files are found in the test's folder. It is too long for sockets, as on some clusters.
+        self.temporary = folder / "-".join(["temporary"] * 9)
+        self.temporary.mkdir(exist_ok=True)
+        environment = os.environ | {"TMPDIR": str(self.temporary)}
         self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -76,7 +77,7 @@ class Generator:
 
     def adapter_folders(self) -> list[Path]:
         """The folders of adapters that the generator keeps."""
-        return sorted(self.log_file.parent.glob("shoal-engine-*/adapter-*"))
+        return sorted(self.temporary.glob("shoal-engine-*/adapter-*"))
 
     def log_tail(self) -> str:
         return self.log_file.read_text()[-3000:]
@@ -126,12 +127,15 @@ class Client:
         max_tokens: int = 16,
         request_id: str = "",
         stop_strings: Sequence[str] = (),
+        sampling: SamplingParams | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Completion]:
+        """`sampling` replaces `max_tokens` and `stop_strings`."""
+        params = sampling or SamplingParams(1.0, max_tokens, (), stop_strings=tuple(stop_strings))
         request = pb.GenerateGroupRequest(
             request_id=request_id or f"request-{time.monotonic_ns()}",
             prompt_token_ids=int32_to_wire(PROMPT),
-            sampling=sampling_to_wire(SamplingParams(1.0, max_tokens, (), stop_strings=tuple(stop_strings))),
+            sampling=sampling_to_wire(params),
             seeds=seeds,
         )
         stream = self.stub.GenerateGroup(request, timeout=timeout_s)

@@ -1,5 +1,6 @@
 """The arguments that vLLM's engine gets on a GPU, held to the fields that the installed vLLM declares."""
 
+import os
 import sys
 from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 
 from services.generator.model_check import CheckedModel
-from services.generator.vllm_start import _engine_arguments
+from services.generator.vllm_start import _check_sockets_fit, _engine_arguments, prepare_environment
 from shoal.config import parse_config
+from shoal.errors import FailedPrecondition
 from shoal.suggest.memory import GIB
 from tests.support.library_source import class_of, fields_of, source_of
 from tests.support.tiny_model import make_tiny_model
@@ -115,3 +117,16 @@ def test_adapters_are_switched_on_for_the_adapter_way_alone_and_take_their_memor
     assert arguments["enable_lora"] and arguments["lora_target_modules"] == ["up_proj"]
     # Two slots of 16 x 2^20 bfloat16 numbers.
     assert merged["kv_cache_memory_bytes"] - arguments["kv_cache_memory_bytes"] == 2 * 2**25
+
+
+def test_sockets_are_in_a_folder_whose_path_is_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = f"/{'a' * 69}", f"/{'a' * 70}"
+    for folder, expected in ((short, short), (long, "/tmp")):
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        monkeypatch.delenv("VLLM_RPC_BASE_PATH", raising=False)
+        prepare_environment()
+        assert os.environ["VLLM_RPC_BASE_PATH"] == expected
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", long)
+    prepare_environment()
+    with pytest.raises(FailedPrecondition, match="Set VLLM_RPC_BASE_PATH to a writable folder with a shorter path"):
+        _check_sockets_fit()
