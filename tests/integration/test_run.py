@@ -258,7 +258,12 @@ def test_a_run_goes_on_from_the_checkpoint_before_its_learner_was_killed_until_c
     tmp_path: Path,
 ) -> None:
     """At a staleness of 3, so groups in flight are lost too. tests/acceptance/test_next_runs.py resumes once more."""
-    config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint={"every_steps": 2}, run={"num_steps": 500})
+    from transformers import AutoModelForCausalLM
+
+    checkpoint = {
+        "every_steps": 2, "export_every_steps": 2, "export_keep_last": 1, "export_best_metric": "objective/scores",
+    }  # fmt: skip
+    config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint=checkpoint, run={"num_steps": 500})
     path = str(write_config(tmp_path / "run.toml", config))
     stack = LocalStack(tmp_path / "runs", "orphan", path, "--name", "orphan")
     try:
@@ -292,3 +297,8 @@ def test_a_run_goes_on_from_the_checkpoint_before_its_learner_was_killed_until_c
     assert [group[0] for group in groups] == list(range(len(groups)))
     ages = [group[2] for group in groups if group[1] == "TRAINED"]
     assert max(ages) <= 3, f"staleness {max(ages)} for a bound of 3"
+    scores = {int(row["step"]): row["objective/scores"] for row in rows if row["step"] % 2 == 0}
+    best = max(scores, key=lambda step: (scores[step], -step))
+    kept = {f"step-{step:08d}" for step in (best, max(scores))}
+    assert {path.name for path in (stack.folder / "exports").iterdir()} == kept, f"the best of {scores}"
+    assert all(AutoModelForCausalLM.from_pretrained(stack.folder / "exports" / name) for name in kept)

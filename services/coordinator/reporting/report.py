@@ -187,6 +187,8 @@ class Report:
             for k, rate in result.pass_at_k.items()
             if k > 1
         ]
+        if (majority := metrics.get(f"eval/maj_at_{result.num_samples}")) is not None:
+            details.append(f"maj@{result.num_samples} {majority:.1%}")
         rates = {source: metrics[f"eval/source/{source}/correct_rate"] for source in result.sources}
         details += [f"{source} {rate:.1%}" for source, rate in rates.items() if len(rates) > 1]
         message = (
@@ -212,12 +214,14 @@ class Report:
         """Returns the values of a metric by step, in the present lineage of the run."""
         return {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
 
-    def export_kept(self, path: str, kept_steps: list[int], best_step: int | None) -> None:
-        """Reports the export of the step just taken, those that are kept, and which of them is the best by now."""
+    def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
+        """Reports the export of the step just taken, those that are kept, and which of them is the best by `metric`."""
         step = self._record.policy_version
         self._record.exported_steps = kept_steps
         self._record.save()
-        best = "" if best_step is None else f"; the best so far is that of step {best_step}"
+        best = f"; no export has {metric}, so the best is not known" if metric else ""
+        if best_step is not None:
+            best = f"; the best so far is that of step {best_step}"
         self._events.add(
             "step_exported",
             f"the model of step {step} is in {path}{best}",

@@ -1,6 +1,7 @@
 """Exports while training goes on: when the model of a step is written, and which exports are kept."""
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Exports:
         best_step = best_of(steps, values, is_lowest=self.config.export_best == "lowest")
         kept = kept_of(steps, self.config.export_keep_last, best_step)
         path = await self.learner.export_model(export_name(step), [export_name(other) for other in kept])
-        self.report.export_kept(path, kept, best_step)
+        self.report.export_kept(path, kept, best_step, metric=self.config.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:
         """Reads the metric to choose by, once earlier evaluations are scored."""
@@ -55,8 +56,8 @@ def export_name(step: int) -> str:
 
 
 def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: bool) -> int | None:
-    """Returns the step with the best value, the earliest of equals; None if no step has a value."""
-    measured = [step for step in steps if step in values]
+    """Returns the step with the best value, the earliest of equals; None if no step has one that is finite."""
+    measured = [step for step in steps if math.isfinite(values.get(step, math.nan))]
     sign = 1 if is_lowest else -1
     return min(measured, key=lambda step: (sign * values[step], step), default=None)
 

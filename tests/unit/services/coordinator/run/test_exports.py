@@ -38,7 +38,7 @@ class Recorder:
     def values_of(self, metric: str) -> dict[int, float]:
         return {step: value for step, value in self.values.items() if step <= self.record.policy_version}
 
-    def export_kept(self, path: str, kept_steps: list[int], best_step: int | None) -> None:
+    def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
         self.record.exported_steps = kept_steps
         self.reported.append((kept_steps, best_step))
 
@@ -55,6 +55,8 @@ def test_the_best_is_the_earliest_of_equals_and_has_a_value() -> None:
     assert best_of([10, 20, 30, 40], SCORES, is_lowest=True) == 10
     assert best_of([60, 20], SCORES, is_lowest=True) == 20, "step 60 has no value yet"
     assert best_of([60], SCORES, is_lowest=False) is None
+    values = {10: float("nan"), 20: -1.0, 30: float("inf")}
+    assert best_of([10, 20, 30], values, is_lowest=False) == best_of([10, 20, 30], values, is_lowest=True) == 20
 
 
 async def test_a_run_exports_each_nth_step_and_keeps_the_best_besides_the_last(tmp_path: Path) -> None:
