@@ -206,6 +206,8 @@ class VerifierScore:
     """In order; empty where the verifier scores the whole completion only."""
     code_digest: str = ""
     """SHA-256, in hex, of the verifier's code, where that is not part of Shoal."""
+    answer: str | None = None
+    """What was answered, the same text for equal answers, and empty for none; None where the verifier cannot tell."""
 
 
 @dataclass(frozen=True)

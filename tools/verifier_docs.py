@@ -79,20 +79,21 @@ def page() -> str:
 
 def table() -> str:
     """Returns the table of all built-in verifiers, by name."""
-    rows = "".join(f"| `{name}` | {what} | {values} | {needs} |\n" for name, what, values, needs in sorted(_rows()))
-    return f"\n| name | what it judges | value | needs |\n| --- | --- | --- | --- |\n{rows}\n"
+    rows = "".join(f"| `{name}` | {' | '.join(cells)} |\n" for name, *cells in sorted(_rows()))
+    head = "| name | what it judges | value | same answers, for maj@k | needs |"
+    return f"\n{head}\n| --- | --- | --- | --- | --- |\n{rows}\n"
 
 
-def _rows() -> Iterator[tuple[str, str, str, str]]:
+def _rows() -> Iterator[tuple[str, ...]]:
     for name, verifier in ALL_VERIFIERS.items():
         needs = [f"`shoal[{verifier.extra}]`"] if verifier.extra != "reward" else []
         needs += {"num_tokens": ["token ids"], "token_ids": ["token ids"], "text": []}[verifier.reads]
-        yield name, verifier.summary.rstrip("."), verifier.values, ", ".join(needs)
+        yield name, verifier.summary.rstrip("."), verifier.values, verifier.same_answers, ", ".join(needs)
     for name, label in JUDGED_LABELS.items():
-        yield name, _first_line(label.description), "0 to 1", "`reward.judge`"
-    yield "rubric", _first_line(RUBRIC_DESCRIPTION), "-1 to 1", "`reward.judge`"
+        yield name, _first_line(label.description), "0 to 1", "", "`reward.judge`"
+    yield "rubric", _first_line(RUBRIC_DESCRIPTION), "-1 to 1", "", "`reward.judge`"
     for name in ModelScorer.NAMES:
-        yield name, _first_line(MODEL_DESCRIPTION), "any number, or 0 to 1", "`reward.model`"
+        yield name, _first_line(MODEL_DESCRIPTION), "any number, or 0 to 1", "", "`reward.model`"
 
 
 def _first_line(description: str) -> str:

@@ -6,6 +6,7 @@ The learner's part is in `shoal.telemetry.learner_metric_table`.
 from shoal.telemetry.learner_metric_table import LEARNER
 from shoal.telemetry.run_metrics import (
     ALWAYS,
+    COMPARED,
     KL_IN_REWARD,
     MEASURED,
     PUBLISHED,
@@ -263,6 +264,22 @@ EVALUATION = MetricSection(
         ),
         RunMetric("eval/pass_at_<k>_high", "share", "upper end of that interval", "", SCORED),
         RunMetric(
+            "eval/maj_at_<k>",
+            "share",
+            "share of questions whose most frequent answer is correct, k being `evaluation.samples_per_prompt`; mean "
+            "over questions with k scored answers. An answer that was not found has no vote",
+            "of answers that are equally frequent, the mean (arXiv:2206.14858)",
+            COMPARED,
+        ),
+        RunMetric(
+            "eval/maj_at_<k>_low",
+            "share",
+            "lower end of its 95 % confidence interval (Wilson), with the questions as the sample",
+            "",
+            COMPARED,
+        ),
+        RunMetric("eval/maj_at_<k>_high", "share", "upper end of that interval", "", COMPARED),
+        RunMetric(
             "eval/source/<source>/scores",
             "reward",
             "mean reward of the answers to the questions of one source",
@@ -277,6 +294,7 @@ EVALUATION = MetricSection(
         ),
         RunMetric("eval/source/<source>/correct_rate_high", "share", "upper end of that interval", "", SCORED),
         RunMetric("eval/source/<source>/pass_at_<k>", "share", "pass@k of the questions of one source", "", SCORED),
+        RunMetric("eval/source/<source>/maj_at_<k>", "share", "maj@k of the questions of one source", "", COMPARED),
         RunMetric("eval/verifier/<verifier>/reward", "value", "mean value of one verifier", "", SCORED),
         RunMetric(
             "eval/verifier/<verifier>/correct_rate",

@@ -23,6 +23,10 @@ class Presence:
 
 ALWAYS = Presence("", lambda config: True)
 SCORED = Presence("when a completion was scored", lambda config: False)
+COMPARED = Presence(
+    "with more than two answers a question, where one verifier of each compares answers with each other",
+    lambda config: False,
+)
 SAMPLED = Presence("when a completion came back", lambda config: False)
 REPEATED = Presence("from the second evaluated step on", lambda config: False)
 TRAINED = Presence("when the step was applied", lambda config: True)

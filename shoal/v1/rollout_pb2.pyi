@@ -482,6 +482,7 @@ class VerifierScore(_message.Message):
     DURATION_S_FIELD_NUMBER: _builtins.int
     STEP_SCORES_FIELD_NUMBER: _builtins.int
     CODE_DIGEST_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """The verifier's registered name."""
     outcome: Global___ScoreOutcome.ValueType
@@ -497,6 +498,11 @@ class VerifierScore(_message.Message):
     code_digest: _builtins.str
     """SHA-256, in hex, of the code of a verifier that is not part of Shoal; else
     empty.
+    """
+    answer: _builtins.str
+    """The answer that was found, in a form that is the same for equal answers, so
+    that answers can be counted; empty if there is none. Absent if the verifier
+    does not compare answers with each other.
     """
     @_builtins.property
     def step_scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepScore]:
@@ -514,12 +520,15 @@ class VerifierScore(_message.Message):
         duration_s: _builtins.float = ...,
         step_scores: _abc.Iterable[Global___StepScore] | None = ...,
         code_digest: _builtins.str = ...,
+        answer: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answer", b"_answer", "answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "detail", b"detail", "duration_s", b"duration_s", "outcome", b"outcome", "step_scores", b"step_scores", "value", b"value", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answer", b"_answer", "answer", b"answer", "code_digest", b"code_digest", "detail", b"detail", "duration_s", b"duration_s", "outcome", b"outcome", "step_scores", b"step_scores", "value", b"value", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__answer: _TypeAlias = _typing.Literal["answer"]  # noqa: Y015
+    _WhichOneofArgType__answer: _TypeAlias = _typing.Literal["_answer", b"_answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__answer) -> _WhichOneofReturnType__answer | None: ...
 
 Global___VerifierScore: _TypeAlias = VerifierScore  # noqa: Y015
 

@@ -28,6 +28,7 @@ def score_to_wire(score: Score) -> rollout_pb2.Score:
                     rollout_pb2.StepScore(end_char=step.end_char, value=step.value) for step in part.step_scores
                 ],
                 code_digest=part.code_digest,
+                answer=part.answer,
             )
             for part in score.verifier_scores
         ],
@@ -49,6 +50,7 @@ def score_from_wire(message: rollout_pb2.Score) -> Score:
                 duration_s=part.duration_s,
                 step_scores=tuple(StepScore(step.end_char, step.value) for step in part.step_scores),
                 code_digest=part.code_digest,
+                answer=part.answer if part.HasField("answer") else None,
             )
             for part in message.verifier_scores
         ),

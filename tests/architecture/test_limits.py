@@ -13,7 +13,7 @@ MAX_FUNCTION_LINES = 60
 MAX_MODULES = 14
 
 GENERATED = ("shoal/v1",)
-TABLES = ("shoal/translate/open_instruct/fields.py",)
+TABLES = ("shoal/telemetry/run_metric_table.py", "shoal/translate/open_instruct/fields.py")
 """Modules that are one long table."""
 COLLECTIONS = (
     "services/learner/loss/objectives",

@@ -1,5 +1,6 @@
 """The result of an evaluation."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,21 @@ class AnsweredQuestion:
     def correct(self) -> list[bool]:
         """Whether each answer that could be judged is correct."""
         return [is_correct(score) for score in self.scored]
+
+    @property
+    def majority(self) -> float | None:
+        """The probability that the most frequent answer is correct, one of those that are equally frequent drawn.
+
+        An answer that was not found has no vote; without votes it is 0. None unless exactly one verifier of each score
+        compares answers with each other.
+        """
+        votes = [[part.answer for part in score.verifier_scores if part.answer is not None] for score in self.scored]
+        if any(len(answers) != 1 for answers in votes):
+            return None
+        counts = Counter(answer for (answer,) in votes if answer)
+        winners = {answer for answer, count in counts.items() if count == max(counts.values())}
+        # The winners are equally frequent, so the mean over their votes is that over them.
+        return _mean(right for (answer,), right in zip(votes, self.correct, strict=True) if answer in winners)
 
     @property
     def source(self) -> str:
@@ -86,6 +102,20 @@ class EvaluationResult:
         """Pass@k by k, see `shoal.grpo.pass_at_k`; answers that could not be scored do not count."""
         return pass_at_k([question.correct for question in self.answered], self.ks)
 
+    @property
+    def majority(self) -> list[float] | None:
+        """`AnsweredQuestion.majority` of each question with all its answers scored, as for the largest k of pass@k.
+
+        None with one or two answers, whose majority says no more than one answer does, and where one of these questions
+        has none.
+        """
+        return self._majority(self.answered)
+
+    def _majority(self, questions: Iterable[AnsweredQuestion]) -> list[float] | None:
+        whole = [question.majority for question in questions if len(question.scored) == self.num_samples]
+        found = [share for share in whole if share is not None]
+        return found if self.num_samples > 2 and found and len(found) == len(whole) else None
+
     def metrics(self) -> dict[str, float]:
         """Computes the metrics, by name; docs/metrics.md gives their meaning. Unmeasured ones are absent."""
         num_requested = len(self.answered) * self.num_samples
@@ -111,6 +141,8 @@ class EvaluationResult:
             metrics |= _with_interval("eval/verifiable_correct_rate", self.correct_rate, self.correct_rate_interval)
             for k, shares in pass_shares([question.correct for question in self.answered], self.ks).items():
                 metrics |= _with_interval(f"eval/pass_at_{k}", fmean(shares), mean_interval(shares))
+            if (majority := self.majority) is not None:
+                metrics |= _with_interval(f"eval/maj_at_{self.num_samples}", fmean(majority), mean_interval(majority))
             metrics |= self._by_source()
             metrics |= self._by_verifier()
         return metrics
@@ -125,6 +157,8 @@ class EvaluationResult:
             rate = _mean(is_correct(score) for score in scores)
             metrics |= _with_interval(f"{name}/correct_rate", rate, rate_interval(correct))
             metrics |= {f"{name}/pass_at_{k}": rate for k, rate in pass_at_k(correct, self.ks).items()}
+            if (majority := self._majority(questions)) is not None:
+                metrics[f"{name}/maj_at_{self.num_samples}"] = fmean(majority)
         return metrics
 
     def _by_verifier(self) -> dict[str, float]:

@@ -14,6 +14,9 @@ class Verdict:
     """In the range that the verifier documents."""
     detail: str = ""
     """What was found in the completion, for people."""
+    answer: str | None = None
+    """What the completion answers, in a form that is the same for equal answers, and empty for no answer; None where
+    the verifier does not compare answers with each other (see `Verifier.same_answers`)."""
     step_scores: tuple[StepScore, ...] = ()
     """Scores of single steps by a process verifier, in order (see `advantage.step_rewards`)."""
 

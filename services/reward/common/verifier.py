@@ -31,6 +31,9 @@ class Verifier:
     """A package that it needs."""
     extra: str = "reward"
     """The extra of Shoal that installs `package`."""
+    same_answers: str = ""
+    """When two answers count as the same in a vote (maj@k), for people. Empty where answers cannot be compared with
+    each other, only judged; then no verdict has an `answer`."""
     unavailable: Callable[[], str] = lambda: ""
     """Returns why the verifier cannot judge on this machine, or an empty text. May take a second. Completions that it
     is asked to judge anyway are FAILED with this reason."""

@@ -261,6 +261,7 @@ class VerifierPool:
                             outcome=ScoreOutcome(message["outcome"]),
                             value=message["value"],
                             detail=message["detail"],
+                            answer=message["answer"],
                             step_scores=tuple(StepScore(int(end), value) for end, value in message["steps"]),
                             duration_s=message["duration_s"],
                             code_digest=message.get("code", ""),

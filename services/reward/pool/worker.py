@@ -4,6 +4,7 @@ Reads jobs from stdin and answers on stdout, one at a time, until stdin ends or 
 that hangs with SIGKILL.
 """
 
+import hashlib
 import logging
 import math
 import os
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
+from services.reward.common.text import clean
 from services.reward.common.verdict import Broken, Unscorable, Verdict
 from services.reward.custom.code import Code
 from services.reward.custom.loading import LoadedVerifiers
@@ -25,6 +27,7 @@ from services.reward.verifiers.registry import VERIFIERS
 from shoal.rollout import ScoreOutcome
 
 _MAX_DETAIL_CHARACTERS = 500
+_MAX_ANSWER_CHARACTERS = 200
 _MAX_TRACEBACK_CHARACTERS = 20_000
 
 
@@ -104,6 +107,11 @@ def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any
     return answer | {"code": custom.digest(name), "traceback": full, "why_replace": custom.why_replace}
 
 
+def _short(answer: str) -> str:
+    """Returns an answer, or the digest of a long one, which is the same for the same answers."""
+    return answer if len(answer) <= _MAX_ANSWER_CHARACTERS else hashlib.sha256(answer.encode()).hexdigest()
+
+
 def _error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -111,11 +119,12 @@ def _error_line(error: BaseException) -> str:
 def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException], str]) -> Message:
     started = time.perf_counter()
     outcome, value, detail = ScoreOutcome.FAILED, 0.0, ""
+    found: str | None = None
     steps: list[list[float]] = []
     try:
         verdict = judging()
         if math.isfinite(verdict.value) and all(math.isfinite(step.value) for step in verdict.step_scores):
-            outcome, value, detail = ScoreOutcome.SCORED, verdict.value, verdict.detail
+            outcome, value, detail, found = ScoreOutcome.SCORED, verdict.value, verdict.detail, verdict.answer
             steps = [[step.end_char, step.value] for step in verdict.step_scores]
         else:
             detail = f"the verifier returned {verdict.value}, steps {[step.value for step in verdict.step_scores]}"
@@ -129,8 +138,9 @@ def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException]
         "event": "judged",
         "outcome": outcome.value,
         "value": value,
-        # A protobuf string, which cannot hold lone surrogates.
-        "detail": detail[:_MAX_DETAIL_CHARACTERS].encode("utf-8", "replace").decode("utf-8"),
+        # Protobuf strings, which cannot hold lone surrogates.
+        "detail": clean(detail[:_MAX_DETAIL_CHARACTERS]),
+        "answer": None if found is None else _short(clean(found)),
         "steps": steps,
         "duration_s": time.perf_counter() - started,
     }

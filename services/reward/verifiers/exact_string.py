@@ -12,7 +12,7 @@ def verify(completion: str, label: Any) -> Verdict:
     Label: a text, or a list of accepted texts. Value: 1 if they are equal, white space around them aside, else 0.
     """
     answer = completion.strip()
-    return Verdict(float(any(answer == text.strip() for text in acceptable_texts(label))), answer)
+    return Verdict(float(any(answer == text.strip() for text in acceptable_texts(label))), answer, answer)
 
 
-VERIFIER = Verifier(verify, values="1 or 0")
+VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same text")

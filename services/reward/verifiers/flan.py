@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.reward.common.answers import word_form
 from services.reward.common.text import same_words
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
@@ -16,7 +17,8 @@ def verify(completion: str, label: Any) -> Verdict:
     Value: 1 if they are equal, else 0.
     """
     answer = completion.rpartition(_MARK)[2].strip()
-    return Verdict(float(any(same_words(answer, text) for text in acceptable_texts(label))), answer)
+    correct = any(same_words(answer, text) for text in acceptable_texts(label))
+    return Verdict(float(correct), answer, word_form(answer))
 
 
-VERIFIER = Verifier(verify, values="1 or 0")
+VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")

@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 from typing import Any, Literal
 
+from services.reward.common.answers import number_form
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
@@ -45,9 +46,9 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
     wanted = [_label_number(text) for text in acceptable_texts(label)]
     last = _last_number(completion)
     if last is None:
-        return Verdict(0.0, "no number")
+        return Verdict(0.0, "no number", answer="")
     correct = not last.startswith("+") and Decimal(last) in wanted
-    return Verdict(float(correct), last)
+    return Verdict(float(correct), last, number_form(last))
 
 
 def _last_number(text: str) -> str | None:
@@ -66,7 +67,7 @@ def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
     text = _ANY_COMMA.sub(r"\1\2", completion)
     numbers = _SIGNED_NUMBER.findall(text)
     answer = numbers[-1] if numbers else text
-    return Verdict(float(answer.lower() in {text.lower() for text in wanted}), answer)
+    return Verdict(float(answer.lower() in {text.lower() for text in wanted}), answer, answer.lower())
 
 
 def _label_number(text: str) -> Decimal:
@@ -76,4 +77,6 @@ def _label_number(text: str) -> Decimal:
     return Decimal(answer.replace("$", "").replace("\u2212", "-"))
 
 
-VERIFIER = Verifier(verify, values="1 or 0", options=Gsm8kOptions)
+VERIFIER = Verifier(
+    verify, values="1 or 0", options=Gsm8kOptions, same_answers="equal numbers, or the same text as `equality` says"
+)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from services.reward.common.answers import math_form
 from services.reward.common.deadline import deadline
 from services.reward.common.math_numbers import are_apart, bases, is_too_large
 from services.reward.common.math_text import check_depth, in_common_notation, last_boxed, tail, without_box
@@ -80,13 +81,17 @@ def verify(completion: str, label: Any, options: MathOptions = MathOptions()) ->
         text = tail(_tagged(completion) if options.answer_tags else completion)
         box = last_boxed(text)
         if box is not None and box.startswith("\\boxed") and without_box(box) in wanted:
-            return Verdict(1.0, without_box(box))
+            return _verdict(1.0, without_box(box))
         check_depth(text)
         for candidate in _candidates(text):
             answer = _parsed(candidate, rules)
             if answer and _equals_any(golds, answer, options):
-                return Verdict(1.0, _as_written(answer))
-        return Verdict(0.0, _as_written(answer) if answer else "no answer found")
+                return _verdict(1.0, _as_written(answer))
+        return _verdict(0.0, _as_written(answer)) if answer else Verdict(0.0, "no answer found", answer="")
+
+
+def _verdict(value: float, answer: str) -> Verdict:
+    return Verdict(value, answer, math_form(without_box(answer) if answer.startswith("\\boxed") else answer))
 
 
 def _tagged(completion: str) -> str:
@@ -180,4 +185,10 @@ def _targets(extraction: tuple[str, ...], boxed_match_priority: int) -> list[Any
     return [kinds[name] for name in extraction]
 
 
-VERIFIER = Verifier(verify, values="1 or 0", options=MathOptions, load=load)
+VERIFIER = Verifier(
+    verify,
+    values="1 or 0",
+    options=MathOptions,
+    load=load,
+    same_answers="equal numbers, or the same normal form by MATH's own scorer",
+)

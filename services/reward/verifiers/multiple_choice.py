@@ -96,7 +96,9 @@ def verify(completion: str, label: Any, options: MultipleChoiceOptions = Multipl
     text = unicodedata.normalize("NFKC", completion.rpartition("</think>")[2])
     letters = _choice(text, options.strict)
     is_right = bool(letters) and wanted.issuperset(letters)
-    return Verdict(_VALUES[options.values][is_right, _BOX in text], letters or "no choice")
+    return Verdict(
+        _VALUES[options.values][is_right, _BOX in text], letters or "no choice", "".join(sorted(set(letters)))
+    )
 
 
 _VALUES = {
@@ -174,4 +176,6 @@ def _is_after(pattern: re.Pattern[str], found: re.Match[str], text: str) -> bool
     return pattern.search(text, max(start - 60, 0), start) is not None
 
 
-VERIFIER = Verifier(verify, values="1 or 0; -1 to 1 with `values`", options=MultipleChoiceOptions)
+VERIFIER = Verifier(
+    verify, values="1 or 0; -1 to 1 with `values`", options=MultipleChoiceOptions, same_answers="the same letters"
+)

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from services.reward.common.answers import word_form
 from services.reward.common.text import listed_texts, same_words
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
@@ -20,9 +21,9 @@ def verify(completion: str, label: Any) -> Verdict:
     start = _START.search(completion)
     end = _END.search(completion, start.end()) if start else None
     if start is None or end is None:
-        return Verdict(0.0, "no <finish>...</finish>")
+        return Verdict(0.0, "no <finish>...</finish>", answer="")
     answer = completion[start.end() : end.start()].strip()
-    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer)
+    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer, word_form(answer))
 
 
-VERIFIER = Verifier(verify, values="1 or 0")
+VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from services.reward.common import math_equality
+from services.reward.common.answers import math_form
 from services.reward.common.deadline import deadline
 from services.reward.common.math_text import check_depth, minerva_answer, minerva_form, tail
 from services.reward.common.verdict import Verdict, acceptable_texts
@@ -35,10 +36,17 @@ def verify(completion: str, label: Any, options: StrictMathOptions = StrictMathO
     answer = minerva_form(text if announced is None else announced)
     wanted = acceptable_texts(label)
     if any(math_equality.equal_as_text(answer, gold) for gold in wanted):
-        return Verdict(1.0, answer)
+        return Verdict(1.0, answer, math_form(answer))
     check_depth(answer)
     with deadline(options.timeout_s, "comparing the answer with the label"):
-        return Verdict(float(any(math_equality.equal_for_sympy(answer, gold) for gold in wanted)), answer)
+        correct = any(math_equality.equal_for_sympy(answer, gold) for gold in wanted)
+    return Verdict(float(correct), answer, math_form(answer))
 
 
-VERIFIER = Verifier(verify, values="1 or 0", options=StrictMathOptions, load=load)
+VERIFIER = Verifier(
+    verify,
+    values="1 or 0",
+    options=StrictMathOptions,
+    load=load,
+    same_answers="equal numbers, or the same normal form by MATH's own scorer",
+)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.reward.common.answers import word_form
 from services.reward.common.text import last_between, same_words
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
@@ -16,8 +17,8 @@ def verify(completion: str, label: Any) -> Verdict:
     wanted = acceptable_texts(label)
     answer = last_between(completion.rpartition("</think>")[2], "<answer>", "</answer>")
     if answer is None:
-        return Verdict(0.0, "no <answer>...</answer>")
-    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer.strip())
+        return Verdict(0.0, "no <answer>...</answer>", answer="")
+    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer.strip(), word_form(answer))
 
 
-VERIFIER = Verifier(verify, values="1 or 0")
+VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")

@@ -1,0 +1,59 @@
+"""Majorities of the answers to held-out questions, with numbers computed by hand."""
+
+import numpy as np
+import pytest
+
+from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from shoal.rollout import Prompt, Score, ScoreOutcome, VerifierScore, WeightVersion
+
+
+def question(*answers: tuple[str | None, float]) -> AnsweredQuestion:
+    """A question with answers and their values."""
+    scores = tuple(
+        Score(index, ScoreOutcome.SCORED, value, (VerifierScore("v", ScoreOutcome.SCORED, value, answer=answer),))
+        for index, (answer, value) in enumerate(answers)
+    )
+    return AnsweredQuestion(Prompt("sums:0", np.zeros(1, np.int32), "", ()), (), scores)
+
+
+RIGHT, WRONG, OTHER, NOTHING = ("5", 1.0), ("6", 0.0), ("7", 0.0), ("", 0.0)
+UNCOMPARED = (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([RIGHT, RIGHT, WRONG, OTHER], 1.0),
+        ([RIGHT, WRONG, WRONG, OTHER], 0.0),
+        ([RIGHT, RIGHT, WRONG, WRONG], 0.5),
+        ([RIGHT, WRONG, OTHER], 1 / 3),
+        ([RIGHT, NOTHING, NOTHING, NOTHING], 1.0),
+        ([NOTHING, NOTHING, NOTHING], 0.0),
+        ([RIGHT, UNCOMPARED, RIGHT], None),
+    ],
+)
+def test_the_most_frequent_answer_counts(answers: list[tuple[str | None, float]], expected: float | None) -> None:
+    assert question(*answers).majority == (None if expected is None else pytest.approx(expected))
+
+
+def test_answers_of_two_verifiers_have_no_majority() -> None:
+    parts = tuple(VerifierScore(name, ScoreOutcome.SCORED, 1.0, answer="5") for name in ("gsm8k", "math"))
+    scores = tuple(Score(index, ScoreOutcome.SCORED, 2.0, parts) for index in range(3))
+    assert AnsweredQuestion(Prompt("sums:0", np.zeros(1, np.int32), "", ()), (), scores).majority is None
+
+
+def metrics(num_samples: int, *questions: AnsweredQuestion) -> dict[str, float]:
+    return EvaluationResult(WeightVersion(0, 1), questions, num_samples, 1.0).metrics()
+
+
+def test_the_majority_is_a_metric_over_questions_with_all_answers_and_by_source() -> None:
+    found = metrics(3, question(RIGHT, RIGHT, WRONG), question(WRONG, WRONG, RIGHT), question(RIGHT, RIGHT))
+    assert found["eval/maj_at_3"] == found["eval/source/sums/maj_at_3"] == 0.5
+    assert 0 < found["eval/maj_at_3_low"] < 0.5 < found["eval/maj_at_3_high"] < 1
+    assert found["eval/pass_at_3"] == 1.0
+
+
+def test_there_is_no_majority_of_two_or_where_a_question_cannot_be_compared() -> None:
+    assert not any("maj_at" in name for name in metrics(2, question(RIGHT, RIGHT)))
+    mixed = metrics(3, question(RIGHT, RIGHT, RIGHT), question(UNCOMPARED, UNCOMPARED, UNCOMPARED))
+    assert not any("maj_at" in name for name in mixed)
