@@ -23,6 +23,8 @@ from shoal.config.reward_model import RewardModelConfig
 from shoal.config.section import Fixed, Section
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
 
+EVERY_OTHER_NAME = "*"
+"""In `reward.remap`, every name that the table does not have."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters for which vLLM makes room. Others use the next higher one."""
 
@@ -83,7 +85,8 @@ class RewardConfig(Section):
     non_stop_penalty: float | None = None
     """Reward of a completion that did not end by itself; replaces everything else."""
     remap: dict[str, str] = Field(default_factory=dict)
-    """Names in the data's verifier column -> verifiers that replace them (open-instruct's `remap_verifier`)."""
+    """Names in the data's verifier column -> verifiers that replace them (open-instruct's `remap_verifier`). `*` is
+    every name that the table does not have."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
     format: FormatRewardConfig = FormatRewardConfig()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.config.data import SourceConfig
-from shoal.config.services import RewardConfig
+from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
@@ -135,7 +135,9 @@ def ground_truths_of(
             f"{row.where}: {source.verifier_column} must be the name of a verifier or a list of names "
             f"(found: {named!r:.80})"
         )
-    verifiers = [_verifier(row, name, known_verifiers, reward) for name in names]
+    # The star stands for names in data, not for a verifier that the configuration chooses.
+    other = reward.remap.get(EVERY_OTHER_NAME) if source.verifier is None else None
+    verifiers = [_verifier(row, name, known_verifiers, reward, other) for name in names]
     labels: list[Any]
     if source.label_columns:
         labels = [{name: _optional(row, column) for name, column in source.label_columns.items()}] * len(verifiers)
@@ -156,9 +158,12 @@ def ground_truths_of(
     )
 
 
-def _verifier(row: Row, name: str, known_verifiers: Collection[str] | None, reward: RewardConfig) -> str:
+def _verifier(
+    row: Row, name: str, known_verifiers: Collection[str] | None, reward: RewardConfig, other: str | None
+) -> str:
+    """Returns the verifier with a name; `other` replaces the names that `reward.remap` does not have."""
     name = name.lower()
-    name = reward.remap.get(name, name)
+    name = reward.remap.get(name, other or name)
     if known_verifiers is not None and name not in known_verifiers:
         raise InvalidArgument(
             f"{row.where}: {unknown_verifier(name, known_verifiers)}. Map the name of a data set to a verifier with "

@@ -13,7 +13,8 @@ def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Dr
     """Sets baseline and scale of the advantages, and what they are taken over."""
     estimator, (mean, std) = source["adv_estimator"], _kinds(source, draft)
     if estimator not in ("grpo", "reinforce"):
-        draft.refuse("adv_estimator", estimator, "known: grpo, reinforce; gae needs a critic, which GRPO does not have")
+        reason = "known: grpo, reinforce; gae needs a critic, which GRPO does not have"
+        draft.refuse("adv_estimator", estimator, reason, cure="advantage.baseline")
         return
     for name, kind in (("norm_mean_type", mean), ("norm_std_type", std)):
         if kind not in _BASELINES:

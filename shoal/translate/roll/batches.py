@@ -2,18 +2,20 @@
 
 import math
 import re
+from typing import Any
 
-from shoal.translate.roll.worker_fields import SPLITS, STRATEGY, TRAINING
+from shoal.translate.roll.worker_fields import SPLITS, STRATEGY, STRATEGY_NAME, TRAINING
 from shoal.translate.shared.draft import Draft, Source
 
 _DEVICES = "actor_train.device_mapping"
 _TRAINERS = ("deepspeed_train", "megatron_train", "fsdp2_train")
 
 
-def _ranks(mapping: str | None) -> int | None:
-    """Returns the number of devices in "list(range(0,16))", or a sum of such lists, or "[0,1]"; None without any."""
+def _ranks(mapping: Any) -> int | None:
+    """Returns the number of devices in "list(range(0,16))", a sum of such, "[0,1]" or a list; None without any."""
     if mapping is None:
         return None
+    mapping = str(mapping)
     ranges = re.findall(r"range\(\s*(?:(\d+)\s*,\s*)?(\d+)\s*\)", mapping)
     if ranges:
         return sum(int(end) - int(start or 0) for start, end in ranges)
@@ -36,14 +38,13 @@ def _sharding(source: Source, draft: Draft) -> None:
 def compose_batches(source: Source, draft: Draft) -> None:
     """Sets learner ranks and mini-batches."""
     ranks = _ranks(source[_DEVICES])
-    name = source["actor_train.strategy_args.strategy_name"]
+    name = source[STRATEGY_NAME]
     if name is not None and name not in _TRAINERS:
         reason = f"a language model is trained here; known: {', '.join(_TRAINERS)}"
-        draft.refuse("actor_train.strategy_args.strategy_name", name, reason, cure="learner.zero_stage")
+        draft.refuse(STRATEGY_NAME, name, reason, cure="learner.zero_stage")
     else:
-        field = "actor_train.strategy_args.strategy_name"
         why = "the learner uses DeepSpeed; learner.zero_stage decides how its ranks share the model"
-        source.note_unused(draft, field, why=why)
+        source.note_unused(draft, STRATEGY_NAME, why=why)
     _sharding(source, draft)
     # Ranks that share a model, or a row, process the same samples.
     shared = math.prod(max(1, source[split] or 1) for split in SPLITS)

@@ -14,12 +14,15 @@ from shoal.translate.roll.loss import compose_loss
 from shoal.translate.roll.masks import compose_masks
 from shoal.translate.roll.reward_worker import read_workers
 from shoal.translate.roll.rewards import compose_rewards
-from shoal.translate.roll.worker_fields import DATA, MODEL, TRAINING
+from shoal.translate.roll.worker_fields import DATA, MODEL, STRATEGY_NAME, TRAINING
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import set_scheduler
 from shoal.translate.shared.trackers import set_trackers
 
+_MEGATRON = "megatron_train"
+_PARTS_OF_VISION = ("vision_model", "visual", "vision_tower", "audio_model", "audio_tower", "talker", "code2wav")
+"""Parts that only models of images and sounds have."""
 _OWN_TEMPLATES = (None, "native", "qwen2_5", "qwen3")
 """Names that ROLL gives to the tokenizer's own chat template, which thinks if it can."""
 _WITHOUT_THOUGHTS = ("qwen3_nothink", "native_nothink", "native_nonthinking")
@@ -33,6 +36,7 @@ def compose(source: Source, draft: Draft) -> None:
     _model(source, draft)
     _trained_part(source, draft)
     _schedule(source, draft)
+    _decay(source, draft)
     _lengths(source, draft)
     _sampling(source, draft)
     workers = read_workers(source, draft)
@@ -81,8 +85,11 @@ def _model(source: Source, draft: Draft) -> None:
     template = "global_template" if source["global_template"] else f"{DATA}.template"
     if template == "global_template":
         source.note_unused(draft, f"{DATA}.template", why="global_template replaces it")
+    thinks = f"{DATA}.enable_thinking"
     if source[template] in _OWN_TEMPLATES:
         source.note_unused(draft, template, why="the tokenizer's own chat template; model.chat_template replaces it")
+        if source[thinks] is not None:
+            draft.set("model.chat_template_kwargs", {"enable_thinking": source[thinks]}, source.origin(thinks))
     elif source[template] in _WITHOUT_THOUGHTS:
         draft.set("model.chat_template_kwargs", {"enable_thinking": False}, source.origin(template))
     elif source[template] == "chatml":
@@ -90,6 +97,8 @@ def _model(source: Source, draft: Draft) -> None:
     else:
         known = ", ".join((*filter(None, _OWN_TEMPLATES), *_WITHOUT_THOUGHTS, "chatml"))
         draft.refuse(template, source[template], f"known: {known}", cure="model.chat_template")
+    if source[template] not in _OWN_TEMPLATES:
+        source.note_unused(draft, thinks, why=f"{template} decides")
 
 
 def _trained_part(source: Source, draft: Draft) -> None:
@@ -100,17 +109,31 @@ def _trained_part(source: Source, draft: Draft) -> None:
     if not source[target]:
         source.note_unused(draft, *others, why=f"ROLL trains adapters only with {target}")
         if source[prefix]:
-            draft.set("learner.freeze", _names(source[prefix]), source.origin(prefix))
+            _frozen(prefix, source, draft)
         return
     source.note_unused(draft, prefix, why="adapters freeze the whole model")
     layers = _names(source[target])
-    if any(set(name) & set("*$|(\\") for name in layers):
-        draft.refuse(target, source[target], "a pattern: name the layers, or all", cure="learner.lora")
+    if any(set(name) & set("*$|(\\") or name.startswith("linear_") for name in layers):
+        reason = "a pattern, or names of Megatron: give the names in the model's files, or all"
+        draft.refuse(target, source[target], reason, cure="learner.lora")
         return
     if layers in (["all"], ["all-linear"]):
         layers = ["all-linear"]
     adapters = {"rank": rank, "alpha": alpha or 2 * rank, "dropout": dropout or 0.0, "target_modules": layers}
     draft.set("learner.lora", adapters, source.origin(target, *others))
+
+
+def _frozen(field: str, source: Source, draft: Draft) -> None:
+    """Sets the frozen part, less the parts of vision models, which no model here has."""
+    names = _names(source[field])
+    if parts := [name for name in names if name.partition(".")[0] in _PARTS_OF_VISION]:
+        draft.notes.append(f"{field}: text models have no {', '.join(parts)}")
+    names = [name for name in names if name not in parts]
+    if names and source[STRATEGY_NAME] == _MEGATRON:
+        reason = "Megatron has names of its own: give those in the model's files"
+        draft.refuse(field, source[field], reason, cure="learner.freeze")
+    elif names:
+        draft.set("learner.freeze", names, source.origin(field))
 
 
 def _names(value: Any) -> list[str]:
@@ -123,14 +146,25 @@ def _schedule(source: Source, draft: Draft) -> None:
     rate, scheduler = f"{TRAINING}.learning_rate", f"{TRAINING}.lr_scheduler_type"
     steps, ratio = f"{TRAINING}.warmup_steps", f"{TRAINING}.warmup_ratio"
     draft.set("learner.learning_rate", source[rate], source.origin(rate))
-    set_scheduler(draft, source[scheduler], source.origin(scheduler), field=scheduler, learning_rate=source[rate])
-    if source[scheduler] == "constant":
+    name, origin = source[scheduler], source.origin(scheduler)
+    if name == "constant" and source[STRATEGY_NAME] == _MEGATRON and (source[steps] or source[ratio]):
+        name, origin = "constant_with_warmup", source.origin(scheduler, STRATEGY_NAME)
+    set_scheduler(draft, name, origin, field=scheduler, learning_rate=source[rate])
+    if name == "constant":
         source.note_unused(draft, steps, ratio, why="the schedule constant has no warm-up")
     elif source[steps] or not source[ratio]:
         draft.set("learner.warmup_steps", source[steps], source.origin(steps))
         source.note_unused(draft, ratio, why="warmup_steps decides")
     else:
         draft.set("learner.warmup_ratio", source[ratio], source.origin(ratio))
+
+
+def _decay(source: Source, draft: Draft) -> None:
+    """Sets the weight decay, and whether biases and norms have it, which the trainer decides."""
+    decay = f"{TRAINING}.weight_decay"
+    draft.set("learner.weight_decay", source[decay], source.origin(decay))
+    if source[decay] and source[STRATEGY_NAME] in (_MEGATRON, "deepspeed_train"):
+        draft.set("learner.weight_decay_on_bias_and_norm", False, source.origin(STRATEGY_NAME))
 
 
 def _lengths(source: Source, draft: Draft) -> None:

@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.translate.roll.engine_fields import VALIDATION
-from shoal.translate.roll.reward_worker import RewardWorker, domains_of
+from shoal.translate.roll.engine_fields import VALIDATION, VALIDATION_FILES
+from shoal.translate.roll.reward_worker import DEFAULT_DOMAIN, RewardWorker, domains_of
 from shoal.translate.roll.worker_fields import DATA
 from shoal.translate.shared.draft import Draft, Origin, Source
 
-_DEFAULT_DOMAIN = "math_rule"
-"""The domain of rows whose tag no worker lists."""
 _CODE_LABEL = "test_cases"
 """The column with the tests of a program; other labels are in ground_truth."""
 
 
 def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
     """Sets the sources: one for each domain with its share of the run's prompts, or one for each file."""
-    paths = _paths(source, f"{DATA}.file_name")
+    paths = source[f"{DATA}.file_name"] or ()
     columns: dict[str, Any] = {}
     if source[f"{DATA}.messages"] != "messages":
         columns["messages_column"] = source[f"{DATA}.messages"]
@@ -44,7 +42,7 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
 
 def _origin(source: Source) -> Origin:
     """Returns the origin of the sources: where the rows are, and what chooses them."""
-    names = ("file_name", "dataset_dir", "messages", "tag", "domain_interleave_probs")
+    names = ("file_name", "messages", "tag", "domain_interleave_probs")
     return source.origin(f"{DATA}.file_name", *(f"{DATA}.{n}" for n in names[1:] if source.is_set(f"{DATA}.{n}")))
 
 
@@ -53,7 +51,7 @@ def _labels(worker: RewardWorker | None) -> dict[str, Any]:
     if worker is None:
         return {}
     code = {"ground_truth_column": _CODE_LABEL} if worker.verifier == "code" else {}
-    return code | ({"verifier": worker.verifier} if worker.domain == _DEFAULT_DOMAIN else {"labels": list(worker.tags)})
+    return code | ({"verifier": worker.verifier} if worker.domain == DEFAULT_DOMAIN else {"labels": list(worker.tags)})
 
 
 def _by_domain(
@@ -87,9 +85,9 @@ def _by_domain(
         left -= count / step
     draft.set("data.sources", tables, _origin(source))
     draft.notes.append(f"{field}: each domain has its share of the prompts of the whole run; ROLL has it in every step")
-    if _DEFAULT_DOMAIN in by_domain:
+    if DEFAULT_DOMAIN in by_domain:
         draft.notes.append(
-            f"rows whose tag is in no rewards.*.tag_included are left out; ROLL gives them to {_DEFAULT_DOMAIN}"
+            f"rows whose tag is in no rewards.*.tag_included are left out; ROLL gives them to {DEFAULT_DOMAIN}"
         )
 
 
@@ -100,25 +98,14 @@ def _in_step(shares: dict[str, float], step: int) -> dict[str, int]:
     return counts | {last: step - sum(counts.values())}
 
 
-def _paths(source: Source, name: str) -> list[str]:
-    folder = source[f"{DATA}.dataset_dir"]
-    return [
-        f"{folder.rstrip('/')}/{path}"
-        if folder and folder not in (".", "./") and not path.startswith(("/", folder))
-        else path
-        for path in source[name] or ()
-    ]
-
-
 def compose_evaluation(source: Source, draft: Draft) -> None:
     """Sets the questions of ROLL's validation, and how they are answered."""
-    field = "validation.data_args.file_name"
+    field = VALIDATION_FILES
     names = [f"{VALIDATION}.{name}" for name in ("temperature", "top_p", "top_k", "num_return_sequences")]
     lengths = ("val_prompt_length", "val_sequence_length")
     if not source[field]:
-        source.note_unused(
-            draft, "eval_steps", *names, *lengths, why="changes nothing without validation.data_args.file_name"
-        )
+        unused = ("eval_steps", "skip_initial_validation", *names, *lengths)
+        source.note_unused(draft, *unused, why=f"changes nothing without {field}")
         return
     columns = {"verifier_column": source[f"{DATA}.tag"]}
     if source[f"{DATA}.messages"] != "messages":
@@ -129,7 +116,9 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
     ]
     draft.set("evaluation.sources", tables, source.origin(field))
     draft.set("evaluation.num_prompts", 1_000_000, source.origin(field))
+    draft.set("evaluation.held_out", False, Origin("ROLL asks every question, also those that are trained on", False))
     draft.set("evaluation.every_steps", source["eval_steps"], source.origin("eval_steps"))
+    draft.set("evaluation.on_start", not source["skip_initial_validation"], source.origin("skip_initial_validation"))
     temperature, top_p, top_k, samples = (source[name] for name in names)
     draft.set("evaluation.temperature", temperature, source.origin(names[0]))
     if temperature:

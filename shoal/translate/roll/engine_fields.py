@@ -10,6 +10,7 @@ from shoal.translate.shared.field import (
     ignored,
     mapped,
     not_yet,
+    outside,
     refused,
     text_list,
 )
@@ -17,6 +18,7 @@ from shoal.translate.shared.field import (
 GENERATING = "actor_infer.generating_args"
 ENGINE = "actor_infer.strategy_args.strategy_config"
 VALIDATION = "validation.generating_args"
+VALIDATION_FILES = "validation.data_args.file_name"
 
 _EVALUATION = "[evaluation] says how held-out questions are answered"
 _REFERENCE = "the learner loads the reference model when [kl] needs it"
@@ -53,7 +55,12 @@ ENGINES: list[Field] = [
     ignored(f"{GENERATING}.num_return_sequences", "ROLL replaces it by num_return_sequences_in_group: grpo.group_size"),
     ignored(f"{GENERATING}.length_penalty", "an option of beam search, which num_beams turns on"),
     refused(f"{GENERATING}.num_beams", "integer", 1, "completions are sampled", accepts=[1]),
-    refused(f"{GENERATING}.do_sample", "flag", True, "completions are sampled", accepts=[True]),
+    *(
+        ignored(f"{prefix}.do_sample", "ROLL's engines do not read it: temperature 0 is greedy")
+        for prefix in (GENERATING, VALIDATION)
+    ),
+    ignored(f"{GENERATING}.logprobs", "the engine returns the log-probability of every token"),
+    ignored(f"{GENERATING}.seed", "each request has a seed of its own, by run.seed"),
     refused(
         f"{GENERATING}.repetition_penalty",
         "number",
@@ -72,6 +79,7 @@ ENGINES: list[Field] = [
         not_yet(f"{ENGINE}.{name}", "any", None, "FP8 rollout", accepts=(None, "auto"))
         for name in ("quantization", "kv_cache_dtype", "online_quantization")
     ),
+    not_yet(f"{ENGINE}.enable_expert_parallel", "flag", False, "mixture of experts", accepts=(None, False)),
     ignored(f"{ENGINE}.online_quantization_config.*", "an option of online_quantization"),
     *(
         refused(f"{ENGINE}.{name}", "any", None, "the model is as its config.json describes it: change the file")
@@ -82,12 +90,15 @@ ENGINES: list[Field] = [
     *common("actor_infer"),
     composed("reference.model_args.model_name_or_path", "text", None, "model.path"),
     ignored("reference.*", _REFERENCE),
-    composed("validation.data_args.file_name", "texts", None, "evaluation.sources"),
+    composed(VALIDATION_FILES, "texts", None, "evaluation.sources"),
     ignored("validation.data_args.*", "evaluation prompts are read as those of the training are"),
     composed(f"{VALIDATION}.temperature", "number", 0.95, "evaluation.temperature"),
     composed(f"{VALIDATION}.top_p", "number", 0.7, "evaluation.top_p"),
     composed(f"{VALIDATION}.top_k", "integer", 50, "evaluation.top_k"),
     composed(f"{VALIDATION}.num_return_sequences", "integer", 1, "evaluation.samples_per_prompt"),
+    outside(
+        f"{VALIDATION}.repetition_penalty", "number", 1.0, "held-out questions are answered without it", accepts=[1.0]
+    ),
     ignored(f"{VALIDATION}.max_new_tokens", "ROLL replaces it: evaluation.max_completion_tokens"),
     ignored(f"{VALIDATION}.*", _EVALUATION),
     ignored("validation.eval_steps", "ROLL reads the eval_steps of the pipeline: evaluation.every_steps"),

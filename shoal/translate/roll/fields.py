@@ -83,7 +83,7 @@ PIPELINE: list[Field] = [
     composed("importance_sampling", "text", "token", "loss.objective", why="seq is GSPO"),
     composed("pg_variant", "text", "ppo", "loss.objective", aliases=["actor_train.pg_variant"]),
     composed("use_policy_loss_type", "text", "PPO", "loss.objective"),
-    composed("use_topr_loss", "flag", False, "loss.objective"),
+    refused("use_topr_loss", "flag", False, "a switch that ROLL does not read: give actor_train.pg_variant topr"),
     composed("tis_lower_bound", "number", 0.0, "loss.ratio_low", aliases=["actor_train.tis_lower_bound"]),
     composed("tis_upper_bound", "number", 1.0, "loss.ratio_high", aliases=["actor_train.tis_upper_bound"]),
     composed(
@@ -128,6 +128,7 @@ PIPELINE: list[Field] = [
     ignored("val_greedy", "ROLL reads validation.generating_args instead, as evaluation.* does here"),
     ignored("val_n_sample", "ROLL reads validation.generating_args instead, as evaluation.* does here"),
     composed("eval_steps", "integer", 10, "evaluation.every_steps"),
+    composed("skip_initial_validation", "flag", False, "evaluation.on_start"),
     composed("val_prompt_length", "integer", None, "evaluation.max_completion_tokens"),
     composed("val_sequence_length", "integer", None, "evaluation.max_completion_tokens"),
     composed("global_template", "text", None, "model.chat_template model.chat_template_kwargs"),

@@ -2,10 +2,12 @@
 
 from shoal.translate.shared.draft import Draft, Source
 
+_PG_WORKER = "ActorPGWorker"
+
 
 def compose_loss(source: Source, draft: Draft) -> None:
     """Sets the objective and its constants."""
-    variant, level = _variant(source, draft), source["importance_sampling"]
+    variant, level = _variant(source, draft), _level(source, draft)
     names = {"ppo": "ppo_clip", "vanilla": "policy_gradient", "tis": "truncated_is", "topr": "topr"}
     names |= {"cispo": "cispo", "kimi15": "kimi15"}
     if variant not in names or level not in ("token", "seq"):
@@ -31,14 +33,15 @@ def compose_loss(source: Source, draft: Draft) -> None:
         draft.set("loss.cispo_lower", True, source.origin("pg_variant"))
         draft.set("loss.cispo_unified_mask", source["cispo_use_unified_mask"], source.origin("cispo_use_unified_mask"))
         used = ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask")
-    elif objective in ("truncated_is", "topr"):
+    elif objective == "truncated_is":
         draft.set("loss.ratio_low", source["tis_lower_bound"], source.origin("tis_lower_bound"))
         draft.set("loss.ratio_high", source["tis_upper_bound"], source.origin("tis_upper_bound"))
         used = ("tis_lower_bound", "tis_upper_bound")
-        if objective == "topr":
-            for name in ("topr_positive_weight", "topr_negative_weight"):
-                draft.set(f"loss.{name}", source[name], source.origin(name))
-            used = (*used, "topr_positive_weight", "topr_negative_weight")
+    elif objective == "topr":
+        # Its ratios are between 0 and 1, as ours are by default.
+        used = ("topr_positive_weight", "topr_negative_weight")
+        for name in used:
+            draft.set(f"loss.{name}", source[name], source.origin(name))
     else:
         draft.set(
             "loss.kimi15_tau", source["kimi15_tau"] if objective == "kimi15" else None, source.origin("kimi15_tau")
@@ -49,18 +52,26 @@ def compose_loss(source: Source, draft: Draft) -> None:
 
 
 def _variant(source: Source, draft: Draft) -> str:
-    """Returns the variant of the policy gradient, which the class of the worker and older switches decide too."""
+    """Returns the variant of the policy gradient, which only one class of worker reads."""
     variant, older = str(source["pg_variant"]), source["use_policy_loss_type"].upper()
     worker = str(source["actor_train.worker_cls"] or "").rpartition(".")[2]
-    if worker not in ("", "ActorWorker", "ActorPGWorker"):
-        reason = "a worker of one's own has a loss of its own; known: ActorWorker, ActorPGWorker"
+    if worker not in ("", "ActorWorker", _PG_WORKER):
+        reason = f"a worker of one's own has a loss of its own; known: ActorWorker, {_PG_WORKER}"
         draft.refuse("actor_train.worker_cls", worker, reason, cure="loss.objective")
-    if worker == "ActorWorker" and variant != "ppo":
-        source.note_unused(draft, "pg_variant", why="only ROLL's ActorPGWorker reads it")
+    if worker in ("", "ActorWorker") and variant != "ppo":
+        source.note_unused(draft, "pg_variant", why=f"only ROLL's {_PG_WORKER} reads it (actor_train.worker_cls)")
         variant = "ppo"
     if older != "PPO":
         draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant")
-    return "topr" if source["use_topr_loss"] else variant
+    return variant
+
+
+def _level(source: Source, draft: Draft) -> str:
+    """Returns what a ratio is taken over, which the other class of worker reads."""
+    if str(source["actor_train.worker_cls"] or "").rpartition(".")[2] == _PG_WORKER:
+        source.note_unused(draft, "importance_sampling", why=f"ROLL's {_PG_WORKER} has a ratio for each token")
+        return "token"
+    return str(source["importance_sampling"])
 
 
 def _check_old(source: Source, draft: Draft) -> None:

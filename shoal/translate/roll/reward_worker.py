@@ -14,9 +14,12 @@ _VERIFIERS = {
     "CrossThinkQARuleRewardWorker": "multiple_choice",
     "MultipleChoiceBoxedRuleRewardWorker": "multiple_choice",
     "GeneralRuleRewardWorker": "ifeval_old",
+    "GSM8KMathRewardWorker": "math",
 }
 """ROLL's classes -> our verifiers. Its ifeval data have open-instruct's older labels."""
-_OF_IMAGES = ("DetectionRewardWorker", "VideoR1RewardWorker", "VLMMathRewardWorker")
+_OF_IMAGES = ("DetectionRewardWorker", "Geo3kRewardWorker", "VideoR1RewardWorker", "VLMMathRewardWorker")
+DEFAULT_DOMAIN = "math_rule"
+"""The domain of rows whose tag no worker lists."""
 _SPREAD = (
     "name",
     "world_size",
@@ -41,6 +44,11 @@ _SPREAD = (
     "apply_loss_scale",
     "topr_positive_weight",
     "topr_negative_weight",
+    "use_logits_chunking",
+    "logits_chunk_size",
+    "router_replay",
+    "mtp_training_mode",
+    "opd_kl_coef",
 )
 _UNREAD = {
     "format_pattern": "ROLL computes it and leaves it out of the reward; reward.format rewards a format",

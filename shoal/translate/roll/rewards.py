@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.translate.roll.reward_worker import RewardWorker
+from shoal.config.services import EVERY_OTHER_NAME
+from shoal.translate.roll.engine_fields import VALIDATION_FILES
+from shoal.translate.roll.reward_worker import DEFAULT_DOMAIN, RewardWorker, domains_of
 from shoal.translate.shared.draft import Draft, Origin, Source
 
 _NGRAM_PENALTY = {"max_penalty": -0.5, "ngram_size": 3}
@@ -28,8 +30,9 @@ def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draf
             if remap.setdefault(tag.lower(), worker.verifier) != worker.verifier:
                 where = f"rewards.{worker.domain}.tag_included"
                 draft.refuse(where, tag, "two workers score this tag in different ways", cure="reward.remap")
-    if remap:
-        draft.set("reward.remap", remap, Origin("rewards: worker_cls and tag_included", True))
+    if remap or source[VALIDATION_FILES]:
+        remap |= _others(workers, source)
+        draft.set("reward.remap", remap or None, Origin("rewards: worker_cls and tag_included", True))
     if options := _options(workers, draft):
         draft.set("reward.verifiers", options, origin)
         if "code" in options:
@@ -41,6 +44,12 @@ def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draf
         )
     _judge(workers, source, draft)
     _describe(workers, draft)
+
+
+def _others(workers: Sequence[RewardWorker], source: Source) -> dict[str, str]:
+    """Returns the verifier of the validation's questions whose tag no worker lists; training data have no such."""
+    default = domains_of(workers).get(DEFAULT_DOMAIN)
+    return {EVERY_OTHER_NAME: default.verifier} if default is not None and source[VALIDATION_FILES] else {}
 
 
 def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[str, Any]]:
@@ -121,6 +130,11 @@ def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
             "grpo.difficulty_* counts correct completions; ROLL counts it as correct there"
         )
     for worker in workers:
+        if worker.class_name == "GSM8KMathRewardWorker":
+            draft.notes.append(
+                f"rewards.{worker.domain}: ROLL's class compares texts after #### (GSM8K) or in the last box (MATH); "
+                "math-verify also accepts the same value in another form"
+            )
         if worker.class_name == "MultipleChoiceBoxedRuleRewardWorker":
             draft.notes.append(
                 f"rewards.{worker.domain}: ROLL's class gives every completion the reward 0; here 1 or 0"

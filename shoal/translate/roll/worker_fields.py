@@ -13,6 +13,7 @@ from shoal.translate.shared.field import (
 )
 
 TRAINING = "actor_train.training_args"
+STRATEGY_NAME = "actor_train.strategy_args.strategy_name"
 STRATEGY = "actor_train.strategy_args.strategy_config"
 MODEL = "actor_train.model_args"
 DATA = "actor_train.data_args"
@@ -31,6 +32,22 @@ SPLITS = (
     f"{MODEL}.ulysses_size",
 )
 """Numbers of ranks that share one model, or one row."""
+
+_OF_IMAGES = (
+    "image_max_pixels",
+    "image_min_pixels",
+    "image_folder",
+    "video_max_pixels",
+    "video_min_pixels",
+    "video_total_pixels",
+    "video_fps",
+    "video_max_frames",
+    "video_resize_chunk_frames",
+    "video_folder",
+    "audio_folder",
+    "custom_data_kwargs_func",
+)
+"""What ROLL's pipeline of vision models reads."""
 
 _REWARD_MODEL = (
     "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
@@ -71,6 +88,14 @@ def common(worker: str) -> list[Field]:
             )
         ),
         ignored(f"{worker}.logits_in_fp32", "log-probabilities are always computed in float32"),
+        *(
+            ignored(f"{worker}.{name}", "log-probabilities do not depend on chunks: learner.logits_chunk_tokens")
+            for name in ("use_logits_chunking", "logits_chunk_size")
+        ),
+        not_yet(f"{worker}.router_replay.mode", "text", "disable", "mixture of experts", accepts=(None, "disable")),
+        not_yet(
+            f"{worker}.mtp_training_mode", "text", "disabled", "multi-token prediction", accepts=(None, "disabled")
+        ),
         refused(
             f"{worker}.model_update_frequency",
             "integer",
@@ -117,12 +142,24 @@ def model_rows(worker: str) -> list[Field]:
 WORKERS: list[Field] = [
     composed("actor_train.worker_cls", "text", None, "loss.objective", why="ROLL's ActorWorker or ActorPGWorker"),
     composed(f"{TRAINING}.learning_rate", "number", 5e-5, "learner.learning_rate"),
-    mapped(f"{TRAINING}.weight_decay", "number", 0.0, "learner.weight_decay"),
+    composed(
+        f"{TRAINING}.weight_decay",
+        "number",
+        0.0,
+        "learner.weight_decay learner.weight_decay_on_bias_and_norm",
+        why="ROLL's Megatron and DeepSpeed leave biases and norms undecayed",
+    ),
     composed(f"{TRAINING}.warmup_steps", "integer", 0, "learner.warmup_steps"),
     composed(f"{TRAINING}.warmup_ratio", "number", 0.0, "learner.warmup_ratio", why="without warmup_steps"),
     mapped(f"{TRAINING}.adam_beta1", "number", 0.9, "learner.adam_beta1"),
     mapped(f"{TRAINING}.adam_beta2", "number", 0.999, "learner.adam_beta2"),
-    composed(f"{TRAINING}.lr_scheduler_type", "text", "linear", "learner.lr_scheduler"),
+    composed(
+        f"{TRAINING}.lr_scheduler_type",
+        "text",
+        "linear",
+        "learner.lr_scheduler",
+        why="Megatron's constant has a warm-up, transformers' has none",
+    ),
     composed(f"{TRAINING}.per_device_train_batch_size", "integer", 8, "grpo.num_mini_batches"),
     composed(f"{TRAINING}.gradient_accumulation_steps", "integer", 1, "grpo.num_mini_batches"),
     *(
@@ -136,6 +173,7 @@ WORKERS: list[Field] = [
         ignored(f"{TRAINING}.{name}", "every run writes metrics.jsonl")
         for name in ("logging_steps", "output_dir", "save_steps")
     ),
+    ignored(f"{TRAINING}.save_hf_model", "the trained model is exported as a Hugging Face folder (docs/exports.md)"),
     ignored(f"{TRAINING}.dataloader_num_workers", _READ),
     mapped(
         f"{MODEL}.disable_gradient_checkpointing", "flag", False, "learner.gradient_checkpointing", lambda off: not off
@@ -172,7 +210,9 @@ WORKERS: list[Field] = [
     composed(f"{DATA}.file_name", "texts", None, "data.sources"),
     composed(f"{DATA}.messages", "text", "messages", "data.sources"),
     composed(f"{DATA}.tag", "text", "tag", "data.sources"),
-    composed(f"{DATA}.dataset_dir", "text", None, "data.sources"),
+    ignored(f"{DATA}.dataset_dir", "ROLL's pipeline reads file_name as it is"),
+    composed(f"{DATA}.enable_thinking", "flag", None, "model.chat_template_kwargs"),
+    *(not_yet(f"{DATA}.{name}", "any", None, "vision") for name in _OF_IMAGES),
     composed(
         f"{DATA}.template",
         "text",
@@ -187,9 +227,17 @@ WORKERS: list[Field] = [
     ignored(f"{DATA}.eval_file_name", "ROLL reads validation.data_args.file_name: evaluation.sources"),
     *(
         ignored(f"{DATA}.{name}", _READ)
-        for name in ("preprocessing_num_workers", "cache_path", "dataset_type", "id", "response")
+        for name in (
+            "preprocessing_num_workers",
+            "rollout_dataloader_num_workers",
+            "rollout_dataloader_batch_size",
+            "cache_path",
+            "dataset_type",
+            "id",
+            "response",
+        )
     ),
-    composed("actor_train.strategy_args.strategy_name", "text", None, "learner.zero_stage"),
+    composed(STRATEGY_NAME, "text", None, "learner.zero_stage"),
     composed(
         STRATEGY,
         "any",
@@ -202,7 +250,10 @@ WORKERS: list[Field] = [
         for name in SPLITS
     ),
     mapped(f"{STRATEGY}.zero_optimization.stage", "integer", 2, "learner.zero_stage"),
-    not_yet(f"{STRATEGY}.expert_model_parallel_size", "integer", 1, "mixture of experts", accepts=(None, 1)),
+    *(
+        not_yet(f"{STRATEGY}.{name}", "integer", 1, "mixture of experts", accepts=(None, 1))
+        for name in ("expert_model_parallel_size", "ep_size", "efsdp_size")
+    ),
     *(
         refused(f"{STRATEGY}.{name}", "any", None, "the learner computes in float32 or bfloat16: learner.compute_dtype")
         for name in ("fp8", "fp8_recipe", "fp8_param", "fp4")
@@ -212,7 +263,7 @@ WORKERS: list[Field] = [
         for name in ("attention_dropout", "hidden_dropout")
     ),
     ignored(f"{STRATEGY}.*", _SHARDING),
-    composed("actor_train.device_mapping", "text", None, "launch.num_learner_ranks"),
+    composed("actor_train.device_mapping", "any", None, "launch.num_learner_ranks"),
     *common("actor_train"),
     Field("reward.*", "any", None, Fate.REFUSED, ("reward.model",), accepts=(None, False), why=_REWARD_MODEL),
 ]

@@ -13,7 +13,7 @@ _FEATURES = {
     ),
     "mixture of experts": re.compile(
         r"-a\d+(\.\d+)?b\b|mixtral|(^|[-_/\d])moe([-_/.\d]|$)|gpt-?oss|moonlight|deepseek-?(v[2-9]|r1-?(0528|zero)?$)"
-        r"|olmoe|kimi-?k\d|longcat-?flash|glm-?(4\.[5-9]|[5-9](\.\d)?(-|$))|llama-?4|minimax-?m\d",
+        r"|olmoe|kimi[-_]?k\d|longcat-?flash|glm-?(4\.[5-9]|[5-9](\.\d)?(-|$))|llama-?4|minimax-?m\d",
         re.IGNORECASE,
     ),
 }

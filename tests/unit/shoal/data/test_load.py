@@ -329,6 +329,17 @@ def test_verifiers_are_remapped_and_weighted_before_they_are_checked(tmp_path: P
     assert (truth.verifier, truth.weight) == ("gsm8k", 5.0)
 
 
+def test_the_star_of_remap_is_every_other_name_in_the_data_but_no_verifier_of_a_source(tmp_path: Path) -> None:
+    names = ("MY_Sums", "gsm8k", "aime")
+    rows = [{"messages": f"{n}?", "ground_truth": "2", "dataset": name} for n, name in enumerate(names)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    reward = RewardConfig(remap={"my_sums": "gsm8k", "*": "math"})
+    prompts = load({"path": path}, reward=reward).prompts
+    assert [prompt.ground_truths[0].verifier for prompt in prompts] == ["gsm8k", "math", "math"]
+    chosen = load({"path": path, "verifier": "gsm8k"}, reward=reward).prompts
+    assert {prompt.ground_truths[0].verifier for prompt in chosen} == {"gsm8k"}
+
+
 @pytest.mark.parametrize("field", ["weights", "remap"])
 def test_settings_of_an_unknown_verifier_are_refused(tmp_path: Path, field: str) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}])

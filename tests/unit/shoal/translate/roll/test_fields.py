@@ -9,9 +9,12 @@ from tests.support.translations import translate_values
 
 ROLL = SYSTEMS["roll"]
 
-_GENERATING = """do_sample temperature top_p top_k num_beams max_length max_new_tokens repetition_penalty length_penalty
-    num_return_sequences stop_strings include_stop_str_in_output"""
+_GENERATING = """seed logprobs do_sample temperature top_p top_k num_beams max_length max_new_tokens repetition_penalty
+    length_penalty num_return_sequences stop_strings include_stop_str_in_output"""
 _DATA = """template domain_interleave_probs preprocessing_num_workers cache_path file_name eval_file_name dataset_type
+    enable_thinking rollout_dataloader_num_workers rollout_dataloader_batch_size image_max_pixels image_min_pixels
+    video_max_pixels video_min_pixels video_total_pixels video_fps video_max_frames video_resize_chunk_frames
+    image_folder video_folder audio_folder custom_data_kwargs_func
     tag id prompt response messages"""
 _MODEL = """additional_target autocast_adapter_dtype lora_alpha lora_dropout lora_rank lora_target model_name_or_path
     adapter_name_or_path attn_implementation moe_aux_loss_coef disable_gradient_checkpointing
@@ -19,14 +22,16 @@ _MODEL = """additional_target autocast_adapter_dtype lora_alpha lora_dropout lor
     ulysses_size vision_dp"""
 _TRAINING = """output_dir max_steps num_train_epochs learning_rate lr_scheduler_type weight_decay adam_beta1 adam_beta2
     per_device_train_batch_size gradient_accumulation_steps seed data_seed dataloader_num_workers fp16 bf16 tf32
-    warmup_ratio warmup_steps"""
+    warmup_ratio warmup_steps save_hf_model"""
 _WORKER = """name worker_cls pg_variant world_size device_mapping num_gpus_per_worker model_update_frequency
     infer_batch_size backend_timeout system_envs topr_positive_weight topr_negative_weight max_concurrency
     use_dynamic_batching_in_train max_tokens_per_microbatch_in_train sequence_length_round_in_train
     use_dynamic_batching_in_infer max_tokens_per_microbatch_in_infer sequence_length_round_in_infer offload_nccl
-    use_sequence_packing sequence_packing_args logits_in_fp32 apply_loss_scale"""
+    use_sequence_packing sequence_packing_args logits_in_fp32 apply_loss_scale use_logits_chunking logits_chunk_size
+    mtp_training_mode"""
 _PIPELINE = """generate_opt_level is_num_return_sequences_expand max_running_requests is_use_additional_prompts
     max_additional_running_prompts user_defined_rollout_loop_cls router_args
+    skip_initial_validation
     exp_name seed rpc_timeout output_dir base_dir logging_dir rollout_dump_dir track_with tracker_kwargs dump_run_name
     max_steps save_steps max_ckpt_to_keep logging_steps eval_steps rollout_batch_size val_batch_size local_rank
     resume_from_checkpoint auto_resume checkpoint_config reward_system_config prompt_length response_length
@@ -66,6 +71,7 @@ def _below(worker: str) -> list[str]:
     return [
         *(f"{worker}.{name}" for name in _WORKER.split()),
         *inner,
+        f"{worker}.router_replay.mode",
         f"{worker}.strategy_args.strategy_name",
         f"{worker}.strategy_args.strategy_config.tensor_model_parallel_size",
     ]

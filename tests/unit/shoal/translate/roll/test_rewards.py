@@ -15,6 +15,7 @@ _CLASSES = {
     "code_sandbox": "code_sandbox_reward_worker.CodeSandboxRewardWorker",
     "crossthinkqa": "crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker",
     "ifeval": "ifeval_rule_reward_worker.GeneralRuleRewardWorker",
+    "gsm8k_math": "gsm8k_math_reward_worker.GSM8KMathRewardWorker",
     "llm_judge": "llm_judge_reward_worker.LLMJudgeRewardWorker",
 }
 
@@ -89,6 +90,28 @@ def test_domains_are_compared_and_whitened_apart(tmp_path: Path) -> None:
     single = whitened | {"rewards": {"math_rule": _worker("math_rule", ["DeepMath"])}}
     single["actor_train"]["data_args"]["domain_interleave_probs"] = {"math_rule": 1}
     assert not parse_config(_translated(tmp_path, single).values).advantage.batch_per_verifier
+
+
+def test_questions_of_the_validation_whose_tag_no_worker_lists_are_scored_by_math_rule(tmp_path: Path) -> None:
+    values = _file(validation={"data_args": {"file_name": ["v.jsonl"]}}, skip_initial_validation=True)
+    config = parse_config(_translated(tmp_path, values).values)
+    assert config.reward.remap["*"] == "math"
+    assert (config.evaluation.held_out, config.evaluation.on_start) == (False, False)
+    assert "*" not in parse_config(_translated(tmp_path, _file()).values).reward.remap
+    other = values | {"rewards": {"ifeval": _worker("ifeval", ["ifeval"])}}
+    other["actor_train"]["data_args"]["domain_interleave_probs"] = {"ifeval": 1.0}
+    assert "*" not in parse_config(_translated(tmp_path, other).values).reward.remap
+
+
+def test_files_are_read_where_file_name_says(tmp_path: Path) -> None:
+    values = _file(rewards={"math": _worker("gsm8k_math", ["openai/gsm8k"])})
+    values["actor_train"]["data_args"] = {
+        "file_name": ["train.parquet"],
+        "dataset_dir": "/data",
+        "domain_interleave_probs": {"math": 1.0},
+    }
+    source = _translated(tmp_path, values).values["data"]["sources"][0]
+    assert source == {"path": "train.parquet", "verifier_column": "tag", "labels": ["openai/gsm8k"]}
 
 
 def test_data_that_are_given_keep_the_verifiers_of_the_tags(tmp_path: Path) -> None:

@@ -45,15 +45,21 @@ def test_a_yaml_file_of_roll_is_read_with_nested_tables_and_references(tmp_path:
     assert (config.run.name, config.data.sources[0].path) == ("a-run", "data/a.jsonl")
 
 
+_PG = {"actor_train.worker_cls": "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"}
+"""The only class of worker that reads pg_variant; it does not read importance_sampling."""
+
+
 @pytest.mark.parametrize(
     ("values", "objective", "options"),
     [
         ({"importance_sampling": "seq"}, "gspo", {"clip_low": 0.2}),
-        ({"pg_variant": "cispo"}, "cispo", {"clip_low": 0.1, "clip_high": 0.1, "cispo_lower": True}),
-        ({"pg_variant": "tis", "tis_upper_bound": 2.0}, "truncated_is", {"ratio_low": 0.0, "ratio_high": 2.0}),
-        ({"pg_variant": "topr", "topr_negative_weight": 0.5}, "topr", {"topr_negative_weight": 0.5}),
-        ({"pg_variant": "kimi15"}, "kimi15", {"kimi15_tau": 0.1}),
-        ({"pg_variant": "vanilla"}, "policy_gradient", {}),
+        (_PG | {"pg_variant": "cispo"}, "cispo", {"clip_low": 0.1, "clip_high": 0.1, "cispo_lower": True}),
+        (_PG | {"pg_variant": "tis", "tis_upper_bound": 2.0}, "truncated_is", {"ratio_low": 0.0, "ratio_high": 2.0}),
+        (_PG | {"pg_variant": "topr", "topr_negative_weight": 0.5}, "topr", {"topr_negative_weight": 0.5}),
+        (_PG | {"pg_variant": "kimi15"}, "kimi15", {"kimi15_tau": 0.1}),
+        (_PG | {"pg_variant": "vanilla"}, "policy_gradient", {}),
+        (_PG | {"importance_sampling": "seq"}, "ppo_clip", {}),
+        ({"pg_variant": "cispo"}, "ppo_clip", {}),
         ({"use_pg_clip_range": True, "pg_clip_high": 0.28}, "ppo_clip", {"clip_low": 0.2, "clip_high": 0.28}),
     ],
 )
@@ -126,9 +132,48 @@ def test_adapters_and_frozen_parts_of_roll_are_taken_over(
         assert {name: getattr(learner.lora, name) for name in lora} == lora
 
 
-def test_a_pattern_of_layers_is_refused() -> None:
-    values = ROLL_GUIDE | {"actor_train.model_args.lora_target": r".*\.(q_proj|v_proj)$"}
+@pytest.mark.parametrize("layers", [r".*\.(q_proj|v_proj)$", "linear_qkv,linear_proj"])
+def test_layers_by_a_pattern_or_by_names_of_megatron_are_refused(layers: str) -> None:
+    values = ROLL_GUIDE | {"actor_train.model_args.lora_target": layers}
     assert "a pattern" in translate_values("roll", values).blocking[0].reason
+
+
+def test_a_frozen_part_is_taken_over_unless_only_megatron_or_vision_models_have_its_name() -> None:
+    strategy = {"actor_train.strategy_args.strategy_name": "megatron_train"}
+    layers = ROLL_GUIDE | {"actor_train.model_args.freeze_module_prefix": "vision_model,decoder.layers.0"}
+    assert config_of("roll", layers).learner.freeze == ["decoder.layers.0"]
+    refused = translate_values("roll", layers | strategy).blocking
+    assert [refusal.cure for refusal in refused] == ["learner.freeze"]
+    vision = ROLL_GUIDE | strategy | {"actor_train.model_args.freeze_module_prefix": "vision_model"}
+    assert config_of("roll", vision).learner.freeze == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "decays_all", "scheduler"),
+    [
+        ("megatron_train", False, "constant_with_warmup"),
+        ("deepspeed_train", False, "constant"),
+        ("fsdp2_train", True, "constant"),
+    ],
+)
+def test_weight_decay_and_warm_up_are_those_of_rolls_trainer(strategy: str, decays_all: bool, scheduler: str) -> None:
+    training = {"weight_decay": 0.01, "lr_scheduler_type": "constant", "warmup_steps": 20}
+    values = {f"actor_train.training_args.{name}": value for name, value in training.items()}
+    learner = config_of("roll", ROLL_GUIDE | values | {"actor_train.strategy_args.strategy_name": strategy}).learner
+    assert (learner.weight_decay, learner.weight_decay_on_bias_and_norm) == (0.01, decays_all)
+    assert (learner.lr_scheduler, learner.warmup_steps) == (scheduler, 0 if scheduler == "constant" else 20)
+
+
+@pytest.mark.parametrize(
+    "mapping", [[0, 1, 2, 3], "[0, 1, 2, 3]", "list([0,1,8,9])", "list(range(0,2))+list(range(8,10))"]
+)
+def test_devices_are_counted_in_every_form(mapping: object) -> None:
+    assert config_of("roll", ROLL_GUIDE | {"actor_train.device_mapping": mapping}).launch.num_learner_ranks == 4
+
+
+def test_a_field_of_images_is_refused_by_the_name_of_the_feature() -> None:
+    refused = translate_values("roll", ROLL_GUIDE | {"actor_train.data_args.image_max_pixels": 1048576}).blocking
+    assert "images, audio and video" in refused[0].reason
 
 
 @pytest.mark.parametrize(
@@ -155,6 +200,11 @@ def test_tokens_are_drawn_as_in_roll_with_its_defaults_where_it_samples(
         ({"actor_train.data_args.template": "qwen2_5"}, None, {}),
         ({"actor_train.data_args.template": "qwen3"}, None, {}),
         ({"actor_train.data_args.template": "chatml"}, "chatml", {}),
+        (
+            {"actor_train.data_args.template": "qwen3", "actor_train.data_args.enable_thinking": False},
+            None,
+            {"enable_thinking": False},
+        ),
         ({"actor_train.data_args.template": "qwen3_nothink"}, None, {"enable_thinking": False}),
         (
             {"actor_train.data_args.template": "chatml", "global_template": "native_nonthinking"},
