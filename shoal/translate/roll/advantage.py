@@ -27,6 +27,10 @@ def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Dr
         draft.notes.append("running statistics are over all rewards; ROLL intends them per domain")
     names = ("norm_mean_type", "norm_std_type", "reward_norm", "reward_shift", "reward_scale")
     origin = source.origin("adv_estimator", *(name for name in names if source.is_set(name)))
+    if "batch" in (mean, std) and source["difficulty_mask"]:
+        draft.notes.append(
+            "the statistics of a batch are over the groups that grpo.difficulty_* keep; ROLL takes them before its mask"
+        )
     draft.set("advantage.baseline", _BASELINES[mean], origin)
     draft.set("advantage.scale", _SCALES[std], origin)
     is_wide = source["whiten_advantages"] or "batch" in (mean, std)
@@ -41,6 +45,7 @@ def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
     normalized. With `running`, `reward_shift` and `reward_scale` each turn on their own part.
     """
     legacy, shift, scale = source["reward_norm"], source["reward_shift"], source["reward_scale"]
+    legacy = None if legacy == "None" else legacy  # As ROLL's own examples spell it.
     mean, std = source["norm_mean_type"], source["norm_std_type"]
     if source["adv_estimator"] == "grpo" or legacy in ("group", "grpo"):
         return "group", None if shift else "group"

@@ -121,6 +121,11 @@ def _trained_part(source: Source, draft: Draft) -> None:
         layers = ["all-linear"]
     adapters = {"rank": rank, "alpha": alpha or 2 * rank, "dropout": dropout or 0.0, "target_modules": layers}
     draft.set("learner.lora", adapters, source.origin(target, *others))
+    if source[STRATEGY_NAME] == _MEGATRON:
+        draft.notes.append(
+            "learner.lora: each linear layer has its own adapter; in Megatron query, key and value share one, as gate "
+            "and up do"
+        )
 
 
 def _frozen(field: str, source: Source, draft: Draft) -> None:
@@ -198,6 +203,10 @@ def _sampling(source: Source, draft: Draft) -> None:
     if not any(source.is_set(name) for name in (*names, *others)):
         return
     draft.set("sampling.temperature", temperature, source.origin(names[0]))
+    if temperature != 1:
+        draft.notes.append(
+            "sampling.temperature: the learner divides the logits by it, as the engine does; ROLL's learner does not"
+        )
     top_p, top_k = 1.0 if top_p is None else top_p, max(0, top_k or 0)
     draft.set("sampling.top_p", top_p, source.origin(names[1]))
     draft.set("sampling.top_k", top_k, source.origin(names[2]))

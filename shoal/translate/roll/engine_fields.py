@@ -1,5 +1,6 @@
 """ROLL's settings of the workers that sample, evaluate, refer and reward, one row each."""
 
+from shoal.config.algorithm import MAX_TOP_K
 from shoal.translate.roll.run_fields import PLACES
 from shoal.translate.roll.worker_fields import common, model_rows
 from shoal.translate.shared.field import (
@@ -40,7 +41,13 @@ ENGINES: list[Field] = [
     *model_rows("actor_infer"),
     ignored("actor_infer.model_args.*", "the engine takes the learner's weights, and its own kernels"),
     composed(f"{GENERATING}.temperature", "number", 0.95, "sampling.temperature"),
-    composed(f"{GENERATING}.top_p", "number", 0.7, "sampling.top_p"),
+    composed(
+        f"{GENERATING}.top_p",
+        "number",
+        0.7,
+        "sampling.top_p sampling.top_k",
+        why=f"below 1 with top_k = -1, {MAX_TOP_K} tokens at most: the learner needs their set",
+    ),
     composed(f"{GENERATING}.top_k", "integer", 50, "sampling.top_k"),
     mapped(f"{GENERATING}.stop_strings", "any", None, "sampling.stop_strings", text_list),
     accepted(

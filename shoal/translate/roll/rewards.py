@@ -114,7 +114,7 @@ def _model_name(options: Mapping[str, Any]) -> Any:
 def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
     """Notes where our verifiers judge otherwise than ROLL's workers."""
     verifiers = {worker.verifier for worker in workers}
-    if "math" in verifiers:
+    if any(worker.class_name == "MathRuleRewardWorker" for worker in workers):
         draft.notes.append(
             "verifier math: both compare by math-verify; ROLL reads the answer after </think> or the last empty line, "
             "Shoal the last answer of the completion"

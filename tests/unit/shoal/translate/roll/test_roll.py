@@ -85,6 +85,7 @@ def test_loss_variants_of_roll_map_to_objectives(
         ({"reward_norm": "group", "reward_scale": True}, "group_mean", "group_std"),
         ({"adv_estimator": "grpo", "reward_norm": "running", "reward_shift": True}, "group_mean", "none"),
         ({"reward_shift": True}, "none", "none"),
+        ({"reward_norm": "None"}, "none", "none"),
     ],
 )
 def test_older_normalization_fields_of_roll_keep_their_meaning(
@@ -169,6 +170,20 @@ def test_weight_decay_and_warm_up_are_those_of_rolls_trainer(strategy: str, deca
 )
 def test_devices_are_counted_in_every_form(mapping: object) -> None:
     assert config_of("roll", ROLL_GUIDE | {"actor_train.device_mapping": mapping}).launch.num_learner_ranks == 4
+
+
+def test_what_roll_computes_in_another_way_is_noted() -> None:
+    values = ROLL_GUIDE | {
+        "adv_estimator": "reinforce",
+        "norm_mean_type": "batch",
+        "difficulty_mask": True,
+        "actor_infer.generating_args.temperature": 0.6,
+        "actor_train.strategy_args.strategy_name": "megatron_train",
+        "actor_train.model_args.lora_target": "all-linear",
+    }
+    notes = "\n".join(translate_values("roll", values).notes)
+    for what in ("statistics of a batch", "divides the logits", "has its own adapter"):
+        assert what in notes
 
 
 def test_a_field_of_images_is_refused_by_the_name_of_the_feature() -> None:
