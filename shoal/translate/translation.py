@@ -9,6 +9,7 @@ from shoal.config.load import apply_override, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
 from shoal.translate.shared.model_features import refuse_model_features
+from shoal.translate.shared.support import bound_support
 from shoal.translate.shared.system import System
 from shoal.translate.shared.toml import to_toml
 from shoal.translate.sources.settings import Settings
@@ -94,11 +95,15 @@ def translate(
 def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> None:
     """Maps, notes or refuses every setting of the source."""
     for name, reason in settings.unset.items():
-        source.miss(name, reason, draft)
+        if name in system.measured:
+            source.measured[name] = reason
+        else:
+            source.miss(name, reason, draft)
     for name, (value, why) in system.implied.items():
         draft.set(name, value, Origin(why, False))
     source.sort(draft)
     system.compose(source, draft)
+    bound_support(draft)
     refuse_model_features(system.model_field, draft)
     if unsaid := source.unsaid(draft):
         draft.notes.append(
@@ -144,6 +149,10 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
                 if name in draft.explicit and draft.values.get(name) is not None:
                     draft.notes.append(f"--set {name} replaces what the source says: {draft.origins[name]}")
                 draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
+    if draft.of_sources and isinstance(sources := draft.values.get("data.sources"), list):
+        draft.values["data.sources"] = [
+            draft.of_sources | table if isinstance(table, Mapping) else table for table in sources
+        ]
     values: dict[str, Any] = {}
     for name, value in draft.values.items():
         if value is not None:

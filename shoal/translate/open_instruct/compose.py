@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from shoal.config.algorithm import MAX_TOP_K
 from shoal.translate.open_instruct.chat_template import set_chat_template
 from shoal.translate.open_instruct.data import compose_data, compose_evaluation, num_steps
 from shoal.translate.open_instruct.judge import compose_judge
@@ -46,7 +45,6 @@ def compose(source: Source, draft: Draft) -> None:
     _loss(source, draft)
     _correction(source, draft)
     _advantage(source, draft)
-    _support(source, draft)
     common = compose_data(source, draft)
     compose_reward(source, draft)
     compose_judge(source, draft)
@@ -277,18 +275,6 @@ def _correction(source: Source, draft: Draft) -> None:
             test["only_harmful"] = True
         names = ("rho_mask_lower_bound", "rho_mask_upper_bound", "rho_mask_sequence_level", "rho_mask_tv_divergence")
         draft.set("correction.filters", [test | bounds], source.origin(*names))
-
-
-def _support(source: Source, draft: Draft) -> None:
-    """Sets the tokens to sample from."""
-    top_p = source["vllm_top_p"]
-    draft.set("sampling.top_p", top_p, source.origin("vllm_top_p"))
-    if top_p < 1:
-        draft.set("sampling.top_k", MAX_TOP_K, source.origin("vllm_top_p"))
-        draft.notes.append(
-            f"vllm_top_p = {top_p:g}: tokens are drawn from at most {MAX_TOP_K} here, since the learner normalizes "
-            "over those that were kept; open-instruct's normalizes over all, which biases the importance ratio"
-        )
 
 
 def _advantage(source: Source, draft: Draft) -> None:

@@ -316,7 +316,7 @@ ENGINE_AND_MODEL = [
     ignored("vllm_sync_backend", _DEAD + "; Shoal chooses weights.backend by the device"),
     mapped("vllm_gpu_memory_utilization", "number", 0.9, "generator.gpu_memory_utilization"),
     ignored("vllm_enable_prefix_caching", "a group stays on one engine, which computes its prompt once"),
-    composed("vllm_top_p", "number", 1.0, "sampling.top_p sampling.top_k"),
+    mapped("vllm_top_p", "number", 1.0, "sampling.top_p"),
     not_yet("use_fp8_kv_cache", "flag", False, "FP8 rollout", aliases=["vllm_use_fp8_kv_cache"]),
     composed("model_name_or_path", "text", None, "model.path"),
     mapped("model_revision", "text", None, "model.revision"),

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from shoal.config.algorithm import MAX_TOP_K
 from shoal.translate.roll.advantage import compose_advantage
 from shoal.translate.roll.batches import compose_batches
 from shoal.translate.roll.correction import compose_correction
@@ -210,13 +209,7 @@ def _sampling(source: Source, draft: Draft) -> None:
     top_p, top_k = 1.0 if top_p is None else top_p, max(0, top_k or 0)
     draft.set("sampling.top_p", top_p, source.origin(names[1]))
     draft.set("sampling.top_k", top_k, source.origin(names[2]))
-    if top_p < 1 and not top_k:
-        draft.set("sampling.top_k", MAX_TOP_K, source.origin(names[1], names[2]))
-        draft.notes.append(
-            f"{names[1]} = {top_p:g}: tokens are drawn from at most {MAX_TOP_K} here, since the learner normalizes "
-            "over those that were kept; sampling.top_k sets fewer"
-        )
-    elif top_k:
+    if top_k:
         draft.notes.append(
             "sampling.top_k and top_p: the learner normalizes over the tokens that were kept; ROLL's over all of them"
         )

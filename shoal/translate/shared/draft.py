@@ -54,6 +54,8 @@ class Draft:
     """Dotted name -> the setting of the source."""
     explicit: set[str] = field(default_factory=set)
     """Names that the source decides explicitly, not by a default."""
+    of_sources: dict[str, Any] = field(default_factory=dict)
+    """Settings of every source of data, also of one that an override gives, unless it has its own."""
     notes: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -102,6 +104,8 @@ class Source:
         self._values: dict[str, Any] = {}
         self._used: set[str] = set()
         self._failed: set[str] = set()
+        self.measured: dict[str, str] = {}
+        """Fields of the system's `measured` whose value cannot be read, each with the reason."""
         for spelled, raw in values.items():
             self._take(spelled, raw, draft)
 

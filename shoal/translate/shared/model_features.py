@@ -8,7 +8,7 @@ from shoal.translate.shared.not_yet import NOT_YET
 _FEATURES = {
     "vision": re.compile(
         r"(^|[-_/.\d])(vl|vision|omni|llava|idefics\d?|smolvlm\d?)([-_.\d]|$)|internvl|minicpm-?(v|o)\b|pixtral"
-        r"|glm-?4[._]?[15]v|qwen-?3\.[5-9]|mistral-small-3|gemma-?3n|gemma-?3-(4|12|27)b|gemma-?4",
+        r"|ministral-3-|glm-?4[._]?[15]v|qwen-?3\.[5-9]|mistral-small-3|gemma-?3n|gemma-?3-(4|12|27)b|gemma-?4",
         re.IGNORECASE,
     ),
     "mixture of experts": re.compile(

@@ -31,15 +31,20 @@ class System:
     calls: tuple[str, ...] = ()
     """Classes whose calls in Python files contain its settings."""
     calls_beside: tuple[str, ...] = ()
-    """Other calls; a keyword of one is the field "call.keyword", if the table has that row or a family for it."""
-    positional_parameters: tuple[str, ...] = ()
-    """Names of the positional parameters of those calls."""
+    """Other calls, "f" or "Class.f"; a keyword of one is the field "f.keyword", if the table has that row or a family
+    for it."""
+    trainer: str = ""
+    """The class that trains: calls beside it that come after it concern the trained model."""
+    positional_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Call -> the names of its positional parameters."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Keywords of `calls` that are calls themselves, with the names that their keywords have as settings."""
     piecewise: tuple[str, ...] = ()
     """Tables of which `compose` judges each setting that a Python file leaves unread."""
     functions: tuple[str, ...] = ()
     """Fields that are functions, which a Python file names."""
+    measured: tuple[str, ...] = ()
+    """Fields that a Python file may measure on its data; `compose` decides about those that cannot be read."""
     defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Month "YYYY-MM" -> the defaults of that time which differ from the table's."""
     last_month_of: Mapping[str, str] = field(default_factory=dict)

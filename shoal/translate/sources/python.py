@@ -2,32 +2,15 @@
 
 import ast
 import json
-import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
 from pathlib import Path
-from typing import Any
 
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.system import System
 from shoal.translate.sources.settings import Settings
+from shoal.translate.sources.values import Unread, Values, called, statements
 
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-}
-_ENUMS = ("torch", "trl", "transformers")
-"""Modules whose members are read as their names."""
-
-
-@dataclass(frozen=True)
-class Unread:
-    """A value that only a run of the file could show."""
-
-    text: str
+_OTHER_TRAINER = re.compile(r"(SFT|DPO|ORPO|KTO|CPO)Trainer$")
 
 
 def notebook_code(text: str, path: Path) -> str:
@@ -47,176 +30,137 @@ def notebook_code(text: str, path: Path) -> str:
 def read_calls(system: System, text: str, path: Path, settings: Settings) -> None:
     """Adds the keywords of the calls that contain the system's settings, without running anything.
 
-    Raises `InvalidArgument` for a file without such a call, or with several calls of one class.
+    A file that parses its settings from the command line gives those that it assigns itself, and those of the calls
+    beside; the others are flags. Raises `InvalidArgument` for a file with neither, or with several calls of one class.
     """
     try:
         tree = ast.parse(text)
-        values = _Values(tree)
+        values = Values(tree)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as Python: {error}") from None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found = [node for node in calls if _called(node.func) in system.calls]
-    by_class = [_called(node.func) for node in found]
-    if not found:
+    found = [node for node in calls if called(node.func) in system.calls]
+    by_class = [called(node.func) for node in found]
+    parsed = set() if found else _parsed_names(tree, calls, system)
+    if not found and not parsed:
         raise InvalidArgument(f"{path} contains no call of {' or '.join(system.calls)}")
     if len(by_class) != len(set(by_class)):
         raise InvalidArgument(f"{path} calls {by_class[0]} {len(found)} times; give a file with one call")
+    if parsed:
+        settings.notes.append(
+            f"{path.name} takes its settings from the command line: give its flags after the file; without a flag "
+            f"{system.name}'s default is used"
+        )
+    file = _File(system, values, settings, parsed)
     for node in found:
         if any(keyword.arg is None for keyword in node.keywords):
             raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running the file")
         for keyword in node.keywords:
-            _read_keyword(system, keyword, values, settings)
+            file.read_keyword(keyword)
+    # What is loaded after the trainer is there to try the trained model.
+    ends = [node.end_lineno or node.lineno for node in calls if called(node.func) == system.trainer]
     for node in calls:
-        if _called(node.func) in system.calls_beside:
-            _read_call_beside(system, node, values, settings)
+        if _is_beside(node, system) and node.lineno <= max(ends, default=node.lineno):
+            file.read_call_beside(node)
+    file.read_assignments(tree, parsed | _names_of(tree, found))
+    others = sorted({name for node in calls if _OTHER_TRAINER.search(name := called(node.func))})
+    if others:
+        settings.notes.append(
+            f"{' and '.join(others)} in {path.name} trains the model by other means: what happens before GRPO is not "
+            "part of the run; for its result, give the model that it saves with --set model.path=..."
+        )
 
 
-def _read_keyword(system: System, keyword: ast.keyword, values: "_Values", settings: Settings) -> None:
-    """Adds a keyword of a configuration class, or the keywords of the call that it is."""
-    name = str(keyword.arg)
-    if name in system.parts and (part := values.call(keyword.value)) is not None:
-        names = system.parts[name]
-        for inner in part.keywords:
-            _read_value(system, names.get(str(inner.arg), str(inner.arg)), inner.value, values, settings)
-        return
-    _read_value(system, name, keyword.value, values, settings)
-
-
-def _read_call_beside(system: System, node: ast.Call, values: "_Values", settings: Settings) -> None:
-    """Adds the keywords of another call that the table has rows for."""
-    positional = [
-        ast.keyword(name, value) for name, value in zip(system.positional_parameters, node.args, strict=False)
+def _parsed_names(tree: ast.Module, calls: list[ast.Call], system: System) -> set[str]:
+    """Returns the names of the arguments that a file parses from its command line; empty if it parses none."""
+    parsers = [node for node in calls if called(node.func).endswith("Parser")]
+    classes = {called(part) for node in parsers for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)}
+    if not classes.intersection(system.calls):
+        return set()
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    targets = [
+        target
+        for node in assigned
+        if isinstance(node.value, ast.Call) and called(node.value.func).startswith("parse_args")
+        for target in node.targets
     ]
-    for keyword in [*positional, *node.keywords]:
-        name = f"{_called(node.func)}.{keyword.arg}"
-        if name in system.names or any(name.startswith(known[:-1]) for known in system.families):
-            _read_value(system, name, keyword.value, values, settings)
+    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
-def _read_value(system: System, name: str, node: ast.expr, values: "_Values", settings: Settings) -> None:
-    """Adds the value of a field, or the reason why it cannot be read."""
-    value = values.function_names(node) if name in system.functions else values.read(node)
-    unread = value if isinstance(value, Unread) else None
-    if isinstance(value, dict) and name not in system.piecewise:
-        unread = next((item for item in value.values() if isinstance(item, Unread)), None)
-    if unread is None:
-        settings.take({name: value})
-        return
-    settings.values.pop(name, None)
-    settings.unset[name] = f"has no value: line {node.lineno}, {unread.text}, cannot be read without running the file"
+def _names_of(tree: ast.Module, found: list[ast.Call]) -> set[str]:
+    """Returns the names that these calls are assigned to."""
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in found]
+    return {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
 
 
-def _called(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+def _is_beside(node: ast.Call, system: System) -> bool:
+    """Returns whether a call is one of `calls_beside`: "f" is any function of that name, "C.f" that of a class."""
+    name = called(node.func)
+    owner = called(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    return name in system.calls_beside or f"{owner}.{name}" in system.calls_beside
 
 
-class _Values(ast.NodeVisitor):
-    """Reads expressions, with the values that the file itself assigns."""
+class _File:
+    """Adds the settings of one file, of which some names are arguments of its command line."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self._assigned: dict[str, ast.expr] = {}
-        self._open: set[str] = set()
-        """Names whose value is being read."""
-        # The module's own names come last: those of a function are local.
-        for node in [*ast.walk(tree), *tree.body]:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                self._assigned |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+    def __init__(self, system: System, values: Values, settings: Settings, parsed: set[str]) -> None:
+        self._system = system
+        self._values = values
+        self._settings = settings
+        self._parsed = parsed
 
-    def read(self, node: ast.expr) -> Any:
-        """Returns the value of an expression: `Unread`, or with `Unread` parts, where only a run could show it."""
-        try:
-            return self.visit(node)
-        except RecursionError:
-            return Unread("an expression of very many parts")
+    def read_keyword(self, keyword: ast.keyword) -> None:
+        """Adds a keyword of a configuration class, or the keywords of the call that it is."""
+        name = str(keyword.arg)
+        if name in self._system.parts and (part := self._values.call(keyword.value)) is not None:
+            names = self._system.parts[name]
+            for inner in part.keywords:
+                self._read_value(names.get(str(inner.arg), str(inner.arg)), inner.value)
+            return
+        self._read_value(name, keyword.value)
 
-    def function_names(self, node: ast.expr) -> list[str]:
-        """Returns one function, or a list of them, as the file writes them; a factory call stays a call."""
-        node = self._follow(node, (ast.List, ast.Tuple))
-        items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-        assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in items]
-        return [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
+    def read_call_beside(self, node: ast.Call) -> None:
+        """Adds the keywords of another call that the table has rows for."""
+        name = called(node.func)
+        parameters = self._system.positional_parameters.get(name, ())
+        positional = [ast.keyword(word, value) for word, value in zip(parameters, node.args, strict=False)]
+        for keyword in [*positional, *node.keywords]:
+            if self._system.knows(f"{name}.{keyword.arg}"):
+                self._read_value(f"{name}.{keyword.arg}", keyword.value)
 
-    def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
-        """Returns the expression assigned to a name, if it is of one of these kinds, else the node itself."""
-        value = self._assigned.get(node.id) if isinstance(node, ast.Name) else None
-        return value if value is not None and isinstance(value, kinds) else node
+    def read_assignments(self, tree: ast.Module, configurations: set[str]) -> None:
+        """Adds the fields that the file assigns to its configuration, and the chat template of a tokenizer."""
+        bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        for statement in (item for body in [tree.body, *bodies] for item in statements(body)):
+            if not isinstance(node := statement.node, ast.Assign):
+                continue
+            for target in (target for target in node.targets if isinstance(target, ast.Attribute)):
+                owner, name = called(target.value), target.attr
+                is_template = name == "chat_template" and owner not in configurations
+                if not self._system.knows(name) or not (is_template or owner in configurations):
+                    continue
+                if statement.is_undecided:
+                    self._settings.values.pop(name, None)
+                    reason = f"has no value: line {node.lineno} sets it under a condition, which is not evaluated"
+                    self._settings.unset[name] = reason
+                else:
+                    self._read_value(name, node.value)
 
-    def call(self, node: ast.expr) -> ast.Call | None:
-        """Returns the call that an expression is, or that a name was assigned; None where it spreads a table."""
-        if isinstance(node, ast.Name):
-            node = self._assigned.get(node.id, node)
-        return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
-
-    def generic_visit(self, node: ast.AST) -> Unread:
-        """Returns any other expression unread."""
-        return Unread(ast.unparse(node))
-
-    def visit_Constant(self, node: ast.Constant) -> Any:
-        return node.value
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        if node.id not in self._assigned or node.id in self._open:
-            return self.generic_visit(node)
-        self._open.add(node.id)
-        try:
-            value = self.visit(self._assigned[node.id])
-        finally:
-            self._open.remove(node.id)
-        return self.generic_visit(node) if isinstance(value, Unread) else value
-
-    def visit_List(self, node: ast.List | ast.Tuple) -> Any:
-        items = [self.visit(item) for item in node.elts]
-        return self.generic_visit(node) if any(isinstance(item, Unread) for item in items) else items
-
-    visit_Tuple = visit_List
-
-    def visit_Dict(self, node: ast.Dict) -> Any:
-        keys = [None if key is None else self.visit(key) for key in node.keys]
-        if any(not isinstance(key, str) for key in keys):
-            return self.generic_visit(node)
-        return dict(zip(keys, map(self.visit, node.values), strict=True))
-
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        # A member of an enum, or of a module, is its name: GRPOLossType.dapo, torch.bfloat16.
-        owner = _called(node.value)
-        return node.attr if owner[:1].isupper() or owner in _ENUMS else self.generic_visit(node)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
-        parts = []
-        for part in node.values:
-            value = self.visit(part.value if isinstance(part, ast.FormattedValue) else part)
-            if not isinstance(value, str | int | float) or getattr(part, "format_spec", None) is not None:
-                return self.generic_visit(node)
-            parts.append(str(value))
-        return "".join(parts) or self.generic_visit(node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        value = self.visit(node.operand)
-        if isinstance(node.op, ast.USub) and isinstance(value, int | float):
-            return -value
-        if isinstance(node.op, ast.Not) and isinstance(value, bool):
-            return not value
-        return self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
-        if type(node.op) not in _OPERATORS:
-            return self.generic_visit(node)
-        left, right = self.visit(node.left), self.visit(node.right)
-        try:
-            if isinstance(left, int | float) and isinstance(right, int | float):
-                return _OPERATORS[type(node.op)](left, right)
-        except ZeroDivisionError:
-            return self.generic_visit(node)
-        if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
-            return left + right
-        return self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        name = _called(node.func)
-        if name.endswith(("bf16_supported", "bfloat16_supported")):
-            # The script asks its machine; machines meant for training support it.
-            return True
-        if name in ("dict", "SamplingParams") and not node.args and all(keyword.arg for keyword in node.keywords):
-            return {str(keyword.arg): self.visit(keyword.value) for keyword in node.keywords}
-        return self.generic_visit(node)
+    def _read_value(self, name: str, node: ast.expr) -> None:
+        """Adds the value of a field, or the reason why it cannot be read."""
+        is_function = name in self._system.functions
+        value = self._values.function_names(node) if is_function else self._values.read(node)
+        unread = value if isinstance(value, Unread) else None
+        if isinstance(value, dict) and self._parsed:
+            # What follows the command line is a flag, which is read as such.
+            value = {key: item for key, item in value.items() if not isinstance(item, Unread)}
+        if isinstance(value, dict) and name not in self._system.piecewise:
+            unread = next((item for item in value.values() if isinstance(item, Unread)), None)
+        if unread is not None and self._values.depends(node, self._parsed):
+            self._settings.notes.append(f"{name} = {unread.text} follows the command line")
+        elif unread is None:
+            self._settings.take({name: value})
+        else:
+            self._settings.values.pop(name, None)
+            reason = f"has no value: line {node.lineno}, {unread.text}, cannot be read without running the file"
+            self._settings.unset[name] = reason

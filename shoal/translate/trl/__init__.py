@@ -4,7 +4,7 @@ import re
 
 from shoal.translate.shared.system import System
 from shoal.translate.trl.compose import compose
-from shoal.translate.trl.fields import BESIDE, GRPO, TRAINING
+from shoal.translate.trl.fields import BESIDE, GRPO, TOOLS, TRAINING
 from shoal.translate.trl.lora import LORA
 
 TRL = System(
@@ -17,9 +17,19 @@ TRL = System(
     },
     programs=(re.compile(r"grpo\w*\.py$"), re.compile(r"^trl\.scripts\.grpo$"), re.compile(r"^trl grpo$")),
     calls=("GRPOConfig",),
-    calls_beside=("GRPOTrainer", "LoraConfig"),
-    positional_parameters=("model", "reward_funcs"),
-    functions=("reward_funcs", "GRPOTrainer.reward_funcs", "GRPOTrainer.peft_config"),
+    calls_beside=("GRPOTrainer", "LoraConfig", "BitsAndBytesConfig", "AutoModelForCausalLM.from_pretrained"),
+    trainer="GRPOTrainer",
+    positional_parameters={
+        "GRPOTrainer": ("model", "reward_funcs"),
+        "from_pretrained": ("pretrained_model_name_or_path",),
+        "LoraConfig": ("task_type",),
+    },
+    functions=(
+        "reward_funcs",
+        *(f"GRPOTrainer.{name}" for name in ("reward_funcs", "peft_config", "quantization_config", *TOOLS)),
+        *(f"GRPOTrainer.{name}" for name in ("callbacks", "eval_dataset", "optimizers", "reward_processing_classes")),
+        "from_pretrained.quantization_config",
+    ),
     piecewise=("model_init_kwargs",),
     model_field="model",
     data_field="train_dataset",

@@ -13,10 +13,13 @@ _COUNTS = (
 )
 
 
-def compose_batches(source: Source, draft: Draft) -> None:
-    """Sets the sizes of a step.
+_MOST_PROCESSES = 1024
 
-    TRL counts per process. Without their number one process is assumed, so that per-device sizes are those of all.
+
+def compose_batches(source: Source, draft: Draft) -> int:
+    """Sets the sizes of a step; returns how many of TRL's optimizer steps it has.
+
+    TRL counts per process. Without their number it is the smallest one for which the sizes fit, so mostly one.
     """
     for name in _COUNTS:
         if source[name] < 1:
@@ -25,14 +28,17 @@ def compose_batches(source: Source, draft: Draft) -> None:
     if source["generation_batch_size"] and source["steps_per_generation"]:
         reason = "give this or generation_batch_size, not both, as TRL also requires"
         draft.refuse("steps_per_generation", source["steps_per_generation"], reason)
+    if not source.is_set("num_processes"):
+        processes = _fitting_processes(source, device, accumulation, generations)
     device *= processes
     batch, names = _generation_batch(source, device, device * accumulation)
     if source.is_set("num_processes"):
         draft.set("launch.num_learner_ranks", processes, source.origin("num_processes"))
     else:
+        why = "the smallest number for which whole groups are generated" if processes > 1 else "as TRL alone starts"
         draft.notes.append(
-            f"a generation batch is {batch} completions, those of one process: for more processes end the command "
-            "with -- --num_processes N, or set grpo.groups_per_step and launch.num_learner_ranks"
+            f"a generation batch is {batch} completions, with num_processes {processes}, {why}: for another number end "
+            "the command with -- --num_processes N, or set grpo.groups_per_step and launch.num_learner_ranks"
         )
     if batch % generations:
         draft.refuse(
@@ -58,6 +64,16 @@ def compose_batches(source: Source, draft: Draft) -> None:
     _set_steps(source, draft, optimizer_steps=epochs * mini_batches)
     # TRL does not train while it generates: every completion comes from the current policy.
     draft.set("grpo.max_staleness", 0, origin)
+    return epochs * mini_batches
+
+
+def _fitting_processes(source: Source, device: int, accumulation: int, generations: int) -> int:
+    """Returns the smallest number of processes with which a generation batch is whole groups; 1 if there is none."""
+    for processes in range(1, _MOST_PROCESSES + 1):
+        batch, _ = _generation_batch(source, device * processes, device * processes * accumulation)
+        if batch % generations == 0:
+            return processes
+    return 1
 
 
 def _generation_batch(source: Source, device: int, optimizer_batch: int) -> tuple[int, tuple[str, ...]]:
@@ -82,5 +98,9 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
     else:
         draft.set("run.total_epochs", source["num_train_epochs"], source.origin("num_train_epochs"))
     saves = source["save_steps"]
+    if saves < 1 and source["max_steps"] > 0:
+        saves = math.ceil(saves * source["max_steps"])
+    if saves < 1:
+        draft.notes.append(f"save_steps = {saves:g} is a share of a length that is not known here: every 50 steps")
     every = max(1, int(saves) // optimizer_steps) if saves >= 1 else 50
     draft.set("checkpoint.every_steps", every, source.origin("save_steps"))

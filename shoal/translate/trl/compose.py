@@ -1,5 +1,6 @@
 """Settings that several of TRL's fields decide together."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def compose(source: Source, draft: Draft) -> None:
     for name, ours in (("wandb_project",) * 2, ("wandb_entity",) * 2, ("wandb_run_group", "wandb_group")):
         if source[name]:
             draft.set(f"tracking.{ours}", source[name], source.origin(name))
-    compose_batches(source, draft)
+    steps = compose_batches(source, draft)
+    _completions(source, draft, optimizer_steps=steps)
     _schedule(source, draft)
     compose_lora(source, draft)
     compose_loss(source, draft)
@@ -52,10 +54,12 @@ def _data(source: Source, draft: Draft) -> None:
     for field, ours, default in (
         ("dataset_config", "dataset_config", None),
         ("dataset_train_split", "split", "train"),
-        ("system_prompt", "system_prompt", None),
     ):
         if source[field] != default:
             table[ours] = source[field]
+    if source["system_prompt"] is not None:
+        draft.of_sources["system_prompt"] = source["system_prompt"]
+        draft.notes.append("system_prompt: every source of data gets it, unless it has a system_prompt of its own")
     if not name:
         return
     draft.set("data.sources", [table], source.origin("dataset_name"))
@@ -63,6 +67,24 @@ def _data(source: Source, draft: Draft) -> None:
         f"dataset_name = {name}: questions come from column {columns}, labels from column solution, which TRL's "
         "accuracy_reward reads; change this, and name a verifier (verifier = ...), with --set data.sources=..."
     )
+
+
+def _completions(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
+    """Shows completions as often as TRL logs, which it counts in optimizer steps."""
+    every, number = source["logging_steps"], source["num_completions_to_print"]
+    if not source["log_completions"]:
+        return
+    if every < 1:
+        every = math.ceil(every * max(0, source["max_steps"])) or 10
+    origin = source.origin("log_completions", "logging_steps")
+    draft.set("tracking.completions_every_steps", max(1, int(every) // optimizer_steps), origin)
+    if number is not None:
+        draft.set("tracking.num_completions", number, source.origin("num_completions_to_print"))
+    else:
+        draft.notes.append(
+            "log_completions: TRL shows all completions of a generation batch; tracking.num_completions says how many "
+            "are shown here, and `shoal run rollouts` has all of them"
+        )
 
 
 def _model(source: Source, draft: Draft) -> None:
@@ -131,6 +153,11 @@ def compose_loss(source: Source, draft: Draft) -> None:
         objective = "gspo"
     draft.set("loss.objective", objective, origin)
     draft.set("loss.aggregation", _AGGREGATION[loss], origin)
+    if loss == "bnpo":
+        draft.notes.append(
+            "loss_type = bnpo: TRL takes the mean over the tokens of each device and forward pass, and then the mean of "
+            "these; here it is one mean over the tokens of an optimizer step, whatever the devices"
+        )
     # The denominator of the ratio is the learner's own probability, from before the first update.
     draft.set("loss.baseline", "proximal", origin)
     low, high = source["epsilon"], source["epsilon_high"]

@@ -28,6 +28,10 @@ _REWARDS = (
     "reward.repetition reward.cosine"
 )
 _HOW = "a detail of how TRL's process computes or prints"
+_OPEN_R1 = "a setting of open-r1's reward functions; verifiers have their own, in reward.verifiers"
+_LOADING = "each service loads the model in its own way"
+TOOLS = ("tools", "rollout_func", "environment_factory")
+"""Arguments of TRL's trainer for episodes of several turns."""
 _DTYPE = "bf16 decides the learner's type, generator.dtype the engine's"
 
 
@@ -43,7 +47,13 @@ def _stop_strings(kwargs: Any) -> list[str]:
 
 GRPO: list[Field] = [
     composed("model_init_kwargs", "table", None, "learner.attention", why="its attn_implementation and revision"),
-    composed("trust_remote_code", "flag", False, "model.trust_remote_code"),
+    composed(
+        "trust_remote_code",
+        "flag",
+        False,
+        "model.trust_remote_code",
+        aliases=["from_pretrained.trust_remote_code"],
+    ),
     not_yet("router_aux_loss_coef", "number", None, "mixture of experts", accepts=[None, 0.0]),
     accepted("disable_dropout", "flag", False, [True, False], ""),
     ignored("cast_lm_head_to_fp32", "log-probabilities are taken from float32 logits"),
@@ -143,12 +153,12 @@ GRPO: list[Field] = [
     ),
     composed("vllm_importance_sampling_clip_min", "number", None, "correction.weight_low"),
     not_yet("max_tool_calling_iterations", "integer", None, "tools"),
+    composed("log_completions", "flag", False, "tracking.completions_every_steps"),
+    composed("num_completions_to_print", "integer", None, "tracking.num_completions"),
     *(
         ignored(name, _LOGS)
         for name in (
-            "log_completions",
             "log_multimodal",
-            "num_completions_to_print",
             "log_unique_prompts",
             "wandb_log_unique_prompts",
         )
@@ -185,6 +195,7 @@ TRAINING: list[Field] = [
     mapped("gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
     ignored("gradient_checkpointing_kwargs", _HOW),
     composed("save_steps", "number", 500, "checkpoint.every_steps"),
+    composed("logging_steps", "number", 10, "tracking.completions_every_steps", why="where log_completions is on"),
     ignored("save_strategy", "checkpoints are written every checkpoint.every_steps, and at the end"),
     mapped("save_total_limit", "integer", None, "checkpoint.keep_last"),
     ignored("save_only_model", "checkpoints hold what a resume needs"),
@@ -226,7 +237,6 @@ TRAINING: list[Field] = [
         ignored(name, _LOGS)
         for name in (
             "logging_dir",
-            "logging_steps",
             "logging_strategy",
             "logging_first_step",
             "logging_nan_inf_filter",
@@ -306,11 +316,22 @@ TRAINING: list[Field] = [
 ]
 
 BESIDE: list[Field] = [
-    composed("model_name_or_path", "text", None, "model.path", aliases=["model", "model_name", "GRPOTrainer.model"]),
+    composed(
+        "model_name_or_path",
+        "text",
+        None,
+        "model.path",
+        aliases=["model", "model_name", "GRPOTrainer.model", "from_pretrained.pretrained_model_name_or_path"],
+    ),
     composed("dataset_name", "text", None, "data.sources"),
-    mapped("model_revision", "text", None, "model.revision"),
-    composed("attn_implementation", "text", None, "learner.attention"),
-    ignored("dtype", _DTYPE, aliases=["torch_dtype"]),
+    mapped("model_revision", "text", None, "model.revision", aliases=["from_pretrained.revision"]),
+    composed(
+        "attn_implementation", "text", None, "learner.attention", aliases=["from_pretrained.attn_implementation"]
+    ),
+    ignored("dtype", _DTYPE, aliases=["torch_dtype", "from_pretrained.dtype", "from_pretrained.torch_dtype"]),
+    *(ignored(f"from_pretrained.{name}", _LOADING) for name in ("device_map", "low_cpu_mem_usage", "token")),
+    ignored("from_pretrained.use_cache", _HOW),
+    refused("from_pretrained.*", "any", None, "the model is loaded as its files define it"),
     composed("dataset_config", "text", None, "data.sources", aliases=["dataset_configs"]),
     composed("dataset_train_split", "text", "train", "data.sources"),
     composed("dataset_prompt_column", "text", None, "data.sources"),
@@ -334,9 +355,35 @@ BESIDE: list[Field] = [
         aliases=["GRPOTrainer.reward_funcs"],
     ),
     composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
-    not_yet("GRPOTrainer.tools", "any", None, "tools", accepts=[None, []]),
-    not_yet("GRPOTrainer.rollout_func", "any", None, "tools"),
-    not_yet("GRPOTrainer.environment_factory", "any", None, "tools"),
-    refused("GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim"),
+    *(not_yet(f"GRPOTrainer.{name}", "any", None, "tools", accepts=[None, [], ["None"]]) for name in TOOLS),
+    not_yet("gym_configs", "any", None, "tools", accepts=[None, []]),
+    refused(
+        "GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim", accepts=[None, ["None", "None"]]
+    ),
+    ignored("GRPOTrainer.eval_dataset", _EVALUATION),
+    ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, which brings its tokenizer"),
+    outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),
+    *(
+        ignored(name, _OPEN_R1)
+        for name in (
+            "code_language",
+            "code_eval_test_batch_size",
+            "code_eval_scoring_mode",
+            "parallel_code_exec_per_proc",
+            "code_provider",
+            "ioi_provider",
+            "e2b_router_url",
+            "morph_router_url",
+            "cosine_min_value_wrong",
+            "cosine_max_value_wrong",
+            "cosine_min_value_correct",
+            "cosine_max_value_correct",
+            "cosine_max_len",
+        )
+    ),
+    composed("max_completion_len", "integer", 16384, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
+    composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
+    composed("repetition_n_grams", "integer", 3, "reward.repetition", why="of open-r1's repetition_penalty"),
+    composed("repetition_max_penalty", "number", -1.0, "reward.repetition", why="of open-r1's repetition_penalty"),
 ]
 """Fields of the script or the command line beside GRPOConfig."""

@@ -7,22 +7,36 @@ from shoal.translate.shared.field import Field, accepted, composed, ignored, not
 from shoal.translate.shared.lora import set_lora
 
 _CALL = "LoraConfig"
+_BITS = "BitsAndBytesConfig"
 _INITIAL = "an adapter's first matrix is random, and its second is 0, as by peft's default"
 _TO = "learner.lora"
 
 LORA: list[Field] = [
-    composed("GRPOTrainer.peft_config", "any", None, _TO, why="a LoraConfig in the same file"),
+    composed("GRPOTrainer.peft_config", "texts", None, _TO, why="a LoraConfig in the same file"),
     composed("use_peft", "flag", False, _TO),
     composed("lora_r", "integer", 16, _TO),
     composed("lora_alpha", "integer", 32, _TO),
     composed("lora_dropout", "number", 0.05, _TO),
     composed("lora_target_modules", "texts", None, _TO),
     composed("use_rslora", "flag", False, _TO),
-    composed("load_in_4bit", "flag", False, _TO),
+    composed("load_in_4bit", "flag", False, _TO, aliases=[f"{_BITS}.load_in_4bit"]),
     composed("bnb_4bit_quant_type", "text", "nf4", _TO),
-    not_yet("load_in_8bit", "flag", False, "quantized training"),
-    ignored("bnb_4bit_quant_storage", "the type in which 4-bit values are packed"),
-    ignored("use_bnb_nested_quant", "scales of the 4-bit layers are not quantized themselves"),
+    composed(f"{_BITS}.bnb_4bit_quant_type", "text", "fp4", _TO),
+    not_yet("load_in_8bit", "flag", False, "quantized training", aliases=[f"{_BITS}.load_in_8bit"]),
+    *(
+        composed(f"{call}.quantization_config", "texts", None, _TO, why=f"a {_BITS} in the same file")
+        for call in ("GRPOTrainer", "from_pretrained")
+    ),
+    ignored(
+        "bnb_4bit_quant_storage", "the type in which 4-bit values are packed", aliases=[f"{_BITS}.bnb_4bit_quant_storage"]
+    ),
+    ignored(
+        "use_bnb_nested_quant",
+        "scales of the 4-bit layers are not quantized themselves",
+        aliases=[f"{_BITS}.bnb_4bit_use_double_quant"],
+    ),
+    ignored(f"{_BITS}.bnb_4bit_compute_dtype", "learner.compute_dtype decides it"),
+    refused(f"{_BITS}.*", "any", None, "no such option of 4-bit models here"),
     *(
         refused(name, "any", None, "adapters are those of LoRA on linear layers, and nothing else is trained")
         for name in (
@@ -52,14 +66,26 @@ LORA: list[Field] = [
 ]
 
 
+def _quantization(source: Source, draft: Draft) -> str:
+    """Returns the 4-bit type of the frozen layers, or "none"."""
+    flag, call = source["bnb_4bit_quant_type"], source[f"{_BITS}.bnb_4bit_quant_type"]
+    for name in ("GRPOTrainer.quantization_config", "from_pretrained.quantization_config"):
+        given = [text for text in source[name] or () if text != "None"]
+        if given and not given[0].startswith((f"{_BITS}(", "get_quantization_config(")):
+            draft.refuse(name, given, f"no {_BITS} in the file can be read", cure="learner.lora")
+        elif given and given[0].startswith(_BITS):
+            flag = call
+    return str(flag) if source["load_in_4bit"] else "none"
+
+
 def compose_lora(source: Source, draft: Draft) -> None:
     """Sets the adapters, where the source has some, and the type of the frozen layers."""
-    config = source["GRPOTrainer.peft_config"]
-    named = [text for text in config or () if text not in ("None", "")] if isinstance(config, list) else config
+    named = [text for text in source["GRPOTrainer.peft_config"] or () if text not in ("None", "")]
     fields = {name: f"{_CALL}.{name}" for name in ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")}
     flags = {"r": "lora_r"} | {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora")}
     flags |= {"target_modules": "lora_target_modules"}
-    is_call = any(source.is_set(name) for name in fields.values())
+    # Without arguments all of peft's defaults apply.
+    is_call = any(source.is_set(name) for name in fields.values()) or f"{_CALL}()" in named
     by_flags = source["use_peft"]
     if named and not is_call and "get_peft_config" not in str(named):
         draft.refuse("GRPOTrainer.peft_config", named, f"no {_CALL} in the file can be read", cure="learner.lora")
@@ -67,7 +93,7 @@ def compose_lora(source: Source, draft: Draft) -> None:
     names = fields if is_call and named else flags
     values: dict[str, Any] = {name: source[field] for name, field in names.items()}
     used = [field for field in names.values() if source.is_set(field)]
-    quantization = source["bnb_4bit_quant_type"] if source["load_in_4bit"] else "none"
+    quantization = _quantization(source, draft)
     if quantization == "none":
         source.note_unused(draft, "bnb_4bit_quant_type", why="changes nothing without load_in_4bit")
     if not (is_call and named) and not by_flags:

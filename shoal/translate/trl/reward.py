@@ -38,6 +38,7 @@ _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_pu
 
 def compose_reward(source: Source, draft: Draft) -> None:
     """Sets the verifier of the data and the parts of the reward beside it, each with its function's weight."""
+    open_r1 = _open_r1(source)
     functions = _weighted_functions(source, draft)
     if not functions:
         return
@@ -45,7 +46,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
     reward: dict[str, Any] = {}
     for text, weight in functions:
         try:
-            part = _model(text, weight) if text == model else _part(text, weight)
+            part = _model(text, weight) if text == model else _part(open_r1.get(text, text), weight)
             reward |= {name: reward.get(name, {}) | value for name, value in part.items()}
         except Unfit as error:
             draft.refuse("reward_funcs", text, str(error), cure="data.sources")
@@ -72,6 +73,17 @@ def compose_reward(source: Source, draft: Draft) -> None:
     _set_verifier(source, draft, verifiers, names)
     if set(reward) - {"weights", "model", "verifiers"}:
         _sum_once(source, draft)
+
+
+def _open_r1(source: Source) -> dict[str, str]:
+    """Returns the names of open-r1's reward functions that TRL has too, with their arguments from its settings."""
+    overlong = f"{source['max_completion_len']}, {source['soft_punish_cache']}"
+    repetition = f"{source['repetition_n_grams']}, {source['repetition_max_penalty']}"
+    return {
+        "accuracy": "accuracy_reward",
+        "soft_overlong_punishment": f"get_soft_overlong_punishment({overlong})",
+        "repetition_penalty": f"get_repetition_penalty_reward({repetition})",
+    }
 
 
 def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]:

@@ -13,9 +13,21 @@ UNSLOTH = System(
     piecewise=(*TRL.piecewise, "vllm_sampling_params"),
     programs=TRL.programs,
     calls=("GRPOConfig", "UnslothGRPOConfig"),
-    calls_beside=(*TRL.calls_beside, "from_pretrained", "get_peft_model"),
-    positional_parameters=TRL.positional_parameters,
+    calls_beside=(
+        *TRL.calls_beside,
+        *(f"{name}.from_pretrained" for name in ("FastLanguageModel", "FastModel", "FastVisionModel")),
+        "get_peft_model",
+        "get_chat_template",
+    ),
+    trainer=TRL.trainer,
+    positional_parameters=TRL.positional_parameters
+    | {
+        "from_pretrained": ("model_name", "max_seq_length"),
+        "get_peft_model": ("model", "r", "target_modules"),
+        "get_chat_template": ("tokenizer", "chat_template"),
+    },
     functions=TRL.functions,
+    measured=("max_prompt_length", "max_completion_length"),
     model_field="model",
     data_field="train_dataset",
 )

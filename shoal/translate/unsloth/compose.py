@@ -4,7 +4,7 @@ from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import text_list
-from shoal.translate.sources.python import Unread
+from shoal.translate.sources.values import Unread
 from shoal.translate.trl.compose import compose as compose_trl
 from shoal.translate.trl.fields import FULL
 from shoal.translate.unsloth.lora import compose_lora
@@ -47,20 +47,40 @@ def compose(source: Source, draft: Draft) -> None:
     compose_trl(_UnslothSource(source), draft)
     _sampling(source, draft)
     compose_lora(source, draft)
-    if source["from_pretrained.trust_remote_code"]:
-        draft.set("model.trust_remote_code", True, source.origin("from_pretrained.trust_remote_code"))
-        draft.notes.append("trust_remote_code: every service runs the Python code that comes with the model")
     is_dapo = source.is_set("loss_type") and source["loss_type"] == "dapo"
     if is_dapo and not source.is_set("mask_truncated_completions"):
         draft.set("grpo.mask_truncated_completions", True, source.origin("loss_type"))
-    length = source["max_seq_length"]
-    if length is not None:
-        draft.set("generator.max_model_len", length, source.origin("max_seq_length"))
-        if not source.is_set("max_prompt_length"):
-            prompt = max(1, length - source["max_completion_length"])
-            draft.set("data.max_prompt_tokens", prompt, source.origin("max_seq_length", "max_completion_length"))
+    _lengths(source, draft)
 
 
+def _lengths(source: Source, draft: Draft) -> None:
+    """Sets the lengths of prompts and completions, which share `max_seq_length` where the file measures its prompts."""
+    length, measured = source["max_seq_length"], source.measured
+    names = ("max_prompt_length", "max_completion_length")
+    if length is None:
+        for name in (name for name in names if name in measured):
+            source.miss(name, measured[name], draft)
+        return
+    draft.set("generator.max_model_len", length, source.origin("max_seq_length"))
+    if names[1] not in measured:
+        if not source.is_set(names[0]):
+            prompt = max(1, length - source[names[1]])
+            draft.set("data.max_prompt_tokens", prompt, source.origin("max_seq_length", names[1]))
+    else:
+        prompt = source[names[0]] or max(1, length // _PROMPT_SHARE)
+        draft.set("data.max_prompt_tokens", prompt, source.origin("max_seq_length"))
+        draft.set("sampling.max_completion_tokens", max(1, length - prompt), source.origin("max_seq_length"))
+    if measured:
+        draft.notes.append(
+            f"{' and '.join(measured)}: the file measures its prompts when it runs. Here prompts have at most "
+            f"{draft.values['data.max_prompt_tokens']} tokens, longer ones are left out, and completions at most "
+            f"{draft.values['sampling.max_completion_tokens']}, max_seq_length ({length}) in all: set "
+            "data.max_prompt_tokens and sampling.max_completion_tokens to what the file prints"
+        )
+
+
+_PROMPT_SHARE = 4
+"""Share of `max_seq_length` that prompts may take where only a run could measure them."""
 _BY_LOSS: dict[tuple[str, object], object] = {
     ("epsilon_high", "dapo"): 0.28,
     ("epsilon_high", "cispo"): 5.0,

@@ -6,6 +6,7 @@ from shoal.translate.shared.field import Field, accepted, composed, ignored, map
 from shoal.translate.trl import TRL
 
 _MEMORY = "a way to save memory on one GPU; here learner.logits_chunk_tokens splits the logits"
+_TEMPLATE = "Unsloth's own templates are known by name only: give the text, or leave out the model's own with --skip"
 _LOADS = "each service reads the model as its files define it"
 
 _DEFAULTS = {
@@ -18,6 +19,7 @@ _DEFAULTS = {
     "seed": 3407,
     "num_generations": 8,
     "vllm_importance_sampling_correction": False,
+    "logging_steps": 1,
     "loss_type": None,
     "beta": None,
 }
@@ -44,8 +46,18 @@ _ADDED: list[Field] = [
     ignored("full_finetuning", "all weights are trained", aliases=["from_pretrained.full_finetuning"]),
     *(
         ignored(f"from_pretrained.{name}", _LOADS)
-        for name in ("dtype", "token", "device_map", "unsloth_vllm_standby", "use_gradient_checkpointing")
+        for name in (
+            "unsloth_vllm_standby",
+            "use_gradient_checkpointing",
+            "random_state",
+            "fix_tokenizer",
+            "disable_log_stats",
+            "offload_embedding",
+            "unsloth_tiled_mlp",
+            "use_exact_model_name",
+        )
     ),
+    refused("get_chat_template.chat_template", "any", None, _TEMPLATE, accepts=[None]),
     composed("lora_rank", "integer", None, "learner.lora", aliases=["max_lora_rank"]),
     ignored("from_pretrained.max_lora_rank", "learner.lora.rank decides it"),
     composed("from_pretrained.load_in_4bit", "flag", True, "learner.lora"),
@@ -53,7 +65,6 @@ _ADDED: list[Field] = [
     not_yet("from_pretrained.load_in_fp8", "any", False, "FP8 rollout"),
     not_yet("from_pretrained.float8_kv_cache", "flag", False, "FP8 rollout"),
     ignored("from_pretrained.load_in_16bit", "the model is loaded as its files define it"),
-    composed("from_pretrained.trust_remote_code", "flag", False, "model.trust_remote_code"),
     composed("get_peft_model.r", "integer", 16, "learner.lora"),
     composed("get_peft_model.lora_alpha", "integer", 16, "learner.lora"),
     composed("get_peft_model.lora_dropout", "number", 0.0, "learner.lora"),

@@ -494,6 +494,6 @@ def test_a_smaller_support_is_bounded_and_used_in_evaluation_too() -> None:
     flags = ("--vllm_top_p", "0.95", "--dataset_mixer_eval_list", "d.jsonl", "8")
     config = _config(*flags)
     assert (config.sampling.top_p, config.sampling.top_k, config.evaluation.top_p) == (0.95, 1024, 0.95)
-    assert any("drawn from at most 1024 here" in note for note in _translate(*flags).notes)
+    assert any("drawn from at most the 1024 likeliest" in note for note in _translate(*flags).notes)
     assert _config(*flags, "--eval_top_p", "1").evaluation.top_p == 1
     assert (_config().sampling.top_p, _config().sampling.top_k) == (1, 0)

@@ -1,0 +1,230 @@
+"""Values of expressions in a Python file, as far as its own assignments show them; nothing is run."""
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+}
+_ENUMS = ("torch", "trl", "transformers")
+"""Modules whose members are read as their names."""
+_TEXT_METHODS = ("replace", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
+_UNDECIDED = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
+"""Statements whose body may run not at all, or more than once."""
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A value that only a run of the file could show."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement, and whether a test or a loop decides about it."""
+
+    node: ast.stmt
+    is_undecided: bool
+
+
+def statements(body: list[ast.stmt], *, is_undecided: bool = False) -> Iterator[Statement]:
+    """Lists the statements of a scope in their order, with those inside its blocks, and not those of inner scopes."""
+    for node in body:
+        yield Statement(node, is_undecided)
+        if isinstance(node, _SCOPES):
+            continue
+        inner = is_undecided or (isinstance(node, _UNDECIDED) and not _is_main(node))
+        for name in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, name, []), is_undecided=inner)
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from statements(part.body, is_undecided=True)
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """Returns whether a statement is `if __name__ == "__main__"`."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    value: ast.expr | None
+    """None where the value cannot be told from the assignment: a loop's variable, a part of a tuple, `+=`."""
+    start: int
+    end: int
+    is_undecided: bool
+
+
+class Values(ast.NodeVisitor):
+    """Reads expressions, with the values that the file itself assigns."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        scopes = [node.body for node in ast.walk(tree) if isinstance(node, _SCOPES) and isinstance(node.body, list)]
+        self._assigned: dict[str, list[_Assignment]] = {}
+        # The module's own names count before those of functions, which are local.
+        for body in [*scopes, tree.body]:
+            found: dict[str, list[_Assignment]] = {}
+            for statement in statements(body):
+                for name, value in _assigned(statement.node):
+                    line, end = statement.node.lineno, statement.node.end_lineno or statement.node.lineno
+                    found.setdefault(name, []).append(_Assignment(value, line, end, statement.is_undecided))
+            self._assigned |= found
+        self._open: set[ast.expr] = set()
+        """Assigned expressions that are being read."""
+
+    def read(self, node: ast.expr) -> Any:
+        """Returns the value of an expression: `Unread`, or with `Unread` parts, where only a run could show it."""
+        try:
+            return self.visit(node)
+        except RecursionError:
+            return Unread("an expression of very many parts")
+
+    def function_names(self, node: ast.expr) -> list[str]:
+        """Returns one function, or a list of them, as the file writes them; a factory call stays a call."""
+        node = self._follow(node, (ast.List, ast.Tuple))
+        items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+        assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in items]
+        return [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
+
+    def call(self, node: ast.expr) -> ast.Call | None:
+        """Returns the call that an expression is, or that a name was assigned; None where it spreads a table."""
+        node = self._follow(node, (ast.Call,))
+        return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
+
+    def depends(self, node: ast.expr, names: set[str], depth: int = 8) -> bool:
+        """Returns whether an expression uses one of the names, itself or through what the file assigns."""
+        used = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+        if any(part.id in names for part in used) or depth == 0:
+            return depth > 0
+        values = [value for part in used if (value := self._value_of(part)) is not None and value is not node]
+        return any(self.depends(value, names, depth - 1) for value in values)
+
+    def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
+        """Returns the expression assigned to a name, if it is of one of these kinds, else the node itself."""
+        value = self._value_of(node) if isinstance(node, ast.Name) else None
+        return value if value is not None and isinstance(value, kinds) else node
+
+    def _value_of(self, node: ast.Name) -> ast.expr | None:
+        """Returns what the name was last assigned before the line; None where that cannot be told."""
+        found = self._assigned.get(node.id, [])
+        before = [item for item in found if item.end < node.lineno] or [item for item in found if item.start > node.lineno]
+        if not before or (len(before) > 1 and any(item.is_undecided for item in before)):
+            return None
+        return before[-1].value
+
+    def generic_visit(self, node: ast.AST) -> Unread:
+        """Returns any other expression unread."""
+        return Unread(ast.unparse(node))
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        assigned = self._value_of(node)
+        if assigned is None or assigned in self._open:
+            return self.generic_visit(node)
+        self._open.add(assigned)
+        try:
+            value = self.visit(assigned)
+        finally:
+            self._open.remove(assigned)
+        return self.generic_visit(node) if isinstance(value, Unread) else value
+
+    def visit_List(self, node: ast.List | ast.Tuple) -> Any:
+        items = [self.visit(item) for item in node.elts]
+        return self.generic_visit(node) if any(isinstance(item, Unread) for item in items) else items
+
+    visit_Tuple = visit_List
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        keys = [None if key is None else self.visit(key) for key in node.keys]
+        if any(not isinstance(key, str) for key in keys):
+            return self.generic_visit(node)
+        return dict(zip(keys, map(self.visit, node.values), strict=True))
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        # A member of an enum, or of a module, is its name: GRPOLossType.dapo, torch.bfloat16.
+        owner = called(node.value)
+        return node.attr if owner[:1].isupper() or owner in _ENUMS else self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
+        parts = []
+        for part in node.values:
+            value = self.visit(part.value if isinstance(part, ast.FormattedValue) else part)
+            if not isinstance(value, str | int | float) or getattr(part, "format_spec", None) is not None:
+                return self.generic_visit(node)
+            parts.append(str(value))
+        return "".join(parts) or self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        value = self.visit(node.operand)
+        if isinstance(node.op, ast.USub) and isinstance(value, int | float):
+            return -value
+        if isinstance(node.op, ast.Not) and isinstance(value, bool):
+            return not value
+        return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        if type(node.op) not in _OPERATORS:
+            return self.generic_visit(node)
+        left, right = self.visit(node.left), self.visit(node.right)
+        try:
+            if isinstance(left, int | float) and isinstance(right, int | float):
+                return _OPERATORS[type(node.op)](left, right)
+        except ZeroDivisionError:
+            return self.generic_visit(node)
+        if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
+            return left + right
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        name = called(node.func)
+        if name.endswith(("bf16_supported", "bfloat16_supported")):
+            # The script asks its machine; machines meant for training support it.
+            return True
+        if name in ("dict", "SamplingParams") and not node.args and all(keyword.arg for keyword in node.keywords):
+            return {str(keyword.arg): self.visit(keyword.value) for keyword in node.keywords}
+        if isinstance(node.func, ast.Attribute) and name in _TEXT_METHODS and not node.keywords:
+            text, arguments = self.visit(node.func.value), [self.visit(argument) for argument in node.args]
+            if isinstance(text, str) and all(isinstance(argument, str) for argument in arguments):
+                return getattr(text, name)(*arguments)
+        return self.generic_visit(node)
+
+
+def called(node: ast.expr) -> str:
+    """Returns the last part of a function's or module's name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    """Lists the names that a statement assigns, each with its value, or None where the statement does not show it."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _targets(target, node.value)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        yield from _targets(node.target, node.value)
+    elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor):
+        yield from _targets(node.target, None)
+    elif isinstance(node, ast.With | ast.AsyncWith):
+        for item in node.items:
+            if item.optional_vars is not None:
+                yield from _targets(item.optional_vars, None)
+
+
+def _targets(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple | ast.List):
+        parts: list[ast.expr | None] = [None] * len(target.elts)
+        if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(parts):
+            parts = list(value.elts)
+        for inner, part in zip(target.elts, parts, strict=True):
+            yield from _targets(inner, part)
