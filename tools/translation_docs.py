@@ -30,7 +30,16 @@ shoal config translate --from verl "${mine[@]}" -- algorithm.adv_estimator=grpo 
 The configuration goes to standard output; a comment on each line shows the setting that it comes from. Notes and
 refusals go to standard error. The source may be a launch script, YAML, JSON, Python with the call of a configuration
 class, or a notebook with one. Nothing is executed: the reader skips launchers (mason.py, accelerate, ray), follows
-variables and simple tests, and reports each value that only a run could show. Settings after the file override it.
+variables and simple tests, and reports each value that only a run could show. Settings after the file override it; for
+a Python file that parses its command line (TRL's own scripts do) they are its flags:
+
+```bash
+shoal config translate --from trl gspo.py -- --model_name_or_path Qwen/Qwen3-0.6B --loss_type grpo --max_steps 100
+```
+
+Top-p or min-p without a top-k is translated to `sampling.top_k = 1024`, for every system: the learner normalizes over
+the tokens that each token was drawn from ([algorithms](algorithms.md#sampling-from-a-part-of-the-vocabulary)), and top-k
+bounds their number. A note says so. A smaller one costs less.
 
 Defaults are those of the version in the tables below. `--as-of 2026-02` takes those of that month, where Shoal knows
 them. `--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its prompt files from a clone.

@@ -151,7 +151,7 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
                 draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
     if draft.of_sources and isinstance(sources := draft.values.get("data.sources"), list):
         draft.values["data.sources"] = [
-            draft.of_sources | table if isinstance(table, Mapping) else table for table in sources
+            {**draft.of_sources, **table} if isinstance(table, Mapping) else table for table in sources
         ]
     values: dict[str, Any] = {}
     for name, value in draft.values.items():

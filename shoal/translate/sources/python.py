@@ -74,7 +74,9 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
 def _parsed_names(tree: ast.Module, calls: list[ast.Call], system: System) -> set[str]:
     """Returns the names of the arguments that a file parses from its command line; empty if it parses none."""
     parsers = [node for node in calls if called(node.func).endswith("Parser")]
-    classes = {called(part) for node in parsers for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)}
+    classes = {
+        called(part) for node in parsers for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)
+    }
     if not classes.intersection(system.calls):
         return set()
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
@@ -123,7 +125,7 @@ class _File:
         """Adds the keywords of another call that the table has rows for."""
         name = called(node.func)
         parameters = self._system.positional_parameters.get(name, ())
-        positional = [ast.keyword(word, value) for word, value in zip(parameters, node.args, strict=False)]
+        positional = [ast.keyword(word, value) for word, value in zip(parameters, node.args, strict=False) if word]
         for keyword in [*positional, *node.keywords]:
             if self._system.knows(f"{name}.{keyword.arg}"):
                 self._read_value(f"{name}.{keyword.arg}", keyword.value)

@@ -27,6 +27,9 @@ class Unread:
 
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -68,6 +71,7 @@ class Values(ast.NodeVisitor):
 
     def __init__(self, tree: ast.Module) -> None:
         scopes = [node.body for node in ast.walk(tree) if isinstance(node, _SCOPES) and isinstance(node.body, list)]
+        self._functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         self._assigned: dict[str, list[_Assignment]] = {}
         # The module's own names count before those of functions, which are local.
         for body in [*scopes, tree.body]:
@@ -92,7 +96,9 @@ class Values(ast.NodeVisitor):
         node = self._follow(node, (ast.List, ast.Tuple))
         items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
         assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in items]
-        return [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
+        names = [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
+        # A function of the file may have the name of a known one.
+        return [f"{name}, defined in the file" if name in self._functions else name for name in names]
 
     def call(self, node: ast.expr) -> ast.Call | None:
         """Returns the call that an expression is, or that a name was assigned; None where it spreads a table."""
@@ -115,7 +121,9 @@ class Values(ast.NodeVisitor):
     def _value_of(self, node: ast.Name) -> ast.expr | None:
         """Returns what the name was last assigned before the line; None where that cannot be told."""
         found = self._assigned.get(node.id, [])
-        before = [item for item in found if item.end < node.lineno] or [item for item in found if item.start > node.lineno]
+        before = [item for item in found if item.end < node.lineno] or [
+            item for item in found if item.start > node.lineno
+        ]
         if not before or (len(before) > 1 and any(item.is_undecided for item in before)):
             return None
         return before[-1].value

@@ -60,11 +60,12 @@ def compose_batches(source: Source, draft: Draft) -> int:
         mini_batches = 1
     origin = source.origin(*names, "num_generations")
     draft.set("grpo.groups_per_step", groups, origin)
-    draft.set("grpo.num_mini_batches", mini_batches, origin)
+    steps = [name for name in ("gradient_accumulation_steps",) if name not in names and source.is_set(name)]
+    draft.set("grpo.num_mini_batches", mini_batches, source.origin(*names, *steps, "num_generations"))
     _set_steps(source, draft, optimizer_steps=epochs * mini_batches)
     # TRL does not train while it generates: every completion comes from the current policy.
     draft.set("grpo.max_staleness", 0, origin)
-    return epochs * mini_batches
+    return int(epochs * mini_batches)
 
 
 def _fitting_processes(source: Source, device: int, accumulation: int, generations: int) -> int:

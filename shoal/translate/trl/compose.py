@@ -9,6 +9,7 @@ from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import REFUSED, set_scheduler
 from shoal.translate.shared.trackers import set_trackers
 from shoal.translate.trl.batches import compose_batches
+from shoal.translate.trl.lengths import compose_lengths
 from shoal.translate.trl.lora import compose_lora
 from shoal.translate.trl.reward import compose_reward
 
@@ -27,6 +28,12 @@ _ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "paged_ad
 
 def compose(source: Source, draft: Draft) -> None:
     """Sets the fields that no field of TRL decides alone."""
+    compose_lengths(source, draft)
+    compose_all_but_lengths(source, draft)
+
+
+def compose_all_but_lengths(source: Source, draft: Draft) -> None:
+    """Sets the same fields except the lengths of prompts and completions."""
     named = source["run_name"] or Path(source["output_dir"] or "").name or "grpo"
     draft.set("run.name", run_name(named), source.origin("run_name" if source["run_name"] else "output_dir"))
     if source["model_name_or_path"]:
@@ -155,7 +162,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
     draft.set("loss.aggregation", _AGGREGATION[loss], origin)
     if loss == "bnpo":
         draft.notes.append(
-            "loss_type = bnpo: TRL takes the mean over the tokens of each device and forward pass, and then the mean of "
+            "loss_type = bnpo: TRL takes the mean over the tokens of each device and forward pass, and the mean of "
             "these; here it is one mean over the tokens of an optimizer step, whatever the devices"
         )
     # The denominator of the ratio is the learner's own probability, from before the first update.

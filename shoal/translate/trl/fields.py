@@ -60,7 +60,7 @@ GRPO: list[Field] = [
     mapped("num_generations", "integer", 8, "grpo.group_size"),
     ignored("num_generations_eval", _EVALUATION),
     mapped("max_completion_length", "integer", 512, "sampling.max_completion_tokens"),
-    mapped("max_prompt_length", "integer", None, "data.max_prompt_tokens"),
+    mapped("max_prompt_length", "integer", None, "data.max_prompt_tokens", why="TRL 1.0 has none"),
     ignored("ds3_gather_for_generation", "ZeRO 3 parameters are gathered a bucket at a time"),
     mapped("shuffle_dataset", "flag", True, "data.shuffle"),
     ignored("pad_to_multiple_of", "rows are packed, not padded"),
@@ -111,7 +111,7 @@ GRPO: list[Field] = [
         )
     ),
     mapped("vllm_gpu_memory_utilization", "number", 0.3, "generator.gpu_memory_utilization"),
-    mapped("vllm_max_model_length", "integer", None, "generator.max_model_len"),
+    composed("vllm_max_model_length", "integer", None, "generator.max_model_len data.max_prompt_tokens"),
     mapped("vllm_tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"),
     composed("beta", "number", 0.0, "kl.coef", why="0.04 in TRL before 0.18"),
     mapped("num_iterations", "integer", 1, "grpo.num_epochs"),
@@ -325,9 +325,7 @@ BESIDE: list[Field] = [
     ),
     composed("dataset_name", "text", None, "data.sources"),
     mapped("model_revision", "text", None, "model.revision", aliases=["from_pretrained.revision"]),
-    composed(
-        "attn_implementation", "text", None, "learner.attention", aliases=["from_pretrained.attn_implementation"]
-    ),
+    composed("attn_implementation", "text", None, "learner.attention", aliases=["from_pretrained.attn_implementation"]),
     ignored("dtype", _DTYPE, aliases=["torch_dtype", "from_pretrained.dtype", "from_pretrained.torch_dtype"]),
     *(ignored(f"from_pretrained.{name}", _LOADING) for name in ("device_map", "low_cpu_mem_usage", "token")),
     ignored("from_pretrained.use_cache", _HOW),

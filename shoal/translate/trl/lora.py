@@ -28,7 +28,9 @@ LORA: list[Field] = [
         for call in ("GRPOTrainer", "from_pretrained")
     ),
     ignored(
-        "bnb_4bit_quant_storage", "the type in which 4-bit values are packed", aliases=[f"{_BITS}.bnb_4bit_quant_storage"]
+        "bnb_4bit_quant_storage",
+        "the type in which 4-bit values are packed",
+        aliases=[f"{_BITS}.bnb_4bit_quant_storage"],
     ),
     ignored(
         "use_bnb_nested_quant",
@@ -101,7 +103,8 @@ def compose_lora(source: Source, draft: Draft) -> None:
         if quantization != "none":
             draft.refuse("load_in_4bit", True, "a 4-bit model is frozen: train adapters on it", cure="learner.lora")
         return
-    used += ["load_in_4bit"] if source.is_set("load_in_4bit") else []
+    bits = ("load_in_4bit", "bnb_4bit_quant_type", f"{_BITS}.bnb_4bit_quant_type")
+    used += [name for name in bits if source.is_set(name)]
     set_lora(
         draft,
         source.origin(*(used or ["use_peft"])),

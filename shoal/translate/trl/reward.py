@@ -44,12 +44,15 @@ def compose_reward(source: Source, draft: Draft) -> None:
         return
     model = source["reward_model_name_or_path"]
     reward: dict[str, Any] = {}
+    unfit: dict[str, list[str]] = {}
     for text, weight in functions:
         try:
             part = _model(text, weight) if text == model else _part(open_r1.get(text, text), weight)
             reward |= {name: reward.get(name, {}) | value for name, value in part.items()}
         except Unfit as error:
-            draft.refuse("reward_funcs", text, str(error), cure="data.sources")
+            unfit.setdefault(str(error), []).append(text)
+    for reason, texts in unfit.items():
+        draft.refuse("reward_funcs", ", ".join(texts), reason, cure="data.sources")
     if not reward:
         return
     names = [name for name in ("reward_funcs", "reward_model_name_or_path") if source[name]]

@@ -20,11 +20,11 @@ UNSLOTH = System(
         "get_chat_template",
     ),
     trainer=TRL.trainer,
-    positional_parameters=TRL.positional_parameters
-    | {
+    positional_parameters={
+        **TRL.positional_parameters,
         "from_pretrained": ("model_name", "max_seq_length"),
-        "get_peft_model": ("model", "r", "target_modules"),
-        "get_chat_template": ("tokenizer", "chat_template"),
+        "get_peft_model": ("", "r", "target_modules"),
+        "get_chat_template": ("", "chat_template"),
     },
     functions=TRL.functions,
     measured=("max_prompt_length", "max_completion_length"),

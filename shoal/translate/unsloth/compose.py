@@ -5,8 +5,9 @@ from typing import Any
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import text_list
 from shoal.translate.sources.values import Unread
-from shoal.translate.trl.compose import compose as compose_trl
+from shoal.translate.trl.compose import compose_all_but_lengths
 from shoal.translate.trl.fields import FULL
+from shoal.translate.trl.lengths import compose_lengths, set_context
 from shoal.translate.unsloth.lora import compose_lora
 
 _NEUTRAL = {"repetition_penalty": (1,), "presence_penalty": (0,), "frequency_penalty": (0,)}
@@ -44,7 +45,7 @@ def compose(source: Source, draft: Draft) -> None:
             f"per_device_train_batch_size = {source['per_device_train_batch_size']}: Unsloth raises it to "
             f"num_generations ({grown}), since a generation batch must consist of whole groups"
         )
-    compose_trl(_UnslothSource(source), draft)
+    compose_all_but_lengths(_UnslothSource(source), draft)
     _sampling(source, draft)
     compose_lora(source, draft)
     is_dapo = source.is_set("loss_type") and source["loss_type"] == "dapo"
@@ -60,8 +61,8 @@ def _lengths(source: Source, draft: Draft) -> None:
     if length is None:
         for name in (name for name in names if name in measured):
             source.miss(name, measured[name], draft)
+        compose_lengths(source, draft)
         return
-    draft.set("generator.max_model_len", length, source.origin("max_seq_length"))
     if names[1] not in measured:
         if not source.is_set(names[0]):
             prompt = max(1, length - source[names[1]])
@@ -70,6 +71,7 @@ def _lengths(source: Source, draft: Draft) -> None:
         prompt = source[names[0]] or max(1, length // _PROMPT_SHARE)
         draft.set("data.max_prompt_tokens", prompt, source.origin("max_seq_length"))
         draft.set("sampling.max_completion_tokens", max(1, length - prompt), source.origin("max_seq_length"))
+    set_context(source, draft, "max_seq_length")
     if measured:
         draft.notes.append(
             f"{' and '.join(measured)}: the file measures its prompts when it runs. Here prompts have at most "

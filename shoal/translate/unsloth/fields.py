@@ -43,7 +43,11 @@ _ADDED: list[Field] = [
         "generator.gpu_memory_utilization",
         aliases=["gpu_memory_utilization"],
     ),
-    ignored("full_finetuning", "all weights are trained", aliases=["from_pretrained.full_finetuning"]),
+    ignored(
+        "full_finetuning",
+        "the file trains adapters if it calls get_peft_model, else all weights",
+        aliases=["from_pretrained.full_finetuning"],
+    ),
     *(
         ignored(f"from_pretrained.{name}", _LOADS)
         for name in (
@@ -78,7 +82,7 @@ _ADDED: list[Field] = [
     ),
     *(
         ignored(f"get_peft_model.{name}", "the learner recomputes activations, and seeds adapters from run.seed")
-        for name in ("use_gradient_checkpointing", "random_state", "model", "max_seq_length")
+        for name in ("use_gradient_checkpointing", "random_state", "max_seq_length")
     ),
     *(
         refused(

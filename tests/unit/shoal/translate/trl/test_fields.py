@@ -73,3 +73,16 @@ def test_a_4_bit_model_without_adapters_is_refused() -> None:
 def test_truncated_sampling_is_translated() -> None:
     sampling = config_of("trl", {"top_p": 0.9, "top_k": 20, "min_p": 0.05, "max_steps": 5}).sampling
     assert (sampling.top_p, sampling.top_k, sampling.min_p) == (0.9, 20, 0.05)
+
+
+def test_a_4_bit_configuration_of_transformers_has_its_own_default_type() -> None:
+    flags = {"use_peft": True, "max_steps": 5, "BitsAndBytesConfig.load_in_4bit": True}
+    given = flags | {"from_pretrained.quantization_config": ["BitsAndBytesConfig(load_in_4bit=True)"]}
+    assert config_of("trl", given).learner.lora.quantization == "fp4"
+    (refusal,) = translate_values("trl", given | {"from_pretrained.quantization_config": ["quantized"]}).blocking
+    assert "no BitsAndBytesConfig in the file can be read" in refusal.reason
+
+
+def test_a_lora_config_without_arguments_has_the_defaults_of_peft() -> None:
+    lora = config_of("trl", {"GRPOTrainer.peft_config": ["LoraConfig()"], "max_steps": 5}).learner.lora
+    assert (lora.rank, lora.alpha, lora.dropout) == (8, 8, 0.0)

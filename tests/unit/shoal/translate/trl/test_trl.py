@@ -140,3 +140,41 @@ def test_epochs_over_data_of_unknown_length_need_the_number_of_steps() -> None:
     given = translate_values("trl", {"num_train_epochs": 2}, "run.num_steps=7")
     assert (parse_config(given.values).run.num_steps, given.values["run"].get("total_epochs")) == (7, None)
     assert any("replaces the length of the run that the source says: num_train_epochs = 2" in n for n in given.notes)
+
+
+def test_processes_that_the_sizes_of_trl_presume_are_found() -> None:
+    sizes = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4, "num_generations": 14}
+    result = translate_values("trl", TRL | sizes)
+    assert result.values["grpo"]["groups_per_step"] == 32
+    assert any("448 completions, with num_processes 7" in note for note in result.notes)
+
+
+def test_completions_are_shown_as_often_as_trl_logs_them() -> None:
+    shown = {"log_completions": True, "logging_steps": 6, "num_completions_to_print": 2, "steps_per_generation": 2}
+    tracking = config_of("trl", TRL | shown).tracking
+    assert (tracking.completions_every_steps, tracking.num_completions) == (3, 2), "of two optimizer steps each"
+    assert config_of("trl", TRL | {"logging_steps": 6}).tracking.completions_every_steps == 0
+
+
+def test_a_system_prompt_of_trl_is_that_of_data_given_beside_it() -> None:
+    (data,) = config_of("trl", TRL | {"system_prompt": "Think.", "dataset_name": "org/x"}).data.sources
+    assert data.system_prompt == "Think." and data.dataset is None, "the data are those of --set"
+
+
+def test_reward_functions_of_open_r1_have_their_settings_beside_them() -> None:
+    functions = {"reward_funcs": ["accuracy", "soft_overlong_punishment"], "reward_weights": [1.0, 0.5]}
+    settings = {"max_completion_len": 100, "soft_punish_cache": 20, "code_language": "cpp"}
+    config = config_of("trl", TRL | functions | settings)
+    assert config.reward.weights == {"math": 1.0}
+    overlong = config.reward.overlong
+    assert (overlong.factor, overlong.max_length_tokens, overlong.buffer_tokens) == (0.5, 100, 20)
+
+
+def test_a_share_of_the_steps_between_checkpoints_is_counted() -> None:
+    assert config_of("trl", TRL | {"save_steps": 0.1}).checkpoint.every_steps == 10
+    notes = translate_values("trl", {"num_train_epochs": 1, "save_steps": 0.1}).notes
+    assert any("save_steps = 0.1 is a share of a length that is not known" in note for note in notes)
+
+
+def test_a_token_mean_of_each_device_is_noted() -> None:
+    assert any("loss_type = bnpo: TRL" in note for note in translate_values("trl", TRL | {"loss_type": "bnpo"}).notes)

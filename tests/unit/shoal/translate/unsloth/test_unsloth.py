@@ -37,3 +37,26 @@ def test_a_model_in_fp8_is_not_yet_available(tmp_path: Path) -> None:
     path.write_text(NOTEBOOK.format(more=", load_in_fp8=True"))
     result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
     assert [refusal.name for refusal in result.blocking] == ["from_pretrained.load_in_fp8"]
+
+
+def test_lengths_that_a_notebook_measures_share_its_context(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.py"
+    lengths = "longest = int(quantile(lengths, 0.9))\nprompt = longest + 1\n"
+    text = NOTEBOOK.format(more=", max_seq_length=2048")
+    path.write_text(
+        lengths + text.replace("max_steps", "max_prompt_length=prompt, max_completion_length=2048 - prompt, max_steps")
+    )
+    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    config = parse_config(result.values)
+    assert (config.data.max_prompt_tokens, config.sampling.max_completion_tokens) == (512, 1536)
+    assert any("the file measures its prompts when it runs" in note for note in result.notes)
+    path.write_text(lengths + NOTEBOOK.format(more="").replace("max_steps", "max_prompt_length=prompt, max_steps"))
+    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    assert [refusal.name for refusal in result.blocking] == ["max_prompt_length"], "nothing bounds it"
+
+
+def test_a_chat_template_by_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.py"
+    path.write_text('tokenizer = get_chat_template(tokenizer, chat_template="gemma-3")' + NOTEBOOK.format(more=""))
+    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    assert [refusal.name for refusal in result.blocking] == ["get_chat_template.chat_template"]
