@@ -38,8 +38,8 @@ shoal config translate --from trl gspo.py -- --model_name_or_path Qwen/Qwen3-0.6
 ```
 
 Top-p or min-p without a top-k is translated to `sampling.top_k = 1024`, for every system: the learner normalizes over
-the tokens that each token was drawn from ([algorithms](algorithms.md#sampling-from-a-part-of-the-vocabulary)), and top-k
-bounds their number. A note says so. A smaller one costs less.
+the tokens that each token was drawn from ([algorithms](algorithms.md#sampling-from-a-part-of-the-vocabulary)), and
+top-k bounds their number. A note says so. A smaller one costs less.
 
 Defaults are those of the version in the tables below. `--as-of 2026-02` takes those of that month, where Shoal knows
 them. `--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its prompt files from a clone.

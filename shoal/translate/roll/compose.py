@@ -209,7 +209,3 @@ def _sampling(source: Source, draft: Draft) -> None:
     top_p, top_k = 1.0 if top_p is None else top_p, max(0, top_k or 0)
     draft.set("sampling.top_p", top_p, source.origin(names[1]))
     draft.set("sampling.top_k", top_k, source.origin(names[2]))
-    if top_k:
-        draft.notes.append(
-            "sampling.top_k and top_p: the learner normalizes over the tokens that were kept; ROLL's over all of them"
-        )

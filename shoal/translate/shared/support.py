@@ -5,12 +5,18 @@ from shoal.translate.shared.draft import Draft, Origin
 
 
 def bound_support(draft: Draft) -> None:
-    """Sets `sampling.top_k` where top-p or min-p leave out tokens and the source has no top-k; notes what it changes.
+    """Sets `sampling.top_k` where top-p or min-p leave out tokens and the source has no top-k; notes what differs.
 
     The learner normalizes over the tokens that each token was drawn from, and top-k bounds their number.
     """
     top_p, min_p = draft.values.get("sampling.top_p") or 1.0, draft.values.get("sampling.min_p") or 0.0
-    if (top_p >= 1 and min_p <= 0) or draft.values.get("sampling.top_k"):
+    if draft.values.get("sampling.top_k"):
+        draft.notes.append(
+            f"{draft.origins['sampling.top_k']}: the learner normalizes over the tokens that were kept, not over all: "
+            "so the importance ratio has no bias"
+        )
+        return
+    if top_p >= 1 and min_p <= 0:
         return
     names = [name for name, is_on in (("sampling.top_p", top_p < 1), ("sampling.min_p", min_p > 0)) if is_on]
     origin = " and ".join(dict.fromkeys(draft.origins[name] for name in names))

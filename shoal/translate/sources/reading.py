@@ -62,7 +62,9 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")
     if "mock_data" in launch.program:
         settings.notes.append(f"{launch.program} trains on random data; here the data are those that the settings name")
-    if launch.program.endswith("grpo.py"):
+    if system.trainer and Path(launch.program).suffix == ".py":
+        _read_program(system, launch.program, path, settings)
+    elif launch.program.endswith("grpo.py"):
         settings.notes.append(
             "grpo.py trains with OLMo-core and FSDP; the learner here is DeepSpeed's, with learner.zero_stage; "
             "schedules are those of grpo_fast.py, whose cosine ends at 0"
@@ -73,6 +75,19 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         inner = Path(words.pop(0).text)
         _read_file(system, inner if inner.is_file() else path.parent / inner, settings)
     _read_words(system, words, settings, folder=path.parent)
+
+
+def _read_program(system: System, program: str, path: Path, settings: Settings) -> None:
+    """Reads what the started file gives its trainer, if it is near the launch script."""
+    near = (at / program for at in (path.parent, *path.parent.parents))
+    found = next((file for file in near if file.is_file()), None)
+    if found is not None:
+        _read_file(system, found, settings)
+    elif not re.search(r"(^|/)trl/scripts/grpo\.py$", program):
+        settings.notes.append(
+            f"{program} is not near {path.name}, so it is not read: reward functions, tools and settings of its "
+            "own are missing here; translate that file, with these flags after it"
+        )
 
 
 def _processes(launcher: Sequence[str]) -> str | None:

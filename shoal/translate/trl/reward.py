@@ -73,9 +73,10 @@ def compose_reward(source: Source, draft: Draft) -> None:
         reward["verifiers"] = {"math": _READS}
     for name, value in reward.items():
         draft.set(f"reward.{name}", value, origin)
-    _set_verifier(source, draft, verifiers, names)
+    if verifiers or not unfit:
+        _set_verifier(source, draft, verifiers, names)
     if set(reward) - {"weights", "model", "verifiers"}:
-        _sum_once(source, draft)
+        _sum_once(source, draft, reads_solutions="math" in verifiers)
 
 
 def _open_r1(source: Source) -> dict[str, str]:
@@ -119,7 +120,7 @@ def _set_verifier(source: Source, draft: Draft, verifiers: set[str], names: list
     draft.notes.append(f"{names[0]}: give data.sources {settings}")
 
 
-def _sum_once(source: Source, draft: Draft) -> None:
+def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
     """Refuses to normalize each part by itself: with parts beside the verifiers, their sum is one reward."""
     if source["multi_objective_aggregation"] == "normalize_then_sum":
         draft.refuse(
@@ -129,6 +130,8 @@ def _sum_once(source: Source, draft: Draft) -> None:
             'give the data a verifier_column with lists such as ["math", "think_format"]',
         )
     draft.set("advantage.partial_rewards", False, source.origin("reward_funcs"))
+    if not reads_solutions:
+        return
     draft.notes.append(
         "reward_funcs: where accuracy_reward returns None for a solution that cannot be read, TRL sums the other "
         "functions; here such a completion has no reward and is not trained on"

@@ -56,3 +56,15 @@ def test_what_a_file_loads_and_assigns_before_training_is_read(tmp_path: Path) -
 def test_other_training_in_the_file_is_noted(tmp_path: Path) -> None:
     notes = read(tmp_path, "SFTTrainer(model)\nargs = GRPOConfig(max_steps=5)").notes
     assert any(note.startswith("SFTTrainer in train.py trains the model by other means") for note in notes)
+
+
+def test_the_file_that_a_script_starts_is_read_with_the_flags_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "grpo_agent.py").write_text(PARSED)
+    launch = tmp_path / "run.sh"
+    launch.write_text("accelerate launch scripts/grpo_agent.py --max_steps 3 --temperature 1.0")
+    settings = read_settings(SYSTEMS["trl"], [str(launch)])
+    assert settings.values["GRPOTrainer.tools"] == ["look_up"] and settings.values["max_steps"] == "3"
+    launch.write_text("python elsewhere/grpo_other.py --max_steps 3")
+    (note,) = read_settings(SYSTEMS["trl"], [str(launch)]).notes
+    assert note.startswith("elsewhere/grpo_other.py is not near run.sh, so it is not read")
