@@ -4,8 +4,9 @@ import re
 
 from shoal.translate.shared.system import System
 from shoal.translate.trl.compose import compose
-from shoal.translate.trl.fields import BESIDE, GRPO, TOOLS, TRAINING
+from shoal.translate.trl.fields import GRPO, TRAINING
 from shoal.translate.trl.lora import LORA
+from shoal.translate.trl.script_fields import BESIDE, TOOLS
 
 TRL = System(
     name="trl",

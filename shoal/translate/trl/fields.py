@@ -18,21 +18,17 @@ from shoal.translate.shared.field import (
 _LOGS = "every run writes metrics.jsonl, and the ledger keeps prompts and completions"
 _SERVER = "generators register with the coordinator"
 _HUB = "the trained model stays in the run's folder; upload it from there"
-_TRANSFORMERS = "completions are always sampled by vLLM"
+TRANSFORMERS = "completions are always sampled by vLLM"
 FULL = (
     "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
 )
-_EVALUATION = "evaluation.sources names the held-out questions, evaluation.every_steps how often they are asked"
-_REWARDS = (
+EVALUATION = "evaluation.sources names the held-out questions, evaluation.every_steps how often they are asked"
+REWARDS = (
     "data.sources reward.weights reward.verifiers reward.apply_verifiable_reward reward.format reward.overlong "
     "reward.repetition reward.cosine"
 )
-_HOW = "a detail of how TRL's process computes or prints"
-_OPEN_R1 = "a setting of open-r1's reward functions; verifiers have their own, in reward.verifiers"
-_LOADING = "each service loads the model in its own way"
-TOOLS = ("tools", "rollout_func", "environment_factory")
-"""Arguments of TRL's trainer for episodes of several turns."""
-_DTYPE = "bf16 decides the learner's type, generator.dtype the engine's"
+HOW = "a detail of how TRL's process computes or prints"
+DTYPE = "bf16 decides the learner's type, generator.dtype the engine's"
 
 
 def _stop_strings(kwargs: Any) -> list[str]:
@@ -58,7 +54,7 @@ GRPO: list[Field] = [
     accepted("disable_dropout", "flag", False, [True, False], ""),
     ignored("cast_lm_head_to_fp32", "log-probabilities are taken from float32 logits"),
     mapped("num_generations", "integer", 8, "grpo.group_size"),
-    ignored("num_generations_eval", _EVALUATION),
+    ignored("num_generations_eval", EVALUATION),
     mapped("max_completion_length", "integer", 512, "sampling.max_completion_tokens"),
     mapped("max_prompt_length", "integer", None, "data.max_prompt_tokens", why="TRL 1.0 has none"),
     ignored("ds3_gather_for_generation", "ZeRO 3 parameters are gathered a bucket at a time"),
@@ -82,7 +78,7 @@ GRPO: list[Field] = [
     ),
     mapped("chat_template_kwargs", "table", None, "model.chat_template_kwargs", lambda value: value or None),
     *(
-        ignored(name, _TRANSFORMERS)
+        ignored(name, TRANSFORMERS)
         for name in (
             "cache_implementation",
             "use_transformers_continuous_batching",
@@ -136,7 +132,7 @@ GRPO: list[Field] = [
     composed("vespo_lambda_neg", "number", 2.0, "loss.vespo_lambda_negative"),
     mapped("off_policy_mask_threshold", "number", None, "loss.off_policy_mask"),
     composed("use_bias_correction_kl", "flag", True, "kl.gradient"),
-    composed("reward_weights", "numbers", None, _REWARDS, why="weights of reward_funcs, by position"),
+    composed("reward_weights", "numbers", None, REWARDS, why="weights of reward_funcs, by position"),
     composed("multi_objective_aggregation", "text", "sum_then_normalize", "advantage.per_verifier"),
     composed("scale_rewards", "any", "group", "advantage.scale"),
     composed("sync_ref_model", "flag", False, "kl.reference_update_steps"),
@@ -164,8 +160,8 @@ GRPO: list[Field] = [
         )
     ),
     outside("log_completions_hub_repo", "text", None, _HUB),
-    ignored("use_liger_kernel", _HOW),
-    ignored("use_liger_loss", _HOW),
+    ignored("use_liger_kernel", HOW),
+    ignored("use_liger_loss", HOW),
 ]
 
 TRAINING: list[Field] = [
@@ -191,9 +187,9 @@ TRAINING: list[Field] = [
     ignored("data_seed", "the data's order follows run.seed"),
     composed("bf16", "flag", None, "learner.compute_dtype"),
     refused("fp16", "flag", False, "the learner computes in bfloat16 or float32"),
-    ignored("tf32", _HOW),
+    ignored("tf32", HOW),
     mapped("gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
-    ignored("gradient_checkpointing_kwargs", _HOW),
+    ignored("gradient_checkpointing_kwargs", HOW),
     composed("save_steps", "number", 500, "checkpoint.every_steps"),
     composed("logging_steps", "number", 10, "tracking.completions_every_steps", why="where log_completions is on"),
     ignored("save_strategy", "checkpoints are written every checkpoint.every_steps, and at the end"),
@@ -211,7 +207,7 @@ TRAINING: list[Field] = [
     refused("optim_target_modules", "any", None, "one optimizer trains all weights"),
     refused("neftune_noise_alpha", "number", None, "noise would make the learner's policy differ from the engine's"),
     *(
-        ignored(name, _EVALUATION)
+        ignored(name, EVALUATION)
         for name in (
             "do_eval",
             "bf16_full_eval",
@@ -252,7 +248,7 @@ TRAINING: list[Field] = [
         )
     ),
     *(
-        ignored(name, _HOW)
+        ignored(name, HOW)
         for name in (
             "do_train",
             "do_predict",
@@ -314,74 +310,3 @@ TRAINING: list[Field] = [
         )
     ),
 ]
-
-BESIDE: list[Field] = [
-    composed(
-        "model_name_or_path",
-        "text",
-        None,
-        "model.path",
-        aliases=["model", "model_name", "GRPOTrainer.model", "from_pretrained.pretrained_model_name_or_path"],
-    ),
-    composed("dataset_name", "text", None, "data.sources"),
-    mapped("model_revision", "text", None, "model.revision", aliases=["from_pretrained.revision"]),
-    composed("attn_implementation", "text", None, "learner.attention", aliases=["from_pretrained.attn_implementation"]),
-    ignored("dtype", _DTYPE, aliases=["torch_dtype", "from_pretrained.dtype", "from_pretrained.torch_dtype"]),
-    *(ignored(f"from_pretrained.{name}", _LOADING) for name in ("device_map", "low_cpu_mem_usage", "token")),
-    ignored("from_pretrained.use_cache", _HOW),
-    refused("from_pretrained.*", "any", None, "the model is loaded as its files define it"),
-    composed("dataset_config", "text", None, "data.sources", aliases=["dataset_configs"]),
-    composed("dataset_train_split", "text", "train", "data.sources"),
-    composed("dataset_prompt_column", "text", None, "data.sources"),
-    composed("system_prompt", "text", None, "data.sources"),
-    composed("num_processes", "integer", 1, "grpo.groups_per_step launch.num_learner_ranks"),
-    ignored("dataset_test_split", _EVALUATION),
-    mapped("chat_template", "text", None, "model.chat_template"),
-    composed("wandb_project", "text", None, "tracking.wandb_project"),
-    composed("wandb_entity", "text", None, "tracking.wandb_entity"),
-    composed("wandb_run_group", "text", None, "tracking.wandb_group"),
-    ignored("dataset_streaming", "the coordinator reads the data"),
-    ignored("ignore_bias_buffers", _HOW),
-    ignored("vllm_device", _TRANSFORMERS),
-    ignored("vllm_dtype", _DTYPE),
-    composed(
-        "reward_funcs",
-        "texts",
-        None,
-        _REWARDS,
-        why="functions of trl.rewards, by name",
-        aliases=["GRPOTrainer.reward_funcs"],
-    ),
-    composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
-    *(not_yet(f"GRPOTrainer.{name}", "any", None, "tools", accepts=[None, [], ["None"]]) for name in TOOLS),
-    not_yet("gym_configs", "any", None, "tools", accepts=[None, []]),
-    refused(
-        "GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim", accepts=[None, ["None", "None"]]
-    ),
-    ignored("GRPOTrainer.eval_dataset", _EVALUATION),
-    ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, which brings its tokenizer"),
-    outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),
-    *(
-        ignored(name, _OPEN_R1)
-        for name in (
-            "code_language",
-            "code_eval_test_batch_size",
-            "code_eval_scoring_mode",
-            "parallel_code_exec_per_proc",
-            "code_provider",
-            "ioi_provider",
-            "e2b_router_url",
-            "morph_router_url",
-            "cosine_min_value_wrong",
-            "cosine_max_value_wrong",
-            "cosine_min_value_correct",
-            "cosine_max_value_correct",
-            "cosine_max_len",
-        )
-    ),
-    composed("max_completion_len", "integer", 16384, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
-    composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
-    composed("repetition_n_grams", "integer", 3, "reward.repetition", why="of open-r1's repetition_penalty"),
-    composed("repetition_max_penalty", "number", -1.0, "reward.repetition", why="of open-r1's repetition_penalty"),
-]
-"""Fields of the script or the command line beside GRPOConfig."""

@@ -1,0 +1,80 @@
+"""Fields of TRL's scripts, of its trainer and of the calls beside it, one row each."""
+
+from shoal.translate.shared.field import Field, composed, ignored, mapped, not_yet, outside, refused
+from shoal.translate.trl.fields import DTYPE, EVALUATION, HOW, REWARDS, TRANSFORMERS
+
+_LOADING = "each service loads the model in its own way"
+_OPEN_R1 = "a setting of open-r1's reward functions; verifiers have their own, in reward.verifiers"
+TOOLS = ("tools", "rollout_func", "environment_factory")
+"""Arguments of TRL's trainer for episodes of several turns."""
+
+BESIDE: list[Field] = [
+    composed(
+        "model_name_or_path",
+        "text",
+        None,
+        "model.path",
+        aliases=["model", "model_name", "GRPOTrainer.model", "from_pretrained.pretrained_model_name_or_path"],
+    ),
+    composed("dataset_name", "text", None, "data.sources"),
+    mapped("model_revision", "text", None, "model.revision", aliases=["from_pretrained.revision"]),
+    composed("attn_implementation", "text", None, "learner.attention", aliases=["from_pretrained.attn_implementation"]),
+    ignored("dtype", DTYPE, aliases=["torch_dtype", "from_pretrained.dtype", "from_pretrained.torch_dtype"]),
+    *(ignored(f"from_pretrained.{name}", _LOADING) for name in ("device_map", "low_cpu_mem_usage", "token")),
+    ignored("from_pretrained.use_cache", HOW),
+    refused("from_pretrained.*", "any", None, "the model is loaded as its files define it"),
+    composed("dataset_config", "text", None, "data.sources", aliases=["dataset_configs"]),
+    composed("dataset_train_split", "text", "train", "data.sources"),
+    composed("dataset_prompt_column", "text", None, "data.sources"),
+    composed("system_prompt", "text", None, "data.sources"),
+    composed("num_processes", "integer", 1, "grpo.groups_per_step launch.num_learner_ranks"),
+    ignored("dataset_test_split", EVALUATION),
+    mapped("chat_template", "text", None, "model.chat_template"),
+    composed("wandb_project", "text", None, "tracking.wandb_project"),
+    composed("wandb_entity", "text", None, "tracking.wandb_entity"),
+    composed("wandb_run_group", "text", None, "tracking.wandb_group"),
+    ignored("dataset_streaming", "the coordinator reads the data"),
+    ignored("ignore_bias_buffers", HOW),
+    ignored("vllm_device", TRANSFORMERS),
+    ignored("vllm_dtype", DTYPE),
+    composed(
+        "reward_funcs",
+        "texts",
+        None,
+        REWARDS,
+        why="functions of trl.rewards, by name",
+        aliases=["GRPOTrainer.reward_funcs"],
+    ),
+    composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
+    *(not_yet(f"GRPOTrainer.{name}", "any", None, "tools", accepts=[None, [], ["None"]]) for name in TOOLS),
+    not_yet("gym_configs", "any", None, "tools", accepts=[None, []]),
+    refused(
+        "GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim", accepts=[None, ["None", "None"]]
+    ),
+    ignored("GRPOTrainer.eval_dataset", EVALUATION),
+    ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, which brings its tokenizer"),
+    outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),
+    *(
+        ignored(name, _OPEN_R1)
+        for name in (
+            "code_language",
+            "code_eval_test_batch_size",
+            "code_eval_scoring_mode",
+            "parallel_code_exec_per_proc",
+            "code_provider",
+            "ioi_provider",
+            "e2b_router_url",
+            "morph_router_url",
+            "cosine_min_value_wrong",
+            "cosine_max_value_wrong",
+            "cosine_min_value_correct",
+            "cosine_max_value_correct",
+            "cosine_max_len",
+        )
+    ),
+    composed("max_completion_len", "integer", 16384, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
+    composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
+    composed("repetition_n_grams", "integer", 3, "reward.repetition", why="of open-r1's repetition_penalty"),
+    composed("repetition_max_penalty", "number", -1.0, "reward.repetition", why="of open-r1's repetition_penalty"),
+]
+"""Fields of the script or the command line beside GRPOConfig."""
