@@ -147,6 +147,8 @@ class _File:
                     self._settings.unset[name] = reason
                 else:
                     self._read_value(name, node.value)
+                    if self._parsed and name in self._settings.values and name not in self._system.piecewise:
+                        self._settings.fixed[name] = self._settings.values[name]
 
     def _read_value(self, name: str, node: ast.expr) -> None:
         """Adds the value of a field, or the reason why it cannot be read."""

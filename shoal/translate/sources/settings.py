@@ -11,11 +11,16 @@ class Settings:
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Settings that a Python file assigns after it has parsed its command line: no flag changes them."""
     unset: dict[str, str] = field(default_factory=dict)
     """Fields whose value cannot be read from the source, each with the reason."""
 
     def take(self, values: Mapping[str, Any]) -> None:
         """Adds settings; later ones replace earlier ones."""
         for name, value in values.items():
+            if self.fixed.get(name, value) != value:
+                self.notes.append(f"{name} = {value} changes nothing: the file assigns {self.fixed[name]}")
+                continue
             self.values[name] = value
             self.unset.pop(name, None)

@@ -36,9 +36,11 @@ def read(tmp_path: Path, text: str, *flags: str) -> Settings:
 
 
 def test_a_file_that_parses_its_command_line_is_read_with_its_flags(tmp_path: Path) -> None:
-    settings = read(tmp_path, PARSED, "--model_name_or_path", "org/model", "--max_steps", "3")
+    settings = read(
+        tmp_path, PARSED, "--model_name_or_path", "org/model", "--max_steps", "3", "--chat_template_kwargs", "{}"
+    )
     assert (settings.values["model_name_or_path"], settings.values["max_steps"]) == ("org/model", "3")
-    assert settings.values["chat_template_kwargs"] == {"enable_thinking": False}
+    assert settings.values["chat_template_kwargs"] == {"enable_thinking": False}, "the file assigns it afterwards"
     assert settings.values["model_init_kwargs"] == {"use_cache": False}, "the others are flags"
     assert settings.values["GRPOTrainer.tools"] == ["look_up"], "an argument of the trainer is not forgotten"
     assert list(settings.unset) == ["temperature"] and "under a condition" in settings.unset["temperature"]
