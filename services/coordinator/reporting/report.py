@@ -219,7 +219,7 @@ class Report:
         step = self._record.policy_version
         self._record.exported_steps = kept_steps
         self._record.save()
-        best = f"; no export has {metric}, so the best is not known" if metric else ""
+        best = f"; no export has {metric} yet, so the best is not known" if metric else ""
         if best_step is not None:
             best = f"; the best so far is that of step {best_step}"
         self._events.add(
