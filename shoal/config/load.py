@@ -187,12 +187,15 @@ def _violation(details: ErrorDetails) -> FieldViolation:
 
 
 def _hint(location: Sequence[str]) -> str:
-    """Returns the fields that may be meant by one that does not exist: of its name elsewhere, else near in its section,
-    else all of its section."""
+    """Returns the fields that may be meant by one that does not exist: of its name elsewhere, else the one of its
+    section that begins with it, else near in its section, else all of its section."""
     name, known = location[-1], _field_names(location[:-1])
     elsewhere = [field for field in _all_fields(RunConfig) if field.rpartition(".")[2] == name]
     if 0 < len(elsewhere) <= _MAX_ELSEWHERE:
         return f"did you mean {' or '.join(elsewhere)}?"
+    longer = [field for field in known if field.startswith(f"{name}_")]
+    if len(longer) == 1:
+        return f"did you mean {longer[0]!r}?"
     if near := difflib.get_close_matches(name, known, n=1, cutoff=_NEAR if location[:-1] else _NEAR_TABLE):
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(known)}"

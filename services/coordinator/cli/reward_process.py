@@ -38,6 +38,8 @@ def score_file(
     if tokenize and config_file is None:
         raise InvalidArgument("--tokenize counts tokens with the configuration's tokenizer: give --config")
     check_verifier_names(config.reward, config.reward.known_verifiers)
+    if not file.is_file():
+        raise InvalidArgument(f"there is no file {file}: name a .jsonl or .parquet file of completions")
     rows = read_files(SourceConfig(path=str(file))).rows
     items = [_item(row, config) for row in rows]
     if tokenize:
@@ -116,6 +118,8 @@ def _item(row: Row, config: RunConfig) -> dict[str, Any]:
     values = row.values
     completion, finish = values.get("completion"), values.get("finish_reason", "stop")
     truths = _truths(row, config)
+    if "completion" not in values:
+        raise InvalidArgument(f"{row.where}: there is no column 'completion'; the row has: {', '.join(values)}")
     if not isinstance(completion, str):
         raise InvalidArgument(f"{row.where}: completion must be a text (found: {type(completion).__name__})")
     if not completion.isascii() and completion != completion.encode("utf-8", "replace").decode("utf-8"):

@@ -46,7 +46,7 @@ def export(
     """
     from services.coordinator.cli.export import hub
     from services.coordinator.cli.export.card import model_card
-    from services.coordinator.cli.export.files import CARD, deliver, write_sums
+    from services.coordinator.cli.export.files import CARD, deliver, file_system, write_sums
     from services.coordinator.cli.export.model import find_model, staged
     from services.coordinator.store.run_folders import RunFolders
 
@@ -56,6 +56,8 @@ def export(
         hub.check_push(push)
     elif public:
         raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
+    if to:
+        file_system(to)
     record = RunFolders(data_dir).find(run)
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)

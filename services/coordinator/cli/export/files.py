@@ -53,7 +53,7 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
     `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted`
     where the disk is full, and `Unavailable` when the upload breaks off.
     """
-    files, root = _file_system(destination)
+    files, root = file_system(destination)
     try:
         _deliver(files, root, folder, destination, report)
     except ShoalError:
@@ -77,7 +77,11 @@ def _why_refused(error: Exception) -> str:
     return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""
 
 
-def _file_system(destination: str) -> tuple[Any, str]:
+def file_system(destination: str) -> tuple[Any, str]:
+    """Returns the file system of a destination, and the path in it.
+
+    Raises `InvalidArgument` for what names none, and `FailedPrecondition` without its package.
+    """
     from fsspec.core import url_to_fs
 
     protocol = destination.partition("://")[0]

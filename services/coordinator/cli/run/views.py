@@ -125,7 +125,7 @@ def rollouts(
         print_message(response)
         return
     if not response.groups:
-        print("no group passes the filters", file=sys.stderr)
+        print(f"no group passes the filters{f' from --page {page} on' if page else ''}", file=sys.stderr)
     for group in response.groups:
         print_group(group)
     if response.next_page_token:

@@ -33,6 +33,7 @@ def test_an_unknown_key_is_refused_with_a_similar_one() -> None:
             "sampling.temperature or reward.judge.temperature or evaluation.temperature?",
         ),
         ({"evaluaton": {}}, "did you mean 'evaluation'?"),
+        ({"evaluation": {"stop": ["END"]}}, "did you mean 'stop_strings'?"),
         ({"kl": {"beta": 0.1}}, "known: coef, "),
         ({"num_generations": 8}, "known: advantage, "),
     ],

@@ -153,6 +153,15 @@ def test_a_setting_that_a_run_would_refuse_is_refused(shoal: Shoal, tmp_path: Pa
     assert code == 2 and message in error, error
 
 
+def test_a_row_without_a_completion_and_a_missing_file_are_named(shoal: Shoal, tmp_path: Path) -> None:
+    row = {"response" if name == "completion" else name: value for name, value in RIGHT.items()}
+    code, _, error = shoal("reward", "score", rows_file(tmp_path, row))
+    assert code == 2 and "rows.jsonl:1: there is no column 'completion'; the row has: response, " in error, error
+    for path in (tmp_path / "missing.jsonl", tmp_path):
+        code, _, error = shoal("reward", "score", str(path))
+        assert code == 2 and f"there is no file {path}: name a .jsonl or .parquet file" in error, error
+
+
 def test_every_verifier_is_described(shoal: Shoal) -> None:
     code, out, error = shoal("reward", "list", "--output", "json")
     assert code == 0, error

@@ -157,8 +157,8 @@ def test_an_unknown_file_system_is_refused(shoal: Shoal, run: RunRecord) -> None
 
 @pytest.mark.parametrize("url", ["s3:/models/ten", "memory://models/ten"])
 def test_a_url_that_would_be_a_folder_or_nothing_is_refused(shoal: Shoal, run: RunRecord, url: str) -> None:
-    code, _, err = shoal("export", "sums", "--to", url, "--data-dir", str(run.folder.parent))
-    assert code == ExitCode.USAGE and "a URL such as s3://BUCKET/NAME" in err, err
+    code, out, err = shoal("export", "sums", "--to", url, "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.USAGE and not out and "a URL such as s3://BUCKET/NAME" in err, err
 
 
 def test_a_full_disk_keeps_nothing_of_the_copy(
