@@ -13,12 +13,12 @@ from services.coordinator.launcher.disk import DiskUse, check_disk, expected_dis
 from services.coordinator.run.extras import check_extras, extras_for
 from services.coordinator.run.preflight import check_weights
 from services.coordinator.store.events import EVENTS, read_events
-from services.coordinator.store.run_record import new_run_id
+from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
 from shoal.config import RunConfig, parse_config
 from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
-from shoal.errors import AlreadyExists, InvalidArgument, NotFound
+from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -64,6 +64,8 @@ def prepare_local_run(
     """
     if request.resume:
         config = changed_config(_config_of_run(data_dir, request.run_id), request.config)
+        if not request.config.fields:
+            _check_unfinished(data_dir / request.run_id)
     else:
         config = _reloading(parse_config(request.config))
         request.config.CopyFrom(config_struct(config))
@@ -102,6 +104,16 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""
     raise NotFound(f"--resume: there is no run {run_id!r} in {data_dir}{newest}")
+
+
+def _check_unfinished(folder: Path) -> None:
+    """Raises `FailedPrecondition` for a run that is complete, whose resume would train nothing."""
+    record = RunRecord.load(folder)
+    if record.state == RunState.FINISHED:
+        raise FailedPrecondition(
+            f"--resume: run {record.run_id} {record.message}, so nothing is left to train; to extend it, add "
+            f"--set run.num_steps=N with N above {record.policy_version}"
+        )
 
 
 def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from services.coordinator.launcher.local_run import prepare_local_run
+from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from shoal.config.load import config_struct
+from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
 
@@ -21,10 +23,25 @@ def test_a_resumed_run_is_not_asked_for_the_disk_space_of_its_own_checkpoints(tm
     checkpoint.mkdir(parents=True)
     (checkpoint / "states.pt").write_bytes(b"x" * 1000)
     (tmp_path / "runs" / "mine" / "config.json").write_text(config.model_dump_json())
+    RunRecord("mine", tmp_path / "runs" / "mine", RunState.STOPPED).save()
     resumed = prepare_local_run(pb.StartRunRequest(run_id="mine", resume=True), tmp_path / "runs", lambda _: None)
     assert resumed.disk_use.held_bytes == 1000, resumed.disk_use
     new = prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs", lambda _: None)
     assert new.disk_use.held_bytes == 0, new.disk_use
+
+
+def test_a_finished_run_is_resumed_with_a_change_alone(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    config = parse_config({"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}})
+    folder = tmp_path / "runs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(config.model_dump_json())
+    RunRecord("mine", folder, RunState.FINISHED, "finished after step 9", policy_version=9).save()
+    request = pb.StartRunRequest(run_id="mine", resume=True)
+    with pytest.raises(FailedPrecondition, match=r"finished after step 9, .* add --set run.num_steps=N with N above 9"):
+        prepare_local_run(request, tmp_path / "runs", lambda _: None)
+    request.config.update({"run": {"num_steps": 300}})
+    assert prepare_local_run(request, tmp_path / "runs", lambda _: None).config.run.num_steps == 300
 
 
 @pytest.mark.parametrize(("reload", "used"), [(None, True), (False, False), (True, True)])
