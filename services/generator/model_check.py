@@ -8,7 +8,7 @@ from shoal.config.lora import LoraConfig
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument
-from shoal.models.adapter_targets import find_targets
+from shoal.models.linear_layers import find_targets
 from shoal.models.model_folder import model_config, resolve_model
 from shoal.weights.adapter import adapter_shapes
 from shoal.weights.manifest import Manifest

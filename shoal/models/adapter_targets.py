@@ -1,49 +1,61 @@
-"""The layers of a model that get an adapter, for the learner that trains them and the engine that serves them."""
+"""The layers of a model that get an adapter, by the names in `learner.lora.target_modules`."""
 
-from typing import Any
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
-from shoal.config.lora import ALL_LINEAR
+from shoal.config.lora import ALL_LINEAR, LoraConfig
 from shoal.errors import InvalidArgument
 
 _MAX_NAMES = 12
+_MAX_SIMILAR = 3
 
 
-def find_targets(lm: Any, names: list[str]) -> list[str]:
-    """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
+def _is_named(layer: str, wanted: str) -> bool:
+    """Whether the name, or the end of a name, is that of a layer."""
+    return layer == wanted or layer.endswith(f".{wanted}")
 
-    Raises `InvalidArgument` for a name of none, of the output layer, or of a module that is not linear, and for a model
-    without linear layers.
+
+def choose_targets(names: list[str], linear: Collection[str], others: Mapping[str, str], *, model: str) -> list[str]:
+    """Lists the layers among `linear` that the names mean, in their order.
+
+    `others` says of each other module of the model why it can have no adapter.
+
+    Raises `InvalidArgument` that names every unsuitable name, similar ones, and those that there are.
     """
-    from torch import nn
-
-    head = lm.get_output_embeddings()
-    linear = {
-        name: module for name, module in lm.named_modules() if isinstance(module, nn.Linear) and module is not head
-    }
     if not linear:
         raise InvalidArgument(
-            f"learner.lora: a {type(lm).__name__} has no linear layers, and only these can have an adapter: train the "
-            "model itself (rank 0), or choose another model"
+            f"learner.lora: a {model} has no linear layers, and only these can have an adapter: train the model itself "
+            "(rank 0), or choose another model"
         )
     if names == [ALL_LINEAR]:
         return list(linear)
-    for wanted in names:
-        if any(_is_named(name, wanted) for name in linear):
-            continue
-        named = [module for name, module in lm.named_modules() if _is_named(name, wanted)]
-        if head in named:
-            why = "is the output layer, whose own weight the log-probabilities are computed from"
-        elif named:
-            why = f"is a {type(named[0]).__name__}, and only linear layers can have an adapter"
-        else:
-            why = f"names no layer of a {type(lm).__name__}"
-        known = sorted({name.rpartition(".")[2] for name in linear})
+    wrong = [wanted for wanted in names if not any(_is_named(layer, wanted) for layer in linear)]
+    if wrong:
+        known = sorted({layer.rpartition(".")[2] for layer in linear})
+        reasons = ", and ".join(_reason(wanted, linear, others, model) for wanted in wrong)
         raise InvalidArgument(
-            f'learner.lora.target_modules: "{wanted}" {why}; there are {", ".join(known[:_MAX_NAMES])}, '
-            f'and ["{ALL_LINEAR}"] for every one'
+            f"learner.lora.target_modules: {reasons}; there are {', '.join(known[:_MAX_NAMES])}, and "
+            f'["{ALL_LINEAR}"] for every one'
         )
-    return [name for name in linear if any(_is_named(name, wanted) for wanted in names)]
+    return [layer for layer in linear if any(_is_named(layer, wanted) for wanted in names)]
 
 
-def _is_named(name: str, wanted: str) -> bool:
-    return name == wanted or name.endswith(f".{wanted}")
+def num_adapter_weights(lora: LoraConfig, layers: Mapping[str, tuple[int, int]]) -> int:
+    """Counts the weights of the adapters on a model's layers, which are given with their outputs and inputs.
+
+    Raises `InvalidArgument` for a name of none of them.
+    """
+    targets = choose_targets(lora.target_modules, layers, {}, model="model of these layers")
+    return lora.rank * sum(sum(layers[name]) for name in targets)
+
+
+def _reason(wanted: str, linear: Collection[str], others: Mapping[str, str], model: str) -> str:
+    """Describes why a name means no linear layer."""
+    if why := next((why for name, why in others.items() if _is_named(name, wanted)), None):
+        return f'"{wanted}" {why}'
+    # As many parts of the layers' names as the given one has.
+    num_parts = wanted.count(".") + 1
+    endings = {ending.lower(): ending for ending in (".".join(layer.split(".")[-num_parts:]) for layer in linear)}
+    similar = [endings[name] for name in get_close_matches(wanted.lower(), endings, n=_MAX_SIMILAR)]
+    meant = f" (did you mean {' or '.join(similar)}?)" if similar else ""
+    return f'"{wanted}" names no linear layer of a {model}{meant}'

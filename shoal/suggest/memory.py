@@ -9,6 +9,7 @@ Letters: P parameters of the model, N ranks, T tokens of a row, H size of the hi
 from dataclasses import dataclass
 
 from shoal.config.run import RunConfig
+from shoal.models.adapter_targets import num_adapter_weights
 from shoal.suggest.shape import ModelShape
 
 GIB = 2**30
@@ -61,7 +62,7 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     learner = config.learner
     stage, num_ranks = learner.zero_stage, config.launch.num_learner_ranks
     compute = _FLOAT32 if learner.compute_dtype == "float32" else _BFLOAT16
-    trained = shape.num_adapter_weights(learner.lora) if learner.lora.is_on else shape.num_parameters
+    trained = num_adapter_weights(learner.lora, shape.linear_layers) if learner.lora.is_on else shape.num_parameters
     own = trained / num_ranks
     frozen = _frozen_bytes(config, shape, compute) / (num_ranks if stage == 3 else 1)
     parts = {

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from shoal.config.lora import ALL_LINEAR, LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import read_json, resolve_model
 
@@ -32,31 +31,26 @@ class ModelShape:
 
     @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each linear layer of a block, by its usual name."""
+        """Outputs and inputs of each linear layer of all blocks, by its usual name."""
         queries = self.num_heads * self.head_dim
         keys = self.num_key_value_heads * self.head_dim
+        block = {
+            "self_attn.q_proj": (queries, self.hidden),
+            "self_attn.k_proj": (keys, self.hidden),
+            "self_attn.v_proj": (keys, self.hidden),
+            "self_attn.o_proj": (self.hidden, queries),
+            "mlp.gate_proj": (self.intermediate, self.hidden),
+            "mlp.up_proj": (self.intermediate, self.hidden),
+            "mlp.down_proj": (self.hidden, self.intermediate),
+        }
         return {
-            "q_proj": (self.hidden, queries),
-            "k_proj": (self.hidden, keys),
-            "v_proj": (self.hidden, keys),
-            "o_proj": (queries, self.hidden),
-            "gate_proj": (self.hidden, self.intermediate),
-            "up_proj": (self.hidden, self.intermediate),
-            "down_proj": (self.intermediate, self.hidden),
+            f"model.layers.{number}.{name}": sizes for number in range(self.num_layers) for name, sizes in block.items()
         }
 
     @property
     def num_linear_weights(self) -> int:
         """Number of weights of the linear layers of all blocks."""
-        return self.num_layers * sum(inputs * outputs for inputs, outputs in self.linear_layers.values())
-
-    def num_adapter_weights(self, lora: LoraConfig) -> int:
-        """Returns the number of weights of the adapters on all blocks."""
-        return self.num_layers * sum(
-            lora.rank * (inputs + outputs)
-            for name, (inputs, outputs) in self.linear_layers.items()
-            if lora.target_modules == [ALL_LINEAR] or any(target.endswith(name) for target in lora.target_modules)
-        )
+        return sum(outputs * inputs for outputs, inputs in self.linear_layers.values())
 
     @property
     def cache_values_per_token(self) -> int:

@@ -1,6 +1,7 @@
 """Adapters on the real stack: the quickstart's task, merged weights in vLLM, and what others load."""
 
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -59,6 +60,29 @@ def test_the_quickstart_with_adapters_learns_to_add(tmp_path: Path) -> None:
         flush=True,
     )
     assert first < 0.15 and last > 0.5, f"correct rate {first:.3f} -> {last:.3f}: {rates}"
+
+
+def test_a_publish_of_adapters_alone_carries_few_bytes_and_pauses_for_a_moment(tmp_path: Path) -> None:
+    medians: dict[str, dict[str, float]] = {}
+    for way in ("merged", "adapter"):
+        options = ("run.num_steps=8", "evaluation.sources=[]", f"generator.lora={way}")
+        overrides = [word for option in options for word in ("--set", option)]
+        stack = LocalStack(
+            tmp_path / "runs", way, str(ROOT / "configs/quickstart-lora.toml"), "--name", way, *overrides
+        )
+        try:
+            assert stack.wait(1500) == 0, stack.tail()
+        finally:
+            stack.end()
+        rows = stack.metrics()[1:]  # The first publish makes the broadcast group.
+        names = ("other/published_bytes", "time/weights_pause", "time/weights_broadcast", "time/publishing")
+        medians[way] = {name: statistics.median(row[name] for row in rows) for name in names}
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in medians[way].items())
+        load = os.getloadavg()[0]
+        print(f"a publish, {way}: {shown} (medians of {len(rows)} steps, load average {load:.1f})", flush=True)
+    merged, adapter = medians["merged"], medians["adapter"]
+    assert adapter["other/published_bytes"] < 0.05 * merged["other/published_bytes"], medians
+    assert adapter["time/weights_pause"] < merged["time/weights_pause"], medians
 
 
 def test_adapters_of_a_killed_run_go_on_and_are_what_vllm_transformers_and_peft_load(tmp_path: Path) -> None:

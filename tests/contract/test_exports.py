@@ -35,6 +35,13 @@ async def test_a_run_keeps_its_last_exports_and_the_best_over_a_resume(cluster: 
     assert "exported" in kinds(events)
 
 
+async def test_a_run_that_ends_before_its_first_export_says_so_at_its_start(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1}, checkpoint={"export_every_steps": 2}))
+    _, events = await cluster.end()
+    assert kinds(events)[0] == "notice" and "export_every_steps: 2 is more than the 1 steps" in events[0].message
+
+
 async def test_a_metric_that_no_run_has_is_refused_with_similar_ones(cluster: Cluster, model: Path) -> None:
     settings = {"export_every_steps": 2, "export_best_metric": "objective/score"}
     with pytest.raises(InvalidArgument, match=r"export_best_metric: there is no metric .*objective/scores"):

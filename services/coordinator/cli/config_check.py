@@ -9,7 +9,7 @@ from typing import Any
 from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.label_check import Labels, left_out
-from services.coordinator.run.preflight import PreparedInputs, check_weights, preflight
+from services.coordinator.run.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
 from shoal.config.epochs import with_counted_steps
@@ -48,16 +48,20 @@ def check_config(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def check_inputs(config: RunConfig, data_dir: Path) -> dict[str, Any]:
-    """Loads tokenizer and data, checks labels, custom verifiers and disk space, and looks for the model's weights.
+def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
+    """Loads tokenizer and data, checks labels, custom verifiers, adapted layers and disk space, and looks for the
+    model's weights.
 
-    Raises `InvalidArgument` that names the field at fault.
+    Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
+    fault.
     """
     inputs = preflight(config)
     config = with_counted_steps(config, len(inputs.prompts))
     num_labels, unusable = _check_labels(config, inputs)
     prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
     model_folder = check_weights(config)
+    if note := check_adapted_layers(config, model_folder):
+        print(f"note: {note}", file=sys.stderr)
     held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
     facts = {
         "train_steps": config.run.num_steps,
@@ -77,7 +81,7 @@ def check_inputs(config: RunConfig, data_dir: Path) -> dict[str, Any]:
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
         facts |= {"reward_model_folder": str(model.folder), "reward_model_max_tokens": model.max_length_tokens}
-    return facts
+    return config, facts
 
 
 def _disk_use(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:

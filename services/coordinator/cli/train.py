@@ -44,6 +44,8 @@ def train(
         run = prepare_local_run(request, data_dir.absolute(), check_custom_verifiers)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
     view.write(f"{run.disk_use}; {format_bytes(free_bytes(run.data_dir))} are free in {run.data_dir}")
+    for note in run.notes:
+        view.write(f"note: {note}", "notice")
     is_new = not run.folder.exists()
     try:
         raise typer.Exit(TrainSession(run, view).train())

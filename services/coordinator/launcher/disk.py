@@ -7,6 +7,8 @@ from pathlib import Path
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument, ResourceExhausted
+from shoal.models.adapter_targets import num_adapter_weights
+from shoal.models.layers_in_files import layers_in_files
 from shoal.models.model_folder import model_config
 from shoal.quantities import format_bytes
 from shoal.suggest.shape import model_shape
@@ -66,7 +68,7 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     weight_bytes = sum(path.stat().st_size for path in model_folder.glob("*.safetensors"))
     reference_bytes = _REFERENCE_BYTES if config.kl.needs_reference and config.kl.reference_update_steps else 0
     use = DiskUse(
-        num_weights=_num_trained(config, weight_bytes // element_bytes),
+        num_weights=_num_trained(config, model_folder, weight_bytes // element_bytes),
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
         num_checkpoints=config.checkpoint.keep_last + 1,
         export_bytes=weight_bytes * (1 + _most_exports(config)),
@@ -78,11 +80,12 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     return replace(use, held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes))
 
 
-def _num_trained(config: RunConfig, num_weights: int) -> int:
+def _num_trained(config: RunConfig, model_folder: Path, num_weights: int) -> int:
     if not config.learner.lora.is_on:
         return num_weights
     try:
-        return model_shape(config.model.path, config.model.revision).num_adapter_weights(config.learner.lora)
+        layers = layers_in_files(model_folder) or model_shape(str(model_folder)).linear_layers
+        return num_adapter_weights(config.learner.lora, layers)
     except InvalidArgument:  # A model of unknown sizes: rather too much than too little.
         return num_weights
 

@@ -11,7 +11,7 @@ from services.coordinator.launcher.checks import check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, usable_gpus
 from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
 from services.coordinator.run.extras import check_extras, extras_for
-from services.coordinator.run.preflight import check_weights
+from services.coordinator.run.preflight import check_adapted_layers, check_weights
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
 from shoal.config import RunConfig, parse_config
@@ -33,6 +33,8 @@ class LocalRun:
     model_folder: Path
     disk_use: DiskUse
     gpus: Sequence[str]
+    notes: Sequence[str] = ()
+    """What could not be checked."""
     last_past_event: int = 0
     """Sequence number of the last event from before a resume; progress shows only those after it."""
 
@@ -76,12 +78,13 @@ def prepare_local_run(
     share_out(config, gpus)
     check_verifiers(config)
     model_folder = check_weights(config)
+    notes = [note] if (note := check_adapted_layers(config, model_folder)) else []
     check_folder(data_dir)
     disk_use = expected_disk_use(model_folder, config, data_dir / request.run_id)
     check_disk(data_dir, disk_use)
     past_events = read_events(data_dir / request.run_id / EVENTS)
     last_past_event = past_events[-1].sequence if past_events else 0
-    return LocalRun(config, request, data_dir, model_folder, disk_use, gpus, last_past_event)
+    return LocalRun(config, request, data_dir, model_folder, disk_use, gpus, notes, last_past_event)
 
 
 def _reloading(config: RunConfig) -> RunConfig:

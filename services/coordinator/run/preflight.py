@@ -14,6 +14,7 @@ from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
+from shoal.models.adapter_check import check_adapter_targets
 from shoal.models.model_folder import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
 from shoal.telemetry.run_metric_table import TABLE
@@ -121,6 +122,17 @@ def check_weights(config: RunConfig) -> Path:
             f"model.path: {folder} holds no weights ({' or '.join(_WEIGHT_FILES)}); name the folder of a whole model"
         )
     return folder
+
+
+def check_adapted_layers(config: RunConfig, folder: Path) -> str:
+    """Checks the names in `learner.lora.target_modules`. Returns why it could not, in words; empty if it could.
+
+    Raises `InvalidArgument` for a name that means no linear layer of the model in the folder.
+    """
+    if not config.learner.lora.is_on:
+        return ""
+    names = config.learner.lora.target_modules
+    return check_adapter_targets(folder, names, trust_remote_code=config.model.trust_remote_code)
 
 
 def _check_context(config: RunConfig) -> None:

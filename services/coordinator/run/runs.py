@@ -20,6 +20,7 @@ from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.changes import changed_config, changed_fields
 from shoal.config.epochs import with_counted_steps
+from shoal.config.notes import settings_without_effect
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
@@ -90,6 +91,8 @@ class Runs:
             raise FailedPrecondition(
                 f"the run's folder cannot be written: {error}", reason=ErrorReason.FOLDER
             ) from error
+        for note in settings_without_effect(config):
+            events.add("notice", note)
         self._active = ActiveRun(record, config, inputs, self._registry, events)
         self._driving = asyncio.create_task(self._active.drive())
         self._driving.add_done_callback(lambda _: lock.release())

@@ -15,7 +15,7 @@ from torch import nn
 
 from services.learner.model.weights import ADAPTER, adapted_layers
 from shoal.config.lora import LoraConfig
-from shoal.models.adapter_targets import find_targets
+from shoal.models.linear_layers import find_targets
 
 
 def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:

@@ -15,7 +15,7 @@ from services.learner.model.policy import Policy
 from services.learner.model.sequence_parallel import check_heads
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
-from shoal.models.adapter_targets import find_targets
+from shoal.models.linear_layers import find_targets
 from shoal.models.remote_code import warn_of_code
 
 _MAX_DIFFERENCE = 1e-3

@@ -8,6 +8,7 @@ import pytest
 from shoal.config import parse_config
 from shoal.config.lora import LoraConfig
 from shoal.errors import InvalidArgument
+from shoal.models.adapter_targets import num_adapter_weights
 from shoal.suggest import suggest
 from shoal.suggest.cost import H100, step_time
 from shoal.suggest.measured import rates_of_run
@@ -302,7 +303,7 @@ def test_adapters_take_sixteen_bytes_of_their_own_parameters_and_the_model_those
         assert "reference" not in parts, "the reference is the model without its adapters"
         return parts["weights"] + parts["gradients"] + parts["optimizer"]
 
-    assert shape.num_adapter_weights(LoraConfig(rank=16)) == adapters
+    assert num_adapter_weights(LoraConfig(rank=16), shape.linear_layers) == adapters
     assert states("none", ["all-linear"]) == 16 * adapters + 2 * shape.num_parameters
     assert states("none", ["q_proj"]) == 16 * 24 * 16 * (896 + 896) + 2 * shape.num_parameters
     linear = 24 * (2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4864)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from services.coordinator.launcher import disk
+from shoal.models import adapter_check
 from tests.support.tiny_model import make_tiny_model
 
 Check = Callable[..., tuple[int, dict[str, Any], str]]
@@ -93,6 +94,26 @@ def test_a_deep_check_names_the_verifiers_that_only_a_server_can_know(check: Che
     _, facts, _ = check("reward.servers.s.address=h:1")
     assert facts["reward_servers_not_asked"] == ["h:1"]
     assert facts["verifiers_not_known_before_the_run_starts"] == ["mine"]
+
+
+def test_a_deep_check_refuses_a_misspelled_layer_without_torch(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_check.importlib.util, "find_spec", lambda name: None)
+    (tmp_path / "score.py").write_text("def score(completion): return 1\n")
+    options = (f"reward.custom.mine.file={tmp_path / 'score.py'}", "data.malformed_labels=keep", "learner.lora.rank=4")
+    code, _, error = check(*options, 'learner.lora.target_modules=["qproj", "up_proj"]')
+    assert code == 2 and 'learner.lora.target_modules: "qproj" names no linear layer' in error, error
+    code, _, error = check(*options, 'learner.lora.target_modules=["q_proj", "up_proj"]')
+    assert code == 0 and "target_modules" not in error, error
+
+
+def test_exports_of_steps_that_the_run_does_not_reach_are_noted(check: Check) -> None:
+    options = ("reward.servers.s.address=h:1", "data.malformed_labels=keep", "checkpoint.export_every_steps=9")
+    code, _, error = check(*options, "run.num_steps=8")
+    assert code == 0 and "note: checkpoint.export_every_steps: 9 is more than the 8 steps of the run" in error, error
+    code, _, error = check(*options, "run.num_steps=9")
+    assert code == 0 and "export_every_steps" not in error, error
 
 
 def test_a_deep_check_gives_the_size_of_checkpoints_and_warns_when_the_disk_is_too_small(

@@ -10,7 +10,7 @@ from services.coordinator.launcher.local_run import prepare_local_run
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from shoal.config.load import config_struct
-from shoal.errors import FailedPrecondition
+from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
 
@@ -42,6 +42,17 @@ def test_a_finished_run_is_resumed_with_a_change_alone(tmp_path: Path) -> None:
         prepare_local_run(request, tmp_path / "runs", lambda _: None)
     request.config.update({"run": {"num_steps": 300}})
     assert prepare_local_run(request, tmp_path / "runs", lambda _: None).config.run.num_steps == 300
+
+
+def test_a_misspelled_layer_is_refused_before_a_process_starts(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    lora = {"rank": 4, "target_modules": ["q_pro"]}
+    config = parse_config(
+        {"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}, "learner": {"lora": lora}}
+    )
+    with pytest.raises(InvalidArgument, match=r'target_modules: "q_pro" names no .* \(did you mean q_proj or '):
+        prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs", lambda _: None)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("reload", "used"), [(None, True), (False, False), (True, True)])

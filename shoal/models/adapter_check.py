@@ -1,0 +1,69 @@
+"""Checks the names in `learner.lora.target_modules` before a process of a run starts.
+
+The tensors in the model's files tell at once for common architectures. For others, and before a refusal, a process of
+its own builds the model without memory for its weights, where torch is installed.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.models.adapter_targets import choose_targets
+from shoal.models.layers_in_files import layers_in_files
+from shoal.models.model_folder import read_json
+
+_TIMEOUT_S = 120.0
+"""Importing torch and transformers takes 10 s on a slow machine, building a large model 2 s."""
+
+
+def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: bool = False) -> str:
+    """Checks that each name means linear layers of the model in a folder. Returns why it could not; empty if it could.
+
+    Raises `InvalidArgument` as `shoal.models.linear_layers.find_targets`.
+    """
+    refusal = None
+    if layers := layers_in_files(folder):
+        try:
+            choose_targets(names, layers, {}, model=_model_name(folder))
+            return ""
+        except InvalidArgument as error:
+            refusal = error
+    try:
+        _ask_empty_model(folder, names, trust_remote_code=trust_remote_code)
+    except FailedPrecondition as error:
+        if refusal is not None:
+            raise refusal from None
+        return f"the learner checks learner.lora.target_modules as it starts; here it cannot be checked: {error}"
+    return ""
+
+
+def _model_name(folder: Path) -> str:
+    config = read_json(folder / "config.json")
+    return str((config.get("architectures") or [config["model_type"]])[0])
+
+
+def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool) -> None:
+    """Has `shoal.models.linear_layers` check the names in another process.
+
+    Raises `InvalidArgument` as that does, and `FailedPrecondition` if it gives no answer.
+    """
+    missing = [package for package in ("torch", "transformers") if importlib.util.find_spec(package) is None]
+    if missing:
+        raise FailedPrecondition(f"the layers of this architecture are known only to {' and '.join(missing)}")
+    request = {"folder": str(folder), "names": names, "trust_remote_code": trust_remote_code}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal.models.linear_layers"],
+            input=json.dumps(request), capture_output=True, text=True, timeout=_TIMEOUT_S, check=True,
+        )  # fmt: skip
+        refusal = json.loads(done.stdout.splitlines()[-1])["refusal"]
+    except subprocess.TimeoutExpired:
+        raise FailedPrecondition(f"transformers built no empty model within {_TIMEOUT_S:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip() or f"exit code {error.returncode}").splitlines()[-1]
+        raise FailedPrecondition(f"transformers built no empty model: {reason}") from None
+    if refusal:
+        raise InvalidArgument(refusal)

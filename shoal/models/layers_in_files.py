@@ -1,0 +1,59 @@
+"""The linear layers of a model, by the names of the tensors in its files, without torch.
+
+This works for the architectures whose modules have the names of their tensors, also as transformers loads them. Those
+are listed here, and a test compares each with the model that transformers builds. In the others transformers renames or
+fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear` (GPT-2).
+"""
+
+import json
+from pathlib import Path
+
+from shoal.errors import InvalidArgument
+from shoal.models.model_folder import read_json
+
+_LAYERS = dict.fromkeys(
+    (
+        "apertus", "arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm",
+        "glm4", "granite", "helium", "hunyuan_v1_dense", "llama", "ministral", "ministral3", "mistral", "nemotron",
+        "olmo", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
+    ),
+    "model.layers.",
+) | {"gpt_neox": "gpt_neox.layers."}  # fmt: skip
+"""Type of a model -> beginning of the names of its blocks' tensors."""
+_MAX_HEADER_BYTES = 100_000_000
+"""Limit of the format (github.com/huggingface/safetensors)."""
+
+
+def layers_in_files(folder: Path) -> dict[str, tuple[int, int]] | None:
+    """Returns name and shape, [outputs, inputs], of each linear layer of a model's blocks, in the order of its files.
+
+    None where the files cannot tell: another architecture, a model with code of its own, weights in another format, or
+    tensors of unusual names. Raises `InvalidArgument` for a damaged file.
+    """
+    config = read_json(folder / "config.json")
+    beginning = _LAYERS.get(str(config.get("model_type")))
+    if beginning is None or "auto_map" in config:
+        return None
+    return {
+        name.removesuffix(".weight"): (shape[0], shape[1])
+        for name, shape in _tensor_shapes(folder).items()
+        if name.startswith(beginning) and name.endswith(".weight") and len(shape) == 2
+    } or None
+
+
+def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Reads names and shapes from the headers of the safetensors files in a folder."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                num_bytes = int.from_bytes(file.read(8), "little")
+                if num_bytes > _MAX_HEADER_BYTES:
+                    raise ValueError(f"a header of {num_bytes} bytes")
+                header = json.loads(file.read(num_bytes))
+            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(
+                f"model.path: {path} is no safetensors file, or a damaged one ({error}); fetch it again"
+            ) from None
+    return shapes

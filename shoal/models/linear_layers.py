@@ -1,0 +1,52 @@
+"""The linear layers of a model that is built; as a program, of one without memory for its weights.
+
+`python -m shoal.models.linear_layers` answers `shoal.models.adapter_check`, which does without torch.
+"""
+
+import json
+import sys
+from typing import Any
+
+from shoal.errors import InvalidArgument
+from shoal.models.adapter_targets import choose_targets
+
+
+def find_targets(lm: Any, names: list[str]) -> list[str]:
+    """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
+
+    Raises `InvalidArgument` for a name of none, of the output layer, or of a module that is not linear, and for a model
+    without linear layers.
+    """
+    from torch import nn
+
+    head = lm.get_output_embeddings()
+    linear, others = [], {}
+    for name, module in lm.named_modules():
+        if module is head:
+            others[name] = "is the output layer, whose own weight the log-probabilities are computed from"
+        elif isinstance(module, nn.Linear):
+            linear.append(name)
+        else:
+            others[name] = f"is a {type(module).__name__}, and only linear layers can have an adapter"
+    return choose_targets(names, linear, others, model=type(lm).__name__)
+
+
+def main() -> None:
+    """Reads a request, a line of JSON; writes why its names are refused, empty if they are not, as another."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    request = json.loads(sys.stdin.read())
+    trusted = request["trust_remote_code"]
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(request["folder"], trust_remote_code=trusted)
+        lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+    try:
+        find_targets(lm, request["names"])
+        print(json.dumps({"refusal": ""}))
+    except InvalidArgument as error:
+        print(json.dumps({"refusal": error.message}))
+
+
+if __name__ == "__main__":
+    main()
