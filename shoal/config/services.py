@@ -171,10 +171,14 @@ class WeightsConfig(Section):
     publish wait until no completion is being sampled, so that every completion is drawn from a single policy; the
     generators then idle until the longest one has ended."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Deadline of one publish attempt. After it the group is aborted, and a new one serves the generators that
-    answer."""
+    """Deadline of one publish attempt. After it the group is aborted, and a new one serves the generators that are not
+    at fault."""
     ready_timeout_s: float = Field(default=5.0, gt=0)
-    """Time for generators to pause and be ready to receive; slower ones are left out of the epoch."""
+    """Time for generators to pause and be ready to receive; slower ones are left out of the epoch. While a publish
+    takes longer, generators are asked for their status as often, and left out if they do not answer."""
+    max_failed_loads: int = Field(default=5, ge=1)
+    """Loads in a row that a generator may fail. It is left out of the first and tried again alone after pauses of 5 s,
+    10 s, and so on up to 300 s; after the last it is quarantined, and gets no weights until it registers again."""
     canary_tolerance: float = Field(default=0.5, gt=0)
     """Largest accepted difference between engine and learner on the canary prompt: mean absolute difference of the
     log-probabilities, in nats. Above it the load has failed. bfloat16 causes about 0.1, wrong weights several nats."""

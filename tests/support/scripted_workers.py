@@ -61,6 +61,12 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         """Break the connection after READY, as a killed process does."""
         self.corrupt = False
         """Answer DONE with another hash."""
+        self.may_be_ready = asyncio.Event()
+        """While it is not set, no load gets READY."""
+        self.may_be_ready.set()
+        self.stalls_at_join = False
+        """Answer no call any more from the first call to join a group on."""
+        self.is_stalled = False
         self.may_sample = asyncio.Event()
         """While it is not set, no completion comes."""
         self.may_sample.set()
@@ -91,6 +97,8 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         return generator_pb2.GeneratorServiceConfigureResponse(status=self._status)
 
     async def GetStatus(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceGetStatusResponse:
+        if self.is_stalled:
+            await asyncio.Event().wait()
         return generator_pb2.GeneratorServiceGetStatusResponse(
             status=self._status, version=self._version, num_weight_ranks=1
         )
@@ -130,6 +138,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
             )
 
     async def JoinWeightGroup(self, request: Any, context: Any) -> generator_pb2.JoinWeightGroupResponse:
+        if self.stalls_at_join:
+            self.is_stalled = True
+            await asyncio.Event().wait()
         return generator_pb2.JoinWeightGroupResponse()
 
     async def LoadWeights(
@@ -143,6 +154,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
             self.plane.broken.add(request.epoch)
             yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
             await _break_connection(self.server)
+        await self.may_be_ready.wait()
         yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
         await self.plane.sent.setdefault(request.epoch, asyncio.Event()).wait()
         if request.epoch in self.plane.broken:
@@ -268,6 +280,10 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.exports: list[str] = []
         self.stepping = asyncio.Event()
         self.num_publishes_in_step = 0
+        self.created: list[int] = []
+        """The epochs whose groups it created, in order."""
+        self.broadcast: list[int] = []
+        """The epoch of each broadcast, in order."""
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
 
     async def Configure(self, request: Any, context: Any) -> learner_pb2.LearnerServiceConfigureResponse:
@@ -318,6 +334,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         if request.epoch <= self.plane.epoch:
             raise FailedPrecondition(f"epoch {request.epoch} is not newer than {self.plane.epoch}")
         self.plane.epoch = request.epoch
+        self.created.append(request.epoch)
         return learner_pb2.CreateWeightGroupResponse(
             rendezvous=weights_pb2.WeightRendezvous(epoch=request.epoch, world_size=request.world_size)
         )
@@ -326,6 +343,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.PublishWeightsRequest, context: Any
     ) -> learner_pb2.PublishWeightsResponse:
         self.num_publishes_in_step += self.stepping.is_set()
+        self.broadcast.append(request.epoch)
         # Each pass is one event: the same epoch may carry many.
         self.plane.sent.setdefault(request.epoch, asyncio.Event()).set()
         self.plane.sent[request.epoch] = asyncio.Event()

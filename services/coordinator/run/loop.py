@@ -151,7 +151,7 @@ class RunLoop:
     async def _catch_up(self) -> None:
         """Publishes to generators that joined or missed a version, forever."""
         while True:
-            if any(not member.serving for member in self.fleet.generators):
+            if self.publisher.has_late:
                 async with self.steps.learner_lock:
                     await self.publisher.catch_up(self.version.weights)
                 await self.commands.stay_paused()

@@ -13,7 +13,6 @@ from services.coordinator.workers.member import (
     NAMES,
     POLL_S,
     SERVICES,
-    STATUS_TIMEOUT_S,
     Member,
     kind_of,
     loading_status,
@@ -52,6 +51,8 @@ class Fleet:
         self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
         self._restarting: dict[str, tuple[WorkerRecord, float]] = {}
         """Workers that restart for this run, and their deadlines. They come back under other ids."""
+        self._reaching: dict[str, asyncio.Task[None]] = {}
+        """By worker id, the calls that wait for members that are out of reach."""
         self._learner_loss = ""
         """Why the learner was lost; empty while it is not."""
         self._changed = Signal()
@@ -94,7 +95,7 @@ class Fleet:
                     )
                 await self._registry.wait_for_change(timeout_s=1.0)
         finally:
-            for task in self._loading.values():
+            for task in (*self._loading.values(), *self._reaching.values()):
                 task.cancel()
             for member in self._members.values():
                 await member.channel.close()
@@ -206,14 +207,30 @@ class Fleet:
         if self._members.get(member.record.worker_id) is member:
             self._remove(member, member.record.loss_reason)
 
-    async def answers(self, member: Member) -> bool:
-        """Whether a worker answers a status call. Reports it as lost if it does not."""
+    def out_of_reach(self, member: Member, error: ShoalError) -> None:
+        """Takes a member out of service after a call broke, until it answers again or its lease has expired."""
+        if member.is_out_of_reach or member.record.worker_id not in self._members:
+            return
+        member.is_out_of_reach, member.serving = True, False
+        self._log("worker_out_of_reach", member.record, f"is out of reach: {error.message}", reason=error.reason)
+        self._reaching[member.record.worker_id] = asyncio.create_task(self._reach(member))
+        self._changed.notify()
+
+    async def _reach(self, member: Member) -> None:
+        """Asks a member for its status until it answers or is lost."""
         try:
-            await member.stub.GetStatus(SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
-        except ShoalError as error:
-            await self.report_lost(member, error)
-            return False
-        return True
+            status = (await loading_status(member)).status
+            while status.state == worker_pb2.WORKER_STATE_IDLE:  # Another process at its address, not configured yet.
+                await asyncio.sleep(1.0)
+                status = (await loading_status(member)).status
+        except ShoalError:
+            return  # Its lease has expired.
+        finally:
+            del self._reaching[member.record.worker_id]
+        member.is_out_of_reach = False
+        # A generator serves once the publisher knows its weights.
+        member.serving = member.record.kind != worker_pb2.WORKER_KIND_GENERATOR
+        self._changed.notify()
 
     async def wait_until_ready(self) -> None:
         """Waits for a worker of each kind, and for all that are loading or restarting.

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
 
 from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.standing import Standing
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from shoal.rollout import WeightVersion
@@ -44,6 +45,10 @@ class Member:
     """The last status message of a working reward service; empty when all is well."""
     version: WeightVersion | None = None
     """The last weights that passed all checks on a generator; None before its first load."""
+    standing: Standing = field(default_factory=Standing)
+    """Of a generator: its failed loads."""
+    is_out_of_reach: bool = False
+    """Whether it did not answer, while its lease lasts. It serves nothing until it answers again."""
 
     @property
     def name(self) -> str:
@@ -77,6 +82,11 @@ SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
 }
 
 
+async def status_of(member: Member) -> Any:
+    """Returns a worker's answer to `GetStatus`."""
+    return await member.stub.GetStatus(SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
+
+
 async def loading_status(member: Member) -> Any:
     """Returns the status of a worker that loads.
 
@@ -85,7 +95,7 @@ async def loading_status(member: Member) -> Any:
     """
     while not member.record.lost:
         with suppress(DeadlineExceeded, Unavailable):
-            return await member.stub.GetStatus(SERVICES[member.record.kind][3](), timeout=STATUS_TIMEOUT_S)
+            return await status_of(member)
         await asyncio.sleep(POLL_S)
     raise FailedPrecondition(f"it is lost: {member.record.loss_reason}", reason=ErrorReason.WORKER_FAILED)
 

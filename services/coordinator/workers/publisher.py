@@ -1,30 +1,35 @@
 """Publishing weights to the generators, and what happens when one of them fails.
 
     publish -> pass over all generators -> all loaded
-                     | some failed: the event log names them and the reasons
+                     | some failed: those at fault are left out at once; event log and fault_finding.py say why
                      v
-               epoch + 1, the whole pass again without the dead -> all loaded
-                     | failed again
+               epoch + 1, the whole pass again with the others -> all loaded
+                     | nothing tells who is at fault, twice
                      v
-               one pass for each that is left -> loaded, or STALE until the next publish
+               one pass for each that is left
 
-A pass (weight_broadcast.py): form the group of the epoch if the membership changed; every generator pauses and reports
-READY; the learner broadcasts; every generator loads, checks, and reports DONE. Every wait has a deadline.
+A generator that was left out is STALE. `catch_up` tries it again, alone and with growing pauses, until it is
+quarantined (standing.py). A pass (weight_broadcast.py): form the group of the epoch if the membership changed; every
+generator pauses and reports READY; the learner broadcasts; every generator loads, checks, and reports DONE. Every wait
+has a deadline.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.coordinator.store.events import EventLog
+from services.coordinator.workers.fault_finding import Failures, at_fault
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
-from services.coordinator.workers.member import STATUS_TIMEOUT_S, Member, loaded_version
-from services.coordinator.workers.weight_broadcast import Failures, Transfer, form_group
+from services.coordinator.workers.member import Member, loaded_version, status_of
+from services.coordinator.workers.weight_broadcast import Transfer, form_group
 from shoal.arrays import Int32Array
 from shoal.config import RunConfig
-from shoal.errors import ShoalError
+from shoal.error_reasons import ErrorReason
+from shoal.errors import ShoalError, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
 from shoal.wire import int32_to_wire
@@ -80,25 +85,50 @@ class Publisher:
         """Taken during a publish, and by everything else that pauses or resumes generators."""
 
     async def publish(self, version: WeightVersion) -> PublishReport:
-        """Brings every generator to the learner's weights. Those that fail become STALE and serve nothing."""
-        async with self.lock:
-            return await self._publish(version, list(self._fleet.generators))
+        """Brings the generators to the learner's weights. Those that fail become STALE and serve nothing.
 
-    async def catch_up(self, version: WeightVersion) -> PublishReport | None:
-        """Brings the generators that missed the version to it, while the others go on sampling."""
+        Leaves out those that failed before: `catch_up` tries them.
+        """
         async with self.lock:
-            stale = [
-                member
-                for member in self._fleet.generators
-                if not member.serving and (self._config.inflight_updates or not member.outstanding)
-            ]
+            report = await self._publish(
+                version, [member for member in self._reachable if not member.standing.num_failures]
+            )
+            self._log(report)
+            return report
+
+    @property
+    def has_late(self) -> bool:
+        """Whether a generator that serves nothing may get weights now."""
+        return bool(self._late())
+
+    def _late(self) -> list[Member]:
+        now = asyncio.get_running_loop().time()
+        return [
+            member
+            for member in self._reachable
+            if not member.serving
+            and member.standing.may_try(now)
+            and (self._config.inflight_updates or not member.outstanding)
+        ]
+
+    async def catch_up(self, version: WeightVersion) -> None:
+        """Brings the generators that missed the version to it, while the others go on sampling.
+
+        Those that failed before are tried alone.
+        """
+        async with self.lock:
+            stale = self._late()
             late = [member for member in stale if not await self._has(member, version)]
             for member in stale:
                 member.serving = member not in late
                 if member.serving:
                     member.version = version
             self._fleet.notify()
-            return await self._publish(version, late) if late else None
+            new = [member for member in late if not member.standing.num_failures]
+            for members in (new, *([member] for member in late if member not in new)):
+                report = await self._publish(version, members)
+                if report.loaded:
+                    self._log(report)
 
     async def _has(self, member: Member, version: WeightVersion) -> bool:
         """Whether a generator that was out of reach for a while has the version all the same.
@@ -108,9 +138,7 @@ class Publisher:
         if self._verified.get(member.record.worker_id) != version:
             return False
         try:
-            status = await member.stub.GetStatus(
-                generator_pb2.GeneratorServiceGetStatusRequest(), timeout=STATUS_TIMEOUT_S
-            )
+            status = await status_of(member)
         except ShoalError:
             return False
         return loaded_version(status) == version
@@ -119,18 +147,26 @@ class Publisher:
         report = PublishReport(version)
         began = time.monotonic()
         waiting = list(members)
-        for _ in range(2):
-            waiting = await self._pass(version, waiting, report)
-            if not waiting:
-                break
-        else:
-            for member in waiting:
-                await self._pass(version, [member], report)
+        num_unexplained = 0
+        while waiting and num_unexplained < 2:
+            found = await self._pass(version, waiting, report)
+            waiting = [
+                member
+                for member in waiting
+                if member.name not in report.loaded and member.record.worker_id not in found and not member.record.lost
+            ]
+            num_unexplained += bool(waiting and not found)
+        for member in waiting:
+            await self._pass(version, [member], report)
         self._fleet.notify()
         report.duration_s = time.monotonic() - began
+        return report
+
+    def _log(self, report: PublishReport) -> None:
+        version, num_loaded = report.version, len(report.loaded)
         self._events.add(
             "publish",
-            f"weights {version} are on {len(report.loaded)} generator{'' if len(report.loaded) == 1 else 's'}"
+            f"weights {version} are on {num_loaded} generator{'' if num_loaded == 1 else 's'}"
             f" after {report.duration_s:.2f} s (paused for {report.pause_s:.2f} s)",
             policy_version=version.policy_version,
             attempt=version.attempt,
@@ -142,25 +178,29 @@ class Publisher:
             num_bytes=report.num_bytes,
             canary_gap=report.canary_gap,
         )
-        return report
 
-    async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> list[Member]:
-        """Makes one pass over some generators. Returns those that are alive and have not loaded."""
-        if not members:
-            return []
+    async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
+        """Makes one pass over some generators, and leaves out those that are at fault. Returns these."""
         failures = {} if members == self._group else await self._form_group(members)
         if not failures:
             failures = await self._transfer(version, members, report)
         if not failures:
-            return []
+            return {}
         self._group = []  # The next pass needs a new epoch, even with the same members.
-        return await self._survivors(version, members, failures, report)
+        waiting = [member for member in members if member.name not in report.loaded]
+        for member in waiting:
+            member.serving = False
+        found = await at_fault(waiting, failures)
+        for member in waiting:
+            if (error := found.get(member.record.worker_id)) is not None:
+                self._leave_out(version, member, error)
+        return found
 
     async def _form_group(self, members: list[Member]) -> Failures:
-        """Makes the group of the next epoch. Returns the members that did not join."""
+        """Makes the group of the next epoch. Returns members that did not join."""
         self._epoch = self._next_epoch()
         self._group = []
-        failures = await form_group(self._learner, members, self._epoch, self._config.timeout_s)
+        failures = await form_group(self._learner, members, self._epoch, self._config)
         if not failures:
             self._group = members
         return failures
@@ -180,34 +220,38 @@ class Publisher:
             if (loaded := result.loaded.get(member.record.worker_id)) is not None:
                 member.serving = True
                 member.version = version
+                member.standing.loaded()
                 self._verified[member.record.worker_id] = version
                 report.loaded.append(member.name)
                 report.pause_s = max(report.pause_s, loaded.pause_s)
                 report.canary_gap = max(report.canary_gap, loaded.canary_gap)
         return result.failures
 
-    async def _survivors(
-        self, version: WeightVersion, members: list[Member], failures: Failures, report: PublishReport
-    ) -> list[Member]:
-        """Takes the members that failed out of service. Returns those that another pass can reach."""
-        waiting = [member for member in members if member.name not in report.loaded]
-        for member in waiting:
-            member.serving = False
-        answers = await asyncio.gather(*(self._fleet.answers(member) for member in waiting))
-        dead = [member for member, answer in zip(waiting, answers, strict=True) if not answer]
-        # When a member is dead, the others fail as well, because the broadcast broke off. Log the dead alone.
-        for member in dead or waiting:
-            if (error := failures.get(member.record.worker_id)) is not None:
-                self._events.add(
-                    "publish_failed",
-                    f"{member.name} did not load weights {version} in epoch {self._epoch}: {error.message}",
-                    worker_id=member.record.worker_id,
-                    address=member.record.address,
-                    epoch=self._epoch,
-                    policy_version=version.policy_version,
-                    reason=error.reason,
-                )
-        return [member for member in waiting if member not in dead]
+    def _leave_out(self, version: WeightVersion, member: Member, error: ShoalError) -> None:
+        """Counts a failed load of a generator, and says what follows."""
+        now = asyncio.get_running_loop().time()
+        pause_s = member.standing.load_failed(now, max_failures=self._config.max_failed_loads)
+        facts: dict[str, Any] = {"worker_id": member.record.worker_id, "address": member.record.address}
+        follows = "" if member.standing.is_quarantined else f"; it gets them alone in {pause_s:g} s at the earliest"
+        self._events.add(
+            "publish_failed",
+            f"{member.name} did not load weights {version} in epoch {self._epoch}: {error.message}{follows}",
+            **facts,
+            epoch=self._epoch,
+            policy_version=version.policy_version,
+            reason=error.reason,
+            num_failures=member.standing.num_failures,
+        )
+        if isinstance(error, Unavailable) and error.reason == ErrorReason.UNAVAILABLE:
+            self._fleet.out_of_reach(member, error)
+        if member.standing.is_quarantined:
+            self._events.add(
+                "worker_quarantined",
+                f"{member.name} failed {member.standing.num_failures} loads in a row (weights.max_failed_loads) and "
+                "gets no weights any more; restart it: it is tried again once it has registered again",
+                **facts,
+                reason=error.reason,
+            )
 
     async def pause(self) -> None:
         """Stops sampling on every generator."""
@@ -222,12 +266,16 @@ class Publisher:
     async def sleep(self) -> None:
         """Frees the GPU memory of every generator until `wake`, also of one that has no weights yet."""
         async with self.lock:
-            await self._call("Sleep", generator_pb2.SleepRequest(), self._fleet.generators)
+            await self._call("Sleep", generator_pb2.SleepRequest(), self._reachable)
 
     async def wake(self) -> None:
         """Ends `sleep`. Before a publish, because waking takes longer than `weights.ready_timeout_s` may allow."""
         async with self.lock:
-            await self._call("Wake", generator_pb2.WakeRequest(), self._fleet.generators)
+            await self._call("Wake", generator_pb2.WakeRequest(), self._reachable)
+
+    @property
+    def _reachable(self) -> list[Member]:
+        return [member for member in self._fleet.generators if not member.is_out_of_reach]
 
     @property
     def _serving(self) -> list[Member]:
@@ -238,6 +286,6 @@ class Publisher:
             try:
                 await getattr(member.stub, method)(request, timeout=CONTROL_TIMEOUT_S)
             except ShoalError as error:
-                await self._fleet.report_lost(member, error)
+                self._fleet.out_of_reach(member, error)
 
         await asyncio.gather(*(call(member) for member in members))

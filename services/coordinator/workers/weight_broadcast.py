@@ -4,11 +4,14 @@ Failures are values here, by worker id: a failed member is the publisher's busin
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from services.coordinator.workers.fault_finding import Failures, is_of_group, unless_silent
 from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.member import Member
 from shoal.config.services import WeightsConfig
@@ -18,8 +21,8 @@ from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, learner_pb2, weights_pb2
 from shoal.wire import float32_from_wire, version_to_wire
 
-Failures = dict[str, ShoalError]
-"""Why members failed, by worker id."""
+_GRACE_S = 2.0
+"""Beyond a deadline that a generator or the learner keeps itself: it says why it failed, if it can."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class TransferResult:
     """The learner's report; None when the broadcast did not finish."""
 
 
-async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: int, timeout_s: float) -> Failures:
-    """Makes the broadcast group of an epoch. Returns the members that did not join."""
+async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: int, config: WeightsConfig) -> Failures:
+    """Makes the broadcast group of an epoch. Returns members that did not join; all have, if there is none."""
     world_size = 1 + sum(member.record.num_weight_ranks for member in members)
     rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
 
@@ -51,7 +54,7 @@ async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: i
         request = generator_pb2.JoinWeightGroupRequest(
             rendezvous=rendezvous, rank_offset=rank_offset, manifest=manifest
         )
-        await member.stub.JoinWeightGroup(request, timeout=timeout_s)
+        await member.stub.JoinWeightGroup(request, timeout=config.timeout_s + _GRACE_S)
 
     joins: dict[str, asyncio.Task[None]] = {}
     rank = 1
@@ -59,8 +62,9 @@ async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: i
         joins[member.record.worker_id] = asyncio.create_task(join(member, rank))
         rank += member.record.num_weight_ranks
     # A member that cannot join keeps all the others waiting, so the first failure ends the attempt.
-    await asyncio.wait(joins.values(), return_when=asyncio.FIRST_EXCEPTION)
-    failures = _failures(joins)
+    joining = asyncio.wait(joins.values(), return_when=asyncio.FIRST_EXCEPTION)
+    found = await unless_silent(joining, members, config.ready_timeout_s)
+    failures = found | _failures(joins)
     await _end(joins)
     return failures
 
@@ -79,6 +83,7 @@ class Transfer:
         canary: weights_pb2.Canary,
     ) -> None:
         self._learner = learner
+        self._members = members
         self._config = config
         self._epoch = epoch
         self._canary = canary
@@ -87,7 +92,7 @@ class Transfer:
 
     async def run(self) -> TransferResult:
         """Waits until all members are ready, broadcasts, waits until all have loaded, and checks their loads."""
-        timeout_s = self._config.ready_timeout_s + self._config.timeout_s
+        timeout_s = self._config.ready_timeout_s + self._config.timeout_s + _GRACE_S
         self._tasks = {worker_id: asyncio.create_task(load.run(timeout_s)) for worker_id, load in self._loads.items()}
         try:
             if failures := await self._await_ready():
@@ -103,10 +108,11 @@ class Transfer:
             for load in self._loads.values():
                 await load.ready.wait()
 
-        waits = [asyncio.create_task(all_ready()), asyncio.create_task(_first_failure(self._tasks.values()))]
-        await asyncio.wait(waits, timeout=self._config.ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        ready = asyncio.create_task(all_ready())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.ready_timeout_s):
+                await _ended_or_failed(ready, self._tasks.values())
+        ready.cancel()
         failures = _failures(self._tasks)
         if not failures:
             for worker_id, load in self._loads.items():
@@ -118,31 +124,40 @@ class Transfer:
 
     async def _broadcast(self) -> TransferResult:
         broadcast = asyncio.create_task(self._learner.publish_weights(self._epoch, self._canary))
-        failure = asyncio.create_task(_first_failure(self._tasks.values()))
-        await asyncio.wait([broadcast, failure], return_when=asyncio.FIRST_COMPLETED)
-        if not broadcast.done():
-            # A member is gone. The rest of its group notices by itself, or when the next epoch aborts this one.
-            await asyncio.wait([broadcast], timeout=1.0)
-            broadcast.cancel()
-            return TransferResult(await self._broken_broadcast(Unavailable("the broadcast broke off")))
-        failure.cancel()
+        found: Failures = {}
         try:
+            found = await self._unless_silent(_ended_or_failed(broadcast, self._tasks.values()))
+            if not broadcast.done() and not found:
+                # A member is gone. If it had received everything by then, the broadcast ends and the others load.
+                await asyncio.wait([broadcast], timeout=self._config.ready_timeout_s)
+            if not broadcast.done():
+                raise Unavailable("the broadcast broke off", reason=ErrorReason.WEIGHT_GROUP_BROKEN)
             sent = broadcast.result()
         except (Unavailable, DeadlineExceeded) as error:
-            return TransferResult(await self._broken_broadcast(error))
-        await asyncio.wait(self._tasks.values(), timeout=self._config.timeout_s)
-        return self._check(sent)
+            return TransferResult(await self._broken_broadcast(error, found))
+        finally:
+            broadcast.cancel()
+        loading = [task for worker_id, task in self._tasks.items() if worker_id not in found]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.timeout_s):
+                found |= await self._unless_silent(_all_ended(loading))
+        return self._check(sent, found)
 
-    async def _broken_broadcast(self, error: ShoalError) -> Failures:
+    async def _unless_silent(self, waiting: Coroutine[Any, Any, None]) -> Failures:
+        still_loading = [member for member in self._members if not self._tasks[member.record.worker_id].done()]
+        return await unless_silent(waiting, still_loading, self._config.ready_timeout_s)
+
+    async def _broken_broadcast(self, error: ShoalError, found: Failures) -> Failures:
         """Returns why each member did not load. None of them did: a broadcast reaches all or none."""
         # Generators notice a broken collective within moments; the next epoch aborts it for those that do not.
         await asyncio.wait(self._tasks.values(), timeout=1.0)
         failures = _failures(self._tasks)
-        return {worker_id: failures.get(worker_id, error) for worker_id in self._tasks}
+        own = {worker_id: failure for worker_id, failure in failures.items() if not is_of_group(failure)}
+        return dict.fromkeys(self._tasks, error) | own | found
 
-    def _check(self, sent: learner_pb2.PublishWeightsResponse) -> TransferResult:
-        """Compares the weights and the canary of each member with the learner's."""
-        failures = _failures(self._tasks)
+    def _check(self, sent: learner_pb2.PublishWeightsResponse, found: Failures) -> TransferResult:
+        """Compares the weights and the canary of each member with the learner's; `found` have failed already."""
+        failures = found | _failures(self._tasks)
         loaded: dict[str, Loaded] = {}
         for worker_id, load in self._loads.items():
             if worker_id in failures:
@@ -199,14 +214,18 @@ class _Load:
             raise Unavailable("LoadWeights ended without DONE")
 
 
-async def _first_failure(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Returns as soon as one task has failed; never, if none does."""
-    pending = set(tasks)
-    while pending:
+async def _ended_or_failed(work: "asyncio.Task[Any]", tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """Returns when the work has ended, or one of the tasks has failed."""
+    pending = {work, *tasks}
+    while work in pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if any(not task.cancelled() and task.exception() for task in done):
             return
-    await asyncio.Event().wait()
+
+
+async def _all_ended(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def _failures(tasks: dict[str, asyncio.Task[None]]) -> Failures:

@@ -47,6 +47,8 @@ _STYLES = {
     "worker_lost": "yellow",
     "worker_restarting": "yellow",
     "worker_failed": "red",
+    "worker_out_of_reach": "yellow",
+    "worker_quarantined": "red",
     "publish_failed": "yellow",
     "scoring_repeated": "yellow",
     "group_reissued": "yellow",

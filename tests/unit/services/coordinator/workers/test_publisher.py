@@ -17,7 +17,7 @@ def _generator(calls: list[str], name: str, *, serving: bool) -> Any:
         return call
 
     stub = {method: recorded(method) for method in ("Sleep", "Wake", "PauseGeneration", "ResumeGeneration")}
-    return SimpleNamespace(name=name, serving=serving, stub=SimpleNamespace(**stub))
+    return SimpleNamespace(name=name, serving=serving, is_out_of_reach=False, stub=SimpleNamespace(**stub))
 
 
 async def test_a_generator_without_weights_sleeps_too_and_only_one_that_serves_is_paused() -> None:

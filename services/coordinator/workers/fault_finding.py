@@ -1,0 +1,95 @@
+"""Which members of a broken publish are at fault.
+
+One member that dies, stalls or is slow breaks the collective for all, and each of them reports an error. The publisher
+leaves out the one that is at fault, and repeats the pass with the others.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from services.coordinator.workers.member import Member, status_of
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DeadlineExceeded, ShoalError, Unavailable
+
+Failures = dict[str, ShoalError]
+"""Why members failed, by worker id."""
+
+_OF_THE_GROUP = frozenset(
+    {
+        ErrorReason.WEIGHT_GROUP_BROKEN,
+        ErrorReason.WEIGHT_GROUP_TIMEOUT,
+        ErrorReason.WEIGHT_STORE_UNREACHABLE,
+        ErrorReason.OLD_EPOCH,
+    }
+)
+"""Reasons that any member reports when another one fails."""
+
+
+async def at_fault(members: Sequence[Member], failures: Failures) -> Failures:
+    """Returns the members that broke a pass, with their errors; empty if nothing tells them from the others.
+
+    They are, in this order: those with an error that is not the group's; those whose ranks the group missed; those
+    that do not answer.
+    """
+    if len(members) == 1:
+        return failures
+    own = {worker_id: error for worker_id, error in failures.items() if not is_of_group(error)}
+    return own or _missed(members, failures) or await silent(members)
+
+
+def is_of_group(error: ShoalError) -> bool:
+    """Returns whether an error says that the group broke, and not why."""
+    return error.reason in _OF_THE_GROUP
+
+
+async def silent(members: Sequence[Member]) -> Failures:
+    """Returns the members that do not answer a status call."""
+    answers = await asyncio.gather(*(status_of(member) for member in members), return_exceptions=True)
+    failures: Failures = {}
+    for member, answer in zip(members, answers, strict=True):
+        if isinstance(answer, ShoalError):
+            failures[member.record.worker_id] = Unavailable(f"it does not answer: {answer.message}")
+        elif isinstance(answer, BaseException):
+            raise answer
+    return failures
+
+
+async def unless_silent(waiting: Coroutine[Any, Any, Any], members: Sequence[Member], period_s: float) -> Failures:
+    """Waits, and asks members for their status every `period_s`. Returns those that do not answer, as soon as there
+    are some; none, if the wait ends before.
+
+    A stalled member would hold the others until `weights.timeout_s`.
+    """
+
+    async def first_silent() -> Failures:
+        while True:
+            await asyncio.sleep(period_s)
+            if found := await silent(members):
+                return found
+
+    waited, watch = asyncio.ensure_future(waiting), asyncio.create_task(first_silent())
+    try:
+        await asyncio.wait([waited, watch], return_when=asyncio.FIRST_COMPLETED)
+        return {} if waited.done() else watch.result()
+    finally:
+        waited.cancel()
+        watch.cancel()
+
+
+def _missed(members: Sequence[Member], failures: Failures) -> Failures:
+    """Returns the members whose ranks errors name in `missing_ranks`."""
+    ranks = {
+        int(rank) for error in failures.values() for rank in error.metadata.get("missing_ranks", "").split(",") if rank
+    }
+    missed: Failures = {}
+    first = 1
+    for member in members:
+        end = first + member.record.num_weight_ranks
+        if found := sorted(ranks.intersection(range(first, end))):
+            missed[member.record.worker_id] = DeadlineExceeded(
+                f"the weight group missed its rank{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}",
+                reason=ErrorReason.WEIGHT_GROUP_TIMEOUT,
+            )
+        first = end
+    return missed

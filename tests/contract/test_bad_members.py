@@ -1,0 +1,113 @@
+"""One bad generator costs itself: it is left out of a publish at once, tried again with pauses, then quarantined."""
+
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.workers import standing
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import worker_pb2
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+from tests.support.waiting import PATIENCE_S, eventually
+
+
+def of_kind(events: list[pb.RunEvent], kind: str, worker_id: str = "") -> list[pb.RunEvent]:
+    return [
+        event
+        for event in events
+        if event.kind == kind and (not worker_id or dict(event.attributes).get("worker_id") == worker_id)
+    ]
+
+
+async def hold_after_first_step(cluster: Cluster, model: Path, generators: list[ScriptedGenerator]) -> None:
+    """Starts a run, and returns once step 1 is published and step 2 waits for its groups."""
+    for generator in generators:
+        generator.holds_from = 4
+        generator.may_sample.clear()
+    await cluster.add_all(*generators)
+    weights = {"ready_timeout_s": 2.0, "timeout_s": 60}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 2}, weights=weights))
+    await cluster.until(lambda event: event.kind == "step")
+
+
+async def test_one_laggard_among_eight_costs_the_seven_others_one_epoch_and_no_broadcast(
+    cluster: Cluster, model: Path
+) -> None:
+    generators = [ScriptedGenerator(cluster.plane) for _ in range(8)]
+    await hold_after_first_step(cluster, model, generators)
+    num_created, num_broadcast = len(cluster.learner.created), len(cluster.learner.broadcast)
+    generators[3].may_be_ready.clear()
+    for generator in generators:
+        generator.may_sample.set()
+    events = await cluster.until(lambda e: e.kind == "publish" and e.attributes["policy_version"] == 2)
+    created, broadcast = cluster.learner.created[num_created:], cluster.learner.broadcast[num_broadcast:]
+    (failed,) = of_kind(events, "publish_failed")
+    assert failed.attributes["worker_id"] == "generator-3" and "not ready to receive" in failed.message, failed
+    publish = events[-1].attributes
+    assert len(publish["generators"]) == 7, publish
+    assert (len(created), broadcast) == (1, created), f"epochs {created}, broadcasts {broadcast}"
+    assert publish["epoch"] == failed.attributes["epoch"] + 1
+    assert 2 < publish["duration_s"] < 2 + PATIENCE_S / 2, f"published after {publish['duration_s']:.1f} s"
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 2), run.message
+
+
+async def test_a_laggard_that_gets_ready_again_is_caught_up_alone(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.2)
+    generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
+    cluster.learner.step_s = 0.1
+    await cluster.add_all(*generators)
+    weights = {"ready_timeout_s": 0.5, "max_failed_loads": 100}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, weights=weights))
+    await cluster.until(lambda event: event.kind == "step")
+    generators[1].may_be_ready.clear()
+    failed = (await cluster.until(lambda event: event.kind == "publish_failed"))[-1]
+    assert "gets them alone" in failed.message, failed
+    generators[1].may_be_ready.set()
+    alone = f"generator {failed.attributes['address']}"
+    events = await cluster.until(
+        lambda e: e.kind == "publish" and e.sequence > failed.sequence and list(e.attributes["generators"]) == [alone]
+    )
+    await cluster.until(
+        lambda e: e.kind == "publish" and e.sequence > events[-1].sequence and len(e.attributes["generators"]) == 2
+    )
+
+
+async def test_a_generator_that_fails_every_load_is_quarantined_until_it_registers_again(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.1)
+    bad = ScriptedGenerator(cluster.plane)
+    bad.corrupt = True
+    cluster.learner.step_s = 0.05
+    await cluster.add_all(ScriptedGenerator(cluster.plane), bad)
+    weights = {"max_failed_loads": 3}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, weights=weights))
+    events = await cluster.until(lambda event: event.kind == "worker_quarantined")
+    failed = of_kind(events, "publish_failed")
+    assert [event.attributes["num_failures"] for event in failed] == [1, 2, 3], [event.message for event in failed]
+    assert {event.attributes["reason"] for event in failed} == {"WEIGHTS_CORRUPT"}
+    version = cluster.plane.policy_version
+    await eventually(lambda: cluster.plane.policy_version >= version + 5, "five more steps")
+    assert (bad.num_loads, bad.num_completions) == (3, 0), "a quarantined generator gets broadcasts"
+    repaired = ScriptedGenerator(cluster.plane)
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, repaired, "repaired")
+    await eventually(lambda: repaired.num_completions > 0, "completions of the generator that registered again")
+
+
+async def test_a_stalled_generator_is_left_out_of_a_join_before_the_deadline(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.coordinator.workers.member.STATUS_TIMEOUT_S", 1.0)
+    stalled = ScriptedGenerator(cluster.plane)
+    stalled.stalls_at_join = True
+    await cluster.add_all(ScriptedGenerator(cluster.plane), stalled)
+    config = arithmetic_config(model, run={"num_steps": 2}, weights={"ready_timeout_s": 1.0, "timeout_s": 300})
+    await cluster.start(config)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    assert [event.attributes["worker_id"] for event in of_kind(events, "publish_failed")] == ["generator-1"]
+    assert "worker_out_of_reach" in kinds(events), kinds(events)
