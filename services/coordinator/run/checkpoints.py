@@ -1,10 +1,12 @@
 """Checkpoints of a run: write, commit, restore.
 
-A checkpoint is the learner's files (on the learner's storage), a snapshot of the ledger, and a manifest that holds
-the digests of both. Renaming the manifest into place is the commit: a folder without a manifest is no checkpoint.
+A checkpoint is the learner's files (on the learner's storage), a snapshot of the ledger, the lengths of the segments
+that it refers to, and a manifest that holds the digests of all of them. Renaming the manifest into place is the commit:
+a folder without a manifest is no checkpoint.
 
     <run>/checkpoints/step-00000012/ledger.sqlite
     <run>/checkpoints/step-00000012/manifest.json
+    <run>/segments/...                                                         (not copied: see store/segments)
     <the learner's data folder>/<run id>/checkpoints/step-00000012/learner/...
 """
 
@@ -13,7 +15,7 @@ import errno
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from google.protobuf import json_format
@@ -22,6 +24,7 @@ from services.coordinator.store.atomic_write import write_atomically
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
+from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ResourceExhausted
@@ -46,6 +49,8 @@ class CheckpointManifest:
     """Name of the ledger's snapshot."""
     ledger_sha256: str
     learner_files: tuple[learner_pb2.FileDigest, ...]
+    segments: tuple[SegmentDigest, ...] = ()
+    """The segments that the ledger's snapshot refers to, up to their lengths at that moment."""
 
 
 class Checkpoints:
@@ -81,7 +86,7 @@ class Checkpoints:
         snapshot = OTHER_SNAPSHOT if former is not None and former.snapshot == SNAPSHOT else SNAPSHOT
         try:
             await asyncio.to_thread(_make_room, folder / snapshot)
-            await ledger.snapshot(folder / snapshot)
+            segments = await ledger.snapshot(folder / snapshot)
             manifest = CheckpointManifest(
                 checkpoint_id,
                 attempt,
@@ -90,6 +95,7 @@ class Checkpoints:
                 snapshot,
                 await asyncio.to_thread(_sha256, folder / snapshot),
                 learner_files,
+                tuple(segments),
             )
             await asyncio.to_thread(_commit, folder, manifest)
         except OSError as error:
@@ -99,8 +105,9 @@ class Checkpoints:
                     reason=ErrorReason.DISK_FULL,
                 ) from error
             raise
-        await ledger.forget_committed_tokens()
         await asyncio.to_thread(self._delete_old)
+        kept = [self.load_manifest(name) for name in self.committed()]
+        await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
         return checkpoint_id, True
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
@@ -116,6 +123,7 @@ class Checkpoints:
             learner_files=tuple(
                 json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in values["learner_files"]
             ),
+            segments=tuple(SegmentDigest(**entry) for entry in values.get("segments", ())),
         )
 
     def num_bytes(self, checkpoint_id: str) -> int:
@@ -159,6 +167,7 @@ def _commit(folder: Path, manifest: CheckpointManifest) -> None:
         "snapshot": manifest.snapshot,
         "ledger_sha256": manifest.ledger_sha256,
         "learner_files": [json_form(entry) for entry in manifest.learner_files],
+        "segments": [asdict(entry) for entry in manifest.segments],
     }
     write_atomically(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
     for name in {SNAPSHOT, OTHER_SNAPSHOT} - {manifest.snapshot}:

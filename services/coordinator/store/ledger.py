@@ -1,20 +1,30 @@
 """The ledger: what became of every prompt of a run.
 
 A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from
-any of the first three; every transition is kept. All of it runs on one thread beside the event loop.
+any of the first three; every transition is kept. What grows with tokens is in `segments/` beside it, and the database
+has the places. All of it runs on one thread beside the event loop; only a snapshot is copied on another.
 
-This file holds the statements that write; `rows` and `progress` turn values into rows, `schema` holds the tables.
-`rollouts` reads what was written, for people.
+This file holds the statements that write; `rows`, `payloads` and `progress` turn values into rows, `schema` holds the
+tables. `rollouts` reads what was written, for people.
 """
 
 import asyncio
+import errno
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.coordinator.store.payloads import (
+    forget_samples,
+    forget_used_tokens,
+    has_payload,
+    name_segments,
+    write_payload,
+)
 from services.coordinator.store.progress import (
     IssueState,
     Progress,
@@ -30,8 +40,12 @@ from services.coordinator.store.rows import (
     trained_row,
 )
 from services.coordinator.store.schema import create_tables
+from services.coordinator.store.segments import records
+from services.coordinator.store.segments.records import PayloadKind
+from services.coordinator.store.segments.segment import SegmentDigest
+from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, ResourceExhausted
+from shoal.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
 
 ResultT = TypeVar("ResultT")
@@ -46,6 +60,7 @@ class Ledger:
         self._attempt = attempt
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         self._connection: sqlite3.Connection | None = None
+        self._segments = SegmentWriter(path.parent / SEGMENTS)
 
     async def open(self) -> Progress:
         """Opens the database; returns the progress of the run.
@@ -70,7 +85,9 @@ class Ledger:
         """Closes the database; the ledger cannot be used afterward."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._thread, connection.close)
+            await loop.run_in_executor(self._thread, self._segments.close)
         self._thread.shutdown()
 
     async def progress(self) -> Progress:
@@ -97,14 +114,17 @@ class Ledger:
         """
 
         def write(connection: sqlite3.Connection) -> None:
+            if not has_payload(connection, order_number, PayloadKind.PROMPT):
+                self._payload(connection, order_number, PayloadKind.PROMPT, records.prompt_record(prompt))
             connection.execute(
                 "INSERT INTO groups (order_number, group_id, prompt_id, position, prompt_text, trace_id, state,"
-                " num_issues) VALUES (?, ?, ?, ?, ?, ?, 'ISSUED', 1) ON CONFLICT (order_number) DO UPDATE SET"
+                " num_issues) VALUES (?, ?, ?, ?, '', ?, 'ISSUED', 1) ON CONFLICT (order_number) DO UPDATE SET"
                 " state = 'ISSUED', num_issues = num_issues + 1, trace_id = excluded.trace_id, drop_reason = '',"
                 " greedy_reward = NULL",
-                (order_number, group_id, prompt.prompt_id, position, prompt.text, trace_id),
+                (order_number, group_id, prompt.prompt_id, position, trace_id),
             )
             connection.execute("DELETE FROM completions WHERE order_number = ?", (order_number,))
+            forget_samples(connection, order_number)
             self._transition(connection, order_number, GroupState.ISSUED, policy_version, detail)
 
         await self._run(write)
@@ -113,14 +133,15 @@ class Ledger:
         self, order_number: int, completions: Iterable[Completion], policy_version: int, detail: str
     ) -> None:
         """Records that all completions of a group were sampled; `detail` names the generator."""
-        rows = [sampled_row(order_number, completion) for completion in completions]
+        sampled = list(completions)
 
         def write(connection: sqlite3.Connection) -> None:
+            self._payload(connection, order_number, PayloadKind.TEXTS, records.text_record(sampled))
+            self._payload(connection, order_number, PayloadKind.TOKENS, records.token_record(sampled))
             connection.executemany(
                 "INSERT INTO completions (order_number, sample_index, text, num_tokens, finish_reason, seed,"
-                " version_spans, token_ids, behavior_logprobs, support_token_ids, support_counts)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                rows,
+                " version_spans) VALUES (?, ?, '', ?, ?, ?, ?)",
+                [sampled_row(order_number, completion) for completion in sampled],
             )
             self._move(connection, order_number, GroupState.SAMPLED, policy_version, detail)
 
@@ -130,13 +151,14 @@ class Ledger:
         self, order_number: int, scores: Iterable[Score], policy_version: int, greedy: Score | None = None
     ) -> None:
         """Records that all completions of a group were scored, and its greedy one, if there is one."""
-        rows = [scored_row(order_number, score) for score in scores]
+        all_scores = list(scores)
 
         def write(connection: sqlite3.Connection) -> None:
+            self._payload(connection, order_number, PayloadKind.SCORES, records.score_record(all_scores))
             connection.executemany(
-                "UPDATE completions SET outcome = ?, reward = ?, verifier_scores = ?, reward_parts = ?"
+                "UPDATE completions SET outcome = ?, reward = ?, reward_parts = ?"
                 " WHERE order_number = ? AND sample_index = ?",
-                rows,
+                [scored_row(order_number, score) for score in all_scores],
             )
             if greedy is not None and greedy.outcome is ScoreOutcome.SCORED:
                 connection.execute(
@@ -178,29 +200,46 @@ class Ledger:
 
         await self._run(write)
 
-    async def snapshot(self, path: Path) -> None:
-        """Writes a copy of the database in its present state."""
+    async def snapshot(self, path: Path) -> Sequence[SegmentDigest]:
+        """Writes a copy of the database in its present state; returns the segments that it needs, which are on disk.
 
-        def copy(connection: sqlite3.Connection) -> None:
-            with sqlite3.connect(path) as target:
-                connection.backup(target)
+        The tokens of groups that were trained on or dropped go; text and scores stay. The copy is made beside later
+        transactions, which do not wait for it.
+        """
+
+        def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Connection, Sequence[SegmentDigest]]:
+            forget_used_tokens(connection)
+            digests = name_segments(connection, self._segments)
+            connection.commit()
+            # A reader of a write-ahead log keeps the state that it first read.
+            moment = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+            moment.execute("BEGIN")
+            moment.execute("SELECT 1 FROM sqlite_master").fetchone()
+            return moment, digests
+
+        def copy(moment: sqlite3.Connection, digests: Sequence[SegmentDigest]) -> None:
+            with closing(moment), closing(sqlite3.connect(path)) as target:
+                moment.backup(target)
                 # One file without a write-ahead log beside it, so that its digest covers everything.
                 target.execute("PRAGMA journal_mode = DELETE")
-            target.close()
+            self._segments.sync(digests)
 
-        await self._run(copy)
+        moment, digests = await self._run(begin)
+        await asyncio.to_thread(self._reporting_errors, lambda: copy(moment, digests))
+        return digests
 
-    async def forget_committed_tokens(self) -> None:
-        """Deletes the token arrays of groups that a checkpoint covers, trained on or dropped. Text and scores stay."""
+    async def delete_tokens(self, keep: Collection[str]) -> None:
+        """Deletes the segments of tokens that neither the last snapshot needs nor `keep` names."""
 
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advantages = NULL,"
-                " support_token_ids = NULL, support_counts = NULL WHERE token_ids IS NOT NULL AND"
-                " order_number IN (SELECT order_number FROM groups WHERE state IN ('TRAINED', 'DROPPED'))"
+        def delete(connection: sqlite3.Connection) -> None:
+            self._segments.delete_tokens(
+                {*keep, *(digest.name for digest in name_segments(connection, self._segments))}
             )
 
-        await self._run(write)
+        await self._run(delete)
+
+    def _payload(self, connection: sqlite3.Connection, order_number: int, kind: PayloadKind, record: bytes) -> None:
+        write_payload(connection, self._segments, order_number, kind, record)
 
     def _train(self, connection: sqlite3.Connection, group: TrainedGroup, train_step: int) -> None:
         connection.execute(
@@ -208,10 +247,11 @@ class Ledger:
             (train_step, group.staleness, group.order_number),
         )
         connection.executemany(
-            "UPDATE completions SET reward = ?, advantage = ?, token_advantages = ?, weight = ?"
-            " WHERE order_number = ? AND sample_index = ?",
+            "UPDATE completions SET reward = ?, advantage = ?, weight = ? WHERE order_number = ? AND sample_index = ?",
             [trained_row(group.order_number, rollout) for rollout in group.rollouts],
         )
+        if record := records.token_advantage_record(group.rollouts):
+            self._payload(connection, group.order_number, PayloadKind.TOKEN_ADVANTAGES, record)
         self._move(connection, group.order_number, GroupState.TRAINED, train_step, "")
 
     def _drop(self, connection: sqlite3.Connection, order_number: int, reason: str, step: int) -> None:
@@ -238,21 +278,31 @@ class Ledger:
         """Runs `work` in one transaction on the ledger's thread."""
 
         def transaction() -> ResultT:
-            try:
-                if self._connection is None:
-                    return work(None)
-                with self._connection:
-                    return work(self._connection)
-            except sqlite3.OperationalError as error:
-                if "full" in str(error):
-                    raise ResourceExhausted(
-                        f"the disk is full: the ledger {self.path} cannot be written", reason=ErrorReason.DISK_FULL
-                    ) from error
-                raise
-            except sqlite3.DatabaseError as error:
-                raise DataLoss(
-                    f"the ledger {self.path} is damaged ({error}); resume the run to restore the last checkpoint's",
-                    reason=ErrorReason.LEDGER_DAMAGED,
-                ) from error
+            if self._connection is None:
+                return work(None)
+            with self._connection:
+                return work(self._connection)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._reporting_errors(transaction)
+        )
+
+    def _reporting_errors(self, work: Callable[[], ResultT]) -> ResultT:
+        """Runs `work`. Raises `ResourceExhausted` when the disk is full, and `DataLoss` when the ledger is damaged."""
+        try:
+            return work()
+        except (sqlite3.OperationalError, OSError) as error:
+            if "full" in str(error) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                raise ResourceExhausted(
+                    f"the disk is full: the ledger {self.path} cannot be written", reason=ErrorReason.DISK_FULL
+                ) from error
+            if isinstance(error, OSError):
+                raise FailedPrecondition(
+                    f"the ledger {self.path} cannot be written: {error}", reason=ErrorReason.FOLDER
+                ) from error
+            raise
+        except sqlite3.DatabaseError as error:
+            raise DataLoss(
+                f"the ledger {self.path} is damaged ({error}); resume the run to restore the last checkpoint's",
+                reason=ErrorReason.LEDGER_DAMAGED,
+            ) from error

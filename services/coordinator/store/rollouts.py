@@ -4,8 +4,12 @@ import json
 import sqlite3
 from pathlib import Path
 
+from services.coordinator.store.payloads import read_payload
 from services.coordinator.store.reading import reading
 from services.coordinator.store.rollout_query import RolloutQuery
+from services.coordinator.store.segments.records import PayloadKind, messages_of
+from services.coordinator.store.segments.series import SEGMENTS
+from shoal.errors import DataLoss
 from shoal.rollout import FinishReason, RewardPart, Score, ScoreOutcome, StepScore, VerifierScore, WeightVersion
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
@@ -47,6 +51,7 @@ def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRollo
         query = RolloutQuery(connection, request)
         for index, place in enumerate(query.places(size + 1)):
             group = _group(connection, place.order_number)
+            _add_payloads(group, connection, folder / SEGMENTS)
             num_bytes += group.ByteSize()
             if index == size or (index > 0 and num_bytes > _MAX_PAGE_BYTES):
                 response.next_page_token = query.token(place)
@@ -56,7 +61,7 @@ def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRollo
 
 
 def _group(connection: sqlite3.Connection, order_number: int) -> pb.RolloutGroup:
-    """Reads one group with its completions."""
+    """Reads one group with its completions, without what is in segments."""
     group = connection.execute(
         "SELECT group_id, prompt_id, prompt_text, trace_id, state, drop_reason, train_step, staleness FROM groups"
         " WHERE order_number = ?",
@@ -82,6 +87,27 @@ def _group(connection: sqlite3.Connection, order_number: int) -> pb.RolloutGroup
     )
 
 
+def _add_payloads(group: pb.RolloutGroup, connection: sqlite3.Connection, segments: Path) -> None:
+    """Adds texts and verdicts to a group. Where a segment is lost or damaged, the texts say so instead."""
+    rollouts = {rollout.sample_index: rollout for rollout in group.rollouts}
+
+    def read(kind: PayloadKind) -> bytes:
+        return read_payload(connection, segments, group.order_number, kind) or b""
+
+    try:
+        for prompt in messages_of(read(PayloadKind.PROMPT), rollout_pb2.Prompt):
+            group.prompt_text = prompt.text
+        for completion in messages_of(read(PayloadKind.TEXTS), rollout_pb2.Completion):
+            rollouts[completion.sample_index].text = completion.text
+        for score in messages_of(read(PayloadKind.SCORES), rollout_pb2.Score):
+            rollouts[score.sample_index].score.verifier_scores.extend(score.verifier_scores)
+    except DataLoss as error:
+        lost = f"[lost: {error.message}]"
+        group.prompt_text = group.prompt_text or lost
+        for rollout in group.rollouts:
+            rollout.text = rollout.text or lost
+
+
 def _rollout(
     sample_index: int,
     text: str,
@@ -102,7 +128,7 @@ def _rollout(
             VerifierScore(
                 name, ScoreOutcome(part), value, detail, duration_s, tuple(StepScore(*step) for step in steps), *digest
             )
-            # Rows from before there was a digest lack it.
+            # Groups of older ledgers have their verdicts here, some of them without a digest.
             for name, part, value, detail, duration_s, steps, *digest in json.loads(verifier_scores or "[]")
         ),
         parts=tuple(RewardPart(name, value) for name, value in json.loads(reward_parts or "[]")),

@@ -10,7 +10,6 @@ from shoal.rollout import (
     Score,
     ScoreOutcome,
 )
-from shoal.wire.arrays import float32_to_wire, int32_to_wire
 
 
 class GroupState(StrEnum):
@@ -36,40 +35,21 @@ class TrainedGroup:
 
 def sampled_row(order_number: int, completion: Completion) -> tuple[object, ...]:
     """The columns of a completion that was sampled, in the order of the ledger's INSERT."""
-    support = completion.support
     return (
         order_number,
         completion.sample_index,
-        completion.text,
         completion.num_tokens,
         completion.finish_reason.value,
         completion.seed,
         json.dumps([[str(span.version), span.start, span.end] for span in completion.version_spans]),
-        int32_to_wire(completion.token_ids),
-        float32_to_wire(completion.behavior_logprobs),
-        None if support is None else int32_to_wire(support.token_ids),
-        None if support is None else int32_to_wire(support.counts),
     )
 
 
 def scored_row(order_number: int, score: Score) -> tuple[object, ...]:
     """The columns that a score sets, in the order of the ledger's UPDATE."""
-    verifier_scores = [
-        [
-            part.verifier,
-            part.outcome.value,
-            part.value,
-            part.detail,
-            part.duration_s,
-            [[step.end_char, step.value] for step in part.step_scores],
-            part.code_digest,
-        ]
-        for part in score.verifier_scores
-    ]
     return (
         score.outcome.value,
         score.reward if score.outcome is ScoreOutcome.SCORED else None,
-        json.dumps(verifier_scores),
         json.dumps([[part.name, part.value] for part in score.parts]),
         order_number,
         score.sample_index,
@@ -78,11 +58,4 @@ def scored_row(order_number: int, score: Score) -> tuple[object, ...]:
 
 def trained_row(order_number: int, rollout: Rollout) -> tuple[object, ...]:
     """The columns that training sets, in the order of the ledger's UPDATE."""
-    return (
-        rollout.reward,
-        rollout.advantage,
-        None if rollout.token_advantages is None else float32_to_wire(rollout.token_advantages),
-        rollout.weight,
-        order_number,
-        rollout.completion.sample_index,
-    )
+    return rollout.reward, rollout.advantage, rollout.weight, order_number, rollout.completion.sample_index

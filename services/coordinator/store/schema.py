@@ -6,11 +6,19 @@ from pathlib import Path
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised with every change of the tables, or of a column's contents that earlier code cannot read.
 
 Stored in the file as SQLite's `user_version`; 0 in files from before there was a version.
 """
+PAYLOADS_VERSION = 3
+"""The first version whose payloads are in segments.
+
+A ledger of the version before is read, and gets the new tables when its run is resumed. Its former groups keep their
+texts in the columns that newer groups leave empty.
+"""
+OLDEST_VERSION = 2
+"""The oldest version that is read."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -71,7 +79,27 @@ CREATE TABLE IF NOT EXISTS excluded_prompts (
     prompt_id TEXT PRIMARY KEY,
     order_number INTEGER NOT NULL REFERENCES groups
 );
+CREATE TABLE IF NOT EXISTS payloads (
+    order_number INTEGER NOT NULL REFERENCES groups,
+    kind TEXT NOT NULL,
+    segment INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    num_bytes INTEGER NOT NULL,
+    PRIMARY KEY (order_number, kind)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS token_payloads ON payloads (order_number) WHERE kind IN ('tokens', 'token_advantages');
+CREATE TABLE IF NOT EXISTS segments (
+    name TEXT PRIMARY KEY,
+    num_bytes INTEGER NOT NULL,
+    sha256 TEXT NOT NULL
+) WITHOUT ROWID;
 """
+
+_DROP_TOKENS = """
+UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advantages = NULL, support_token_ids = NULL,
+    support_counts = NULL WHERE token_ids IS NOT NULL;
+"""
+"""Groups that an older ledger has tokens of are issued again when their run is resumed."""
 
 INDEX = "CREATE INDEX IF NOT EXISTS completions_by_outcome ON completions (order_number, outcome, reward)"
 """For readers of a long run, who would otherwise read the texts and tokens to find an outcome or a reward.
@@ -81,25 +109,28 @@ It is no part of the version: a ledger without it is the same, but slower to rea
 
 
 def create_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Creates the tables in a new file, and a missing index in any.
+    """Creates the tables in a new file, those that an older file lacks, and a missing index in any.
 
-    Raises `FailedPrecondition` for a file of another version.
+    Raises `FailedPrecondition` for a file of a version that is not read.
     """
-    if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    check_version(connection, path)
+    is_new = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    version = SCHEMA_VERSION if is_new else check_version(connection, path)
+    if is_new or version < SCHEMA_VERSION:
+        more = "" if is_new else _DROP_TOKENS
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {more} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     connection.execute(INDEX)
 
 
-def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises `FailedPrecondition` for a ledger of another version."""
+def check_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Returns the version of a ledger. Raises `FailedPrecondition` for one that is not read."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != SCHEMA_VERSION:
-        age = "an older" if version < SCHEMA_VERSION else "a newer"
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
+        age = "an older" if version < OLDEST_VERSION else "a newer"
         raise FailedPrecondition(
-            f"the ledger {path} has version {version} of its tables, and this Shoal reads version {SCHEMA_VERSION}: "
-            f"{age} Shoal wrote it. Resume the run with that one, or start a new run, from this one's model if it was "
-            "exported",
+            f"the ledger {path} has version {version} of its tables, and this Shoal reads versions {OLDEST_VERSION} to "
+            f"{SCHEMA_VERSION}: {age} Shoal wrote it. Resume the run with that one, or start a new run, from this "
+            "one's model if it was exported",
             reason=ErrorReason.LEDGER_VERSION,
             metadata={"found": str(version), "known": str(SCHEMA_VERSION)},
         )
+    return int(version)

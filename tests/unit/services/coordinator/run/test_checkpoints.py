@@ -2,14 +2,29 @@ import errno
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from services.coordinator.run import checkpoints as module
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
+from services.coordinator.store.rollouts import list_rollouts
+from services.coordinator.store.rows import TrainedGroup
+from services.coordinator.store.segments import series
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.errors import ResourceExhausted
+from shoal.rollout import (
+    Completion,
+    FinishReason,
+    Prompt,
+    Rollout,
+    Score,
+    ScoreOutcome,
+    VersionSpan,
+    WeightVersion,
+)
+from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
 
 
@@ -79,3 +94,82 @@ async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
     await checkpoints.save(client, ledger, attempt=0)
     assert (await restored(checkpoints, tmp_path / "after")).next_order_number == 8
     await ledger.close()
+
+
+async def long_step(ledger: Ledger, step: int) -> None:
+    """Brings the group of a step, with 16 completions of 8,192 tokens each, to TRAINED, and the next one to SCORED."""
+    tokens = np.arange(8192, dtype=np.int32)
+    completions = [
+        Completion(
+            sample_index=index,
+            token_ids=tokens,
+            behavior_logprobs=-tokens.astype(np.float32),
+            finish_reason=FinishReason.LENGTH,
+            version_spans=(VersionSpan(WeightVersion(0, step), 0, len(tokens)),),
+            seed=index,
+            text="word " * len(tokens),
+        )
+        for index in range(16)
+    ]
+    prompt = Prompt("long:0", tokens[:8], "a question", ())
+    await ledger.issued(step, step, f"group-{step}", prompt, "", step, "")
+    await ledger.sampled(step, completions, step, "generator-0")
+    await ledger.scored(step, [Score(each.sample_index, ScoreOutcome.SCORED, 1.0) for each in completions], step)
+    if step:
+        used = TrainedGroup(step - 1, 1, tuple(Rollout(each, 0.5, reward=1.0) for each in completions))
+        await ledger.step_done(Progress(step, step, step * 16), trained=[used], dropped=())
+
+
+async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_than_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "SEGMENT_BYTES", 4 << 20)
+    checkpoints, client = Checkpoints(tmp_path, keep_last=2), cast(LearnerClient, Learner())
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    written: list[int] = []
+    num_token_bytes: list[int] = []
+    for step in range(25):
+        await long_step(ledger, step)
+        saved, _ = await checkpoints.save(client, ledger, attempt=0)
+        written.append(sum(path.stat().st_size for path in (tmp_path / "checkpoints" / saved).iterdir()))
+        num_token_bytes.append(sum(path.stat().st_size for path in (tmp_path / "segments").glob("tokens-*")))
+    state = (tmp_path / "ledger.sqlite").stat().st_size
+    await ledger.close()
+    sampled = 25 * 16 * 8192 * (8 + len("word "))
+    assert max(written) < sampled / 100, f"a checkpoint writes {max(written)} of the {sampled} bytes sampled"
+    per_completion = (written[-1] - written[4]) / (20 * 16)
+    assert per_completion < 400, f"a completion adds {per_completion:.0f} bytes to each later checkpoint"
+    assert state < sampled / 100, f"ledger.sqlite has {state} of the {sampled} bytes sampled"
+    assert num_token_bytes[-1] <= num_token_bytes[8], f"the tokens on the disk grow: {num_token_bytes}"
+
+
+async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandoned_one_has_its_own(
+    tmp_path: Path,
+) -> None:
+    checkpoints, client = Checkpoints(tmp_path, keep_last=2), cast(LearnerClient, Learner())
+    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await long_step(ledger, 0)
+    await checkpoints.save(client, ledger, attempt=0)
+    await long_step(ledger, 1)
+    await ledger.close()  # Its process dies here.
+    with (tmp_path / "segments" / "text-00000001.segment").open("ab") as file:
+        file.write(b"half of a rec")
+    checkpoints.restore_ledger(checkpoints.load_manifest("step-00000000"), tmp_path / "ledger.sqlite", attempt=1)
+    resumed = Ledger(tmp_path / "ledger.sqlite", attempt=1)
+    await resumed.open()
+    assert (await resumed.issue_state()).assigned == {0: 0}, "a group after the checkpoint is still in the ledger"
+    await long_step(resumed, 0)
+    await long_step(resumed, 1)
+    await checkpoints.save(client, resumed, attempt=1)
+    await resumed.close()
+    named = {segment.name for segment in checkpoints.load_manifest("step-00000001").segments}
+    assert {name for name in named if name.startswith("text")} == {f"text-{index:08d}.segment" for index in (1, 3)}
+    for name in ("ledger.sqlite", "ledger.attempt-0.sqlite"):
+        folder = tmp_path / f"copy of {name}"
+        folder.mkdir()
+        (folder / "ledger.sqlite").write_bytes((tmp_path / name).read_bytes())
+        (folder / "segments").symlink_to(tmp_path / "segments")
+        texts = [group.rollouts[0].text[:9] for group in list_rollouts(folder, pb.ListRolloutsRequest()).groups]
+        assert texts == ["word word"] * 2, f"{name} has {texts}"

@@ -1,18 +1,26 @@
+import asyncio
+import errno
 import hashlib
+import os
 import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.payloads import read_payload
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.reading import reading
 from services.coordinator.store.rollouts import LEDGER, count_groups, list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.schema import SCHEMA, SCHEMA_VERSION
-from shoal.errors import DataLoss, FailedPrecondition
+from services.coordinator.store.segments.records import PayloadKind, messages_of
+from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter
+from shoal.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from shoal.grpo.moments import Moments
 from shoal.rollout import (
     Completion,
@@ -28,7 +36,8 @@ from shoal.rollout import (
     WeightVersion,
 )
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import rollout_pb2
+from shoal.v1 import learner_pb2, rollout_pb2
+from shoal.wire import completion_to_wire
 
 PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
 
@@ -123,37 +132,44 @@ async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(tmp_path: P
     assert groups(snapshot)[0].state == "SCORED"
 
 
+def tokens_in(folder: Path) -> dict[int, list[rollout_pb2.Completion]]:
+    """The sampled tokens that a ledger has, by order number."""
+    with reading(folder / LEDGER) as connection:
+        assert connection is not None
+        numbers = [number for (number,) in connection.execute("SELECT order_number FROM groups")]
+        payloads = {
+            number: read_payload(connection, folder / SEGMENTS, number, PayloadKind.TOKENS) for number in numbers
+        }
+    return {
+        number: list(messages_of(record, rollout_pb2.Completion))
+        for number, record in payloads.items()
+        if record is not None
+    }
+
+
 async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_stays(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
     await ledger.open()
     for order_number in (0, 1):
         await bring_to_scored(ledger, order_number)
     trained = TrainedGroup(0, 0, (Rollout(completion(0), 1.0, reward=1.0),))
     await ledger.step_done(Progress(3, 1, 2), trained=[trained], dropped=[])
-    await ledger.forget_committed_tokens()
+    assert set(tokens_in(tmp_path)) == {0, 1}, "tokens go with a snapshot, not before"
+    await ledger.snapshot(tmp_path / "snapshot.sqlite")
     await ledger.close()
-    rows = sqlite3.connect(tmp_path / "ledger.sqlite").execute(
-        "SELECT order_number, token_ids IS NULL, text FROM completions WHERE sample_index = 0 ORDER BY 1"
-    )
-    assert rows.fetchall() == [(0, 1, "2"), (1, 0, "2")]
+    assert set(tokens_in(tmp_path)) == {1}
+    assert [[rollout.text for rollout in group.rollouts] for group in groups(tmp_path)] == [["2", "2"]] * 2
 
 
-async def test_supports_are_kept_and_deleted_with_their_tokens(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+async def test_tokens_log_probabilities_and_supports_are_kept_to_the_bit(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
     await ledger.open()
     await ledger.issued(0, 3, "g0", PROMPT, "ab" * 16, 2, "")
     support = Support(np.array([5, 9, 6, 7, 8], np.int32), np.array([2, 1, 2], np.int32))
-    await ledger.sampled(0, [replace(completion(0), support=support), completion(1)], 2, "generator-0")
-    query = "SELECT support_token_ids, support_counts FROM completions ORDER BY sample_index"
-    connection = sqlite3.connect(tmp_path / "ledger.sqlite")
-    assert connection.execute(query).fetchall() == [
-        (support.token_ids.tobytes(), support.counts.tobytes()),
-        (None, None),
-    ]
-    await ledger.dropped(0, "no_signal", 2)
-    await ledger.forget_committed_tokens()
+    sampled = [replace(completion(0), support=support), completion(1)]
+    await ledger.sampled(0, sampled, 2, "generator-0")
+    assert tokens_in(tmp_path)[0] == [completion_to_wire(each, with_text=False) for each in sampled]
     await ledger.close()
-    assert connection.execute(query).fetchall() == [(None, None)] * 2
 
 
 async def test_the_error_of_a_damaged_ledger_names_its_path(tmp_path: Path) -> None:
@@ -182,36 +198,38 @@ async def test_issued_and_excluded_prompts_outlive_the_process(tmp_path: Path) -
 
 
 async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
     await ledger.open()
     await bring_to_scored(ledger, 0)
     values = np.array([0.5, 0.25, 0.125], np.float32)
     rollout = Rollout(completion(1), float(values.mean()), weight=1.5, reward=0.75, token_advantages=values)
     await ledger.step_done(Progress(3, 1, 2), trained=[TrainedGroup(0, 0, (rollout,))], dropped=[])
     await ledger.close()
-    row = (
-        sqlite3.connect(tmp_path / "ledger.sqlite")
-        .execute("SELECT reward, weight, token_advantages FROM completions WHERE sample_index = 1")
-        .fetchone()
-    )
-    assert row == (0.75, 1.5, values.tobytes()), f"the ledger holds {row}"
+    with reading(tmp_path / LEDGER) as connection:
+        assert connection is not None
+        row = connection.execute("SELECT reward, weight FROM completions WHERE sample_index = 1").fetchone()
+        record = read_payload(connection, tmp_path / SEGMENTS, 0, PayloadKind.TOKEN_ADVANTAGES)
+    assert row == (0.75, 1.5), f"the ledger holds {row}"
+    assert record is not None
+    (stored,) = messages_of(record, learner_pb2.TrainRollout)
+    assert (stored.completion.sample_index, stored.token_advantages) == (1, values.tobytes())
 
 
 def test_a_change_of_the_tables_changes_the_version() -> None:
     tables = " ".join(SCHEMA.split())
-    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (2, "7b1c63fd4cc9bab6"), (
+    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (3, "18f3bb6cad763858"), (
         "the ledger's tables have changed: raise SCHEMA_VERSION, and put both here"
     )
 
 
-@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (SCHEMA_VERSION + 1, "a newer")])
+@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (1, "an older"), (SCHEMA_VERSION + 1, "a newer")])
 async def test_the_refusal_of_a_ledger_of_another_version_names_both(tmp_path: Path, version: int, age: str) -> None:
     path = tmp_path / "ledger.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE groups (order_number INTEGER PRIMARY KEY)")
         connection.execute(f"PRAGMA user_version = {version}")
     ledger = Ledger(path, attempt=0)
-    message = f"has version {version} .* reads version {SCHEMA_VERSION}: {age} Shoal wrote it. Resume the run"
+    message = f"has version {version} .* reads versions 2 to {SCHEMA_VERSION}: {age} Shoal wrote it. Resume the run"
     with pytest.raises(FailedPrecondition, match=message) as caught:
         await ledger.open()
     await ledger.close()
@@ -230,3 +248,116 @@ async def test_a_snapshot_has_the_ledgers_version(tmp_path: Path) -> None:
     await ledger.close()
     with reading(tmp_path / "snapshot.sqlite") as snapshot:
         assert snapshot is not None and snapshot.execute("SELECT COUNT(*) FROM groups").fetchone() == (0,)
+
+
+async def test_groups_are_issued_while_a_snapshot_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    copying, may_go_on = asyncio.Event(), threading.Event()
+    loop, sync = asyncio.get_running_loop(), SegmentWriter.sync
+
+    def held_sync(*arguments: Any) -> None:
+        loop.call_soon_threadsafe(copying.set)
+        assert may_go_on.wait(60), "the test did not let the snapshot end"
+        sync(*arguments)
+
+    monkeypatch.setattr(SegmentWriter, "sync", held_sync)
+    snapshot = asyncio.create_task(ledger.snapshot(tmp_path / "snapshot.sqlite"))
+    await copying.wait()
+    await bring_to_scored(ledger, 1)
+    assert count_groups(tmp_path) == {"SCORED": 2} and not snapshot.done()
+    may_go_on.set()
+    (text, tokens) = await snapshot
+    await ledger.close()
+    with reading(tmp_path / "snapshot.sqlite") as connection:
+        assert connection is not None
+        assert connection.execute("SELECT order_number FROM groups").fetchall() == [(0,)]
+    for digest in (text, tokens):
+        named = (tmp_path / SEGMENTS / digest.name).read_bytes()[: digest.num_bytes]
+        assert hashlib.sha256(named).hexdigest() == digest.sha256, f"{digest} is not what the file has"
+
+
+async def test_a_damaged_segment_costs_the_texts_in_it_alone(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    for order_number in (0, 1):
+        await bring_to_scored(ledger, order_number)
+    await ledger.close()
+    (text,) = (tmp_path / SEGMENTS).glob("text-*")
+    content = bytearray(text.read_bytes())
+    content[-1] ^= 1
+    text.write_bytes(content)
+    first, second = groups(tmp_path)
+    assert (first.prompt_text, first.rollouts[0].text) == ("1 + 1?", "2")
+    assert second.rollouts[0].score.reward == 1.0 and not second.rollouts[0].score.verifier_scores
+    text.unlink()
+    for group in groups(tmp_path):
+        assert "text-00000001.segment cannot be read" in group.prompt_text, group.prompt_text
+        assert all("[lost: " in rollout.text for rollout in group.rollouts)
+
+
+async def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    pwrite = os.pwrite
+
+    def half_of_it(file: int, data: memoryview, offset: int) -> int:
+        if len(data) < 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(file, data[: len(data) // 2], offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half_of_it)
+        with pytest.raises(ResourceExhausted, match="the disk is full"):
+            await ledger.issued(1, 4, "g1", PROMPT, "", 2, "")
+    assert count_groups(tmp_path) == {"SCORED": 1}
+    await bring_to_scored(ledger, 1)
+    assert [group.prompt_text for group in groups(tmp_path)] == ["1 + 1?"] * 2
+    await ledger.close()
+
+
+OLD_TABLES = """
+CREATE TABLE groups (order_number INTEGER PRIMARY KEY, group_id TEXT NOT NULL UNIQUE, prompt_id TEXT NOT NULL,
+    position INTEGER NOT NULL, prompt_text TEXT NOT NULL, trace_id TEXT NOT NULL, state TEXT NOT NULL,
+    num_issues INTEGER NOT NULL, drop_reason TEXT NOT NULL DEFAULT '', train_step INTEGER NOT NULL DEFAULT 0,
+    staleness INTEGER, greedy_reward REAL);
+CREATE TABLE completions (order_number INTEGER NOT NULL REFERENCES groups, sample_index INTEGER NOT NULL,
+    text TEXT NOT NULL, num_tokens INTEGER NOT NULL, finish_reason TEXT NOT NULL, seed INTEGER NOT NULL,
+    version_spans TEXT NOT NULL, token_ids BLOB, behavior_logprobs BLOB, support_token_ids BLOB, support_counts BLOB,
+    outcome TEXT, reward REAL, verifier_scores TEXT, reward_parts TEXT, advantage REAL, token_advantages BLOB,
+    weight REAL, PRIMARY KEY (order_number, sample_index));
+CREATE TABLE transitions (sequence INTEGER PRIMARY KEY AUTOINCREMENT, order_number INTEGER NOT NULL REFERENCES groups,
+    state TEXT NOT NULL, time_s REAL NOT NULL, attempt INTEGER NOT NULL, policy_version INTEGER NOT NULL,
+    detail TEXT NOT NULL);
+CREATE TABLE progress (singleton INTEGER PRIMARY KEY CHECK (singleton = 0), policy_version INTEGER NOT NULL,
+    next_order_number INTEGER NOT NULL, num_episodes INTEGER NOT NULL, kl_coef REAL, reward_count INTEGER NOT NULL,
+    reward_mean REAL NOT NULL, reward_squares REAL NOT NULL);
+CREATE TABLE excluded_prompts (prompt_id TEXT PRIMARY KEY, order_number INTEGER NOT NULL REFERENCES groups);
+INSERT INTO groups VALUES (0, 'g0', 'sums:3', 3, '1 + 1?', '', 'TRAINED', 1, '', 1, 0, NULL);
+INSERT INTO completions VALUES (0, 0, '2', 3, 'stop', 7, '[["0.0", 0, 3]]', x'05000000', x'00000000', NULL, NULL,
+    'scored', 1.0, '[["gsm8k", "scored", 1.0, "found 2", 0.1, []]]', '[["verifiable", 1.0]]', 0.5, NULL, 1.0);
+INSERT INTO progress VALUES (0, 1, 1, 1, NULL, 0, 0, 0);
+PRAGMA user_version = 2;
+"""
+"""What version 2 of the tables has after one step."""
+
+
+async def test_a_ledger_of_the_version_before_is_read_and_goes_on(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / LEDGER) as connection:
+        connection.executescript(OLD_TABLES)
+    connection.close()
+    before = groups(tmp_path)
+    ledger = Ledger(tmp_path / LEDGER, attempt=1)
+    assert await ledger.open() == Progress(1, 1, 1)
+    await bring_to_scored(ledger, 1)
+    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await ledger.close()
+    first, second = groups(tmp_path)
+    assert [first] == before, f"its resume changed {before[0]} to {first}"
+    (rollout,) = first.rollouts
+    assert (first.prompt_text, rollout.text, rollout.score.verifier_scores[0].detail) == ("1 + 1?", "2", "found 2")
+    assert (second.state, second.rollouts[0].text) == ("SCORED", "2")

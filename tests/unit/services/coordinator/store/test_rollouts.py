@@ -15,6 +15,7 @@ from services.coordinator.store.reading import reading
 from services.coordinator.store.rollout_query import RolloutQuery
 from services.coordinator.store.rollouts import LEDGER, count_groups, list_rollouts
 from services.coordinator.store.rows import TrainedGroup
+from services.coordinator.store.segments.series import SEGMENTS
 from shoal.errors import InvalidArgument
 from shoal.rollout import (
     Completion,
@@ -231,4 +232,4 @@ async def test_a_live_ledger_is_read_while_it_is_written_and_reading_leaves_no_f
     assert count_groups(tmp_path) == {"DROPPED": 1, "ISSUED": 1}
     await ledger.close()
     assert count_groups(tmp_path) == {"DROPPED": 1, "ISSUED": 1}
-    assert [path.name for path in tmp_path.iterdir()] == [LEDGER]
+    assert {path.name for path in tmp_path.iterdir()} == {LEDGER, SEGMENTS}

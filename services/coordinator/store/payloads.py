@@ -1,0 +1,77 @@
+"""Where the payloads of groups are: the ledger's table of their places in the segments, and of the segments."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.coordinator.store.schema import PAYLOADS_VERSION
+from services.coordinator.store.segments.records import PayloadKind
+from services.coordinator.store.segments.segment import SegmentDigest, read_record
+from services.coordinator.store.segments.series import SegmentWriter, Series, segment_name
+
+_TOKENS = f"kind IN ('{PayloadKind.TOKENS}', '{PayloadKind.TOKEN_ADVANTAGES}')"
+
+
+def write_payload(
+    connection: sqlite3.Connection, writer: SegmentWriter, order_number: int, kind: PayloadKind, record: bytes
+) -> None:
+    """Appends a payload to its series, and writes its place. Raises `OSError` as `SegmentWriter.append` does."""
+    place = writer.append(kind.series, record)
+    connection.execute(
+        "INSERT OR REPLACE INTO payloads VALUES (?, ?, ?, ?, ?)",
+        (order_number, kind.value, place.segment, place.offset, place.num_bytes),
+    )
+
+
+def has_payload(connection: sqlite3.Connection, order_number: int, kind: PayloadKind) -> bool:
+    """Whether a group has a payload of a kind."""
+    query = "SELECT 1 FROM payloads WHERE order_number = ? AND kind = ?"
+    return connection.execute(query, (order_number, kind.value)).fetchone() is not None
+
+
+def read_payload(connection: sqlite3.Connection, segments: Path, order_number: int, kind: PayloadKind) -> bytes | None:
+    """Reads a payload; None where the group has none, or its ledger is older than payloads.
+
+    Raises `DataLoss` when its segment is missing or damaged.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < PAYLOADS_VERSION:
+        return None
+    query = "SELECT segment, start, num_bytes FROM payloads WHERE order_number = ? AND kind = ?"
+    row = connection.execute(query, (order_number, kind.value)).fetchone()
+    if row is None:
+        return None
+    segment, start, num_bytes = row
+    return read_record(segments / segment_name(kind.series, segment), start, num_bytes)
+
+
+def forget_samples(connection: sqlite3.Connection, order_number: int) -> None:
+    """Deletes the places of everything but the prompt of a group."""
+    connection.execute("DELETE FROM payloads WHERE order_number = ? AND kind != 'prompt'", (order_number,))
+
+
+def forget_used_tokens(connection: sqlite3.Connection) -> None:
+    """Deletes the places of the tokens of groups that were trained on or dropped."""
+    connection.execute(
+        f"DELETE FROM payloads WHERE {_TOKENS} AND order_number IN (SELECT order_number FROM payloads JOIN groups"
+        f" USING (order_number) WHERE {_TOKENS} AND state IN ('TRAINED', 'DROPPED'))"
+    )
+
+
+def name_segments(connection: sqlite3.Connection, writer: SegmentWriter) -> Sequence[SegmentDigest]:
+    """Writes the digests of the segments as they are now; returns those of all that the ledger needs.
+
+    These are all segments of text, and those of tokens that a group still has.
+    """
+    connection.executemany(
+        "INSERT OR REPLACE INTO segments VALUES (?, ?, ?)",
+        [(digest.name, digest.num_bytes, digest.sha256) for digest in writer.digests()],
+    )
+    needed = {
+        segment_name(Series.TOKENS, number)
+        for (number,) in connection.execute(f"SELECT DISTINCT segment FROM payloads WHERE {_TOKENS}")
+    }
+    names = [name for (name,) in connection.execute(f"SELECT name FROM segments WHERE name LIKE '{Series.TOKENS}-%'")]
+    connection.executemany("DELETE FROM segments WHERE name = ?", [(name,) for name in names if name not in needed])
+    rows = connection.execute("SELECT name, num_bytes, sha256 FROM segments ORDER BY name")
+    return [SegmentDigest(*row) for row in rows]

@@ -1,0 +1,91 @@
+"""One segment: an append-only file of records, each behind a frame of its length and its checksum.
+
+A record is read by its place, which the ledger has. Bytes that no place names do not count: what a killed process or a
+full disk left of a record is overwritten by the next one, or stays behind the last.
+"""
+
+import hashlib
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import DataLoss
+
+_FRAME = struct.Struct("<II")
+"""The number of the record's bytes, and their CRC-32; little-endian."""
+MAX_RECORD_BYTES = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a record is."""
+
+    segment: int
+    """The segment's number."""
+    offset: int
+    """Of the record's frame, in bytes."""
+    num_bytes: int
+    """Of the record without its frame."""
+
+
+@dataclass(frozen=True)
+class SegmentDigest:
+    """The contents of a segment up to a length."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+class Segment:
+    """A segment that is being written. Its digest grows with it, so that nothing is read again to be hashed."""
+
+    def __init__(self, path: Path) -> None:
+        """Creates the file. Raises `OSError`, `FileExistsError` for one that exists."""
+        self.path = path
+        self.num_bytes = 0
+        self._digest = hashlib.sha256()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    def append(self, record: bytes) -> int:
+        """Appends a record; returns the offset of its frame.
+
+        Raises `OSError` when the disk is full or fails: the segment then ends with the record before.
+        """
+        frame = _FRAME.pack(len(record), zlib.crc32(record))
+        offset = self.num_bytes
+        self._write(frame, offset)
+        self._write(record, offset + len(frame))
+        self._digest.update(frame)
+        self._digest.update(record)
+        self.num_bytes += len(frame) + len(record)
+        return offset
+
+    def _write(self, data: bytes, offset: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._file, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+    def digest(self) -> SegmentDigest:
+        """Returns the digest of what has been written."""
+        return SegmentDigest(self.path.name, self.num_bytes, self._digest.copy().hexdigest())
+
+    def close(self) -> None:
+        """Ends the segment: nothing is appended afterward."""
+        os.close(self._file)
+
+
+def read_record(path: Path, offset: int, num_bytes: int) -> bytes:
+    """Reads a record, also while others are appended. Raises `DataLoss` when it is not what was written."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            frame, record = file.read(_FRAME.size), file.read(num_bytes)
+    except OSError as error:
+        raise DataLoss(f"{path} cannot be read: {error.strerror}") from None
+    if frame != _FRAME.pack(num_bytes, zlib.crc32(record)):
+        raise DataLoss(f"{path} is damaged: its record of {num_bytes} bytes at {offset} differs from what was written")
+    return record

@@ -1,0 +1,99 @@
+"""The segments of a run, in two series: text stays with the run, tokens go once their groups are used up.
+
+    <run>/segments/text-00000001.segment
+    <run>/segments/tokens-00000002.segment
+
+A segment ends at 128 MiB, and with its process: an attempt writes to files of its own. So a restore changes no file;
+what an abandoned attempt wrote stays behind the lengths that the checkpoint names, where its own ledger finds it.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Collection
+from enum import StrEnum
+from pathlib import Path
+
+from services.coordinator.store.segments.segment import Place, Segment, SegmentDigest
+
+SEGMENTS = "segments"
+SEGMENT_BYTES = 128 << 20
+_NAME = re.compile(r"(text|tokens)-([0-9]{8,})\.segment")
+
+
+class Series(StrEnum):
+    """What a segment holds."""
+
+    TEXT = "text"
+    TOKENS = "tokens"
+
+
+def segment_name(series: Series, number: int) -> str:
+    """Names the file of a segment."""
+    return f"{series}-{number:08d}.segment"
+
+
+class SegmentWriter:
+    """Appends records to the segments of a run. Not thread-safe, `sync` excepted."""
+
+    def __init__(self, folder: Path) -> None:
+        """Names the folder, which is made with the first record."""
+        self._folder = folder
+        self._open: dict[Series, tuple[int, Segment]] = {}
+        self._ended: dict[str, SegmentDigest] = {}
+        self._unsynced: set[str] = set()
+
+    def append(self, series: Series, record: bytes) -> Place:
+        """Appends a record to a series. Raises `OSError` as `Segment.append` does."""
+        if series not in self._open:
+            self._open[series] = self._begin(series)
+        number, segment = self._open[series]
+        place = Place(number, segment.append(record), len(record))
+        if segment.num_bytes >= SEGMENT_BYTES:
+            self._end(series)
+        return place
+
+    def _begin(self, series: Series) -> tuple[int, Segment]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        numbers = [int(match[2]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        number = max(numbers, default=0) + 1
+        segment = Segment(self._folder / segment_name(series, number))
+        self._unsynced.add(segment.path.name)
+        return number, segment
+
+    def _end(self, series: Series) -> None:
+        _, segment = self._open.pop(series)
+        self._ended[segment.path.name] = segment.digest()
+        segment.close()
+
+    def digests(self) -> list[SegmentDigest]:
+        """Returns the digests of all segments that this writer has begun, as far as they are written."""
+        return [*self._ended.values(), *(segment.digest() for _, segment in self._open.values())]
+
+    def sync(self, digests: Collection[SegmentDigest]) -> None:
+        """Syncs what `digests` describe to disk, on any thread. A segment that has ended is synced once.
+
+        Raises `OSError`.
+        """
+        names = {digest.name for digest in digests} & self._unsynced
+        for path in [*(self._folder / name for name in sorted(names)), *([self._folder] if names else ())]:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        self._unsynced -= {name for name in names if self._ended.get(name) in digests}
+
+    def delete_tokens(self, keep: Collection[str]) -> None:
+        """Deletes the segments of tokens whose names are not in `keep`, except the one that is being written."""
+        writing = {segment.path.name for _, segment in self._open.values()}
+        for path in self._folder.glob(f"{Series.TOKENS}-*.segment"):
+            if path.name not in writing and path.name not in keep:
+                with contextlib.suppress(OSError):  # It is tried again at the next checkpoint.
+                    path.unlink(missing_ok=True)
+                    self._ended.pop(path.name, None)
+
+    def close(self) -> None:
+        """Ends all segments."""
+        for series in list(self._open):
+            self._end(series)
