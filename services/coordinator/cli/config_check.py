@@ -87,13 +87,18 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
 def _disk_use(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:
     """Computes the disk space that the run takes, and warns where there is too little."""
     use, free = expected_disk_use(model_folder, config), free_bytes(data_dir)
-    is_short = free < use.total_bytes
+    shortage = use.shortage(free)
     print(
-        f"{'warning' if is_short else 'note'}: {use}; {format_bytes(free)} are free for {data_dir}"
-        f"{', which is too little' if is_short else ''}",
+        f"{'warning' if shortage else 'note'}: {use}; {format_bytes(free)} are free for {data_dir}"
+        f"{', ' if shortage else ''}{shortage}",
         file=sys.stderr,
     )
-    return {"checkpoint_bytes": use.checkpoint_bytes, "disk_bytes_needed": use.total_bytes, "disk_bytes_free": free}
+    return {
+        "checkpoint_bytes": use.checkpoint_bytes,
+        "disk_bytes_needed": use.total_bytes,
+        "disk_bytes_of_ledger_at_most": use.ledger_bytes,
+        "disk_bytes_free": free,
+    }
 
 
 def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:

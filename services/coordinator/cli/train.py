@@ -43,7 +43,12 @@ def train(
     with view.showing_logs("shoal.models"):
         run = prepare_local_run(request, data_dir.absolute(), check_custom_verifiers)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
-    view.write(f"{run.disk_use}; {format_bytes(free_bytes(run.data_dir))} are free in {run.data_dir}")
+    free = free_bytes(run.data_dir)
+    shortage = run.disk_use.shortage(free)
+    view.write(
+        f"{run.disk_use}; {format_bytes(free)} are free in {run.data_dir}{', ' if shortage else ''}{shortage}",
+        "notice" if shortage else "",
+    )
     for note in run.notes:
         view.write(f"note: {note}", "notice")
     is_new = not run.folder.exists()

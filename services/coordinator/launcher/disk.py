@@ -4,6 +4,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from services.coordinator.launcher.ledger_size import most_ledger_bytes
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument, ResourceExhausted
@@ -18,7 +19,7 @@ _TRAINING_STATE_BYTES = 3 * 4
 # DeepSpeed writes the weights once more at ZeRO stages 1 and 2.
 _WHOLE_WEIGHTS_BYTES = {0: 0, 1: 4, 2: 4, 3: 0}
 _REFERENCE_BYTES = 4
-_LEDGER_AND_LOGS_BYTES = 64 << 20
+_LOGS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class DiskUse:
     """Those that are kept, and one being written."""
     export_bytes: int
     """The trained model and the exports of steps."""
+    ledger_bytes: int = 0
+    """The ledger if every text has the greatest length, less what a resumed run has written of it."""
     held_bytes: int = 0
     """Checkpoints of a resumed run that are on the disk already, as far as the run keeps them."""
 
@@ -43,13 +46,21 @@ class DiskUse:
 
     @property
     def total_bytes(self) -> int:
-        """Most bytes that the run takes at once."""
-        return self.num_checkpoints * self.checkpoint_bytes + self.export_bytes + _LEDGER_AND_LOGS_BYTES
+        """Most bytes that the run takes at once, without its ledger."""
+        return self.num_checkpoints * self.checkpoint_bytes + self.export_bytes + _LOGS_BYTES
 
     @property
     def missing_bytes(self) -> int:
-        """Free space that the run needs."""
+        """Free space that the run needs, whatever the length of its texts."""
         return self.total_bytes - self.held_bytes
+
+    def shortage(self, free: int) -> str:
+        """Describes what does not fit into the free space; empty if everything does."""
+        if free < self.missing_bytes:
+            return "which is too little"
+        if free < self.missing_bytes + self.ledger_bytes:
+            return "which is too little if the completions become long"
+        return ""
 
     def __str__(self) -> str:
         """Describes the sizes and where they come from."""
@@ -58,7 +69,8 @@ class DiskUse:
             f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes a weight: "
             f"float32 masters and Adam's moments); the run takes about {format_bytes(self.total_bytes)}: up to "
             f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and {format_bytes(self.export_bytes)} of "
-            f"exported models{held}"
+            f"exported models{held}; its ledger takes up to {format_bytes(self.ledger_bytes)}, if every text has the "
+            "greatest length"
         )
 
 
@@ -72,12 +84,18 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
         num_checkpoints=config.checkpoint.keep_last + 1,
         export_bytes=weight_bytes * (1 + _most_exports(config)),
+        ledger_bytes=most_ledger_bytes(config),
     )
     if run_folder is None:
         return use
     # Old checkpoints are deleted, and an old export replaced, only once the new one is written.
     written = sum(path.stat().st_size for path in (run_folder / "checkpoints").rglob("*") if path.is_file())
-    return replace(use, held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes))
+    ledger = sum(path.stat().st_size for path in run_folder.glob("ledger*.sqlite"))
+    return replace(
+        use,
+        held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes),
+        ledger_bytes=max(0, use.ledger_bytes - ledger),
+    )
 
 
 def _num_trained(config: RunConfig, model_folder: Path, num_weights: int) -> int:
@@ -108,7 +126,10 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_disk(data_dir: Path, use: DiskUse) -> None:
-    """Raises `ResourceExhausted` when the checkpoints and the exported models cannot fit."""
+    """Raises `ResourceExhausted` when the checkpoints and the exported models cannot fit.
+
+    A ledger that may not fit is none: completions are seldom as long as they may be.
+    """
     free = free_bytes(data_dir)
     if free < use.missing_bytes:
         raise ResourceExhausted(

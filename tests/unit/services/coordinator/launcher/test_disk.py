@@ -86,6 +86,23 @@ def test_checkpoints_beyond_those_that_are_kept_make_no_room_for_the_next_one(mo
     assert use.held_bytes == 12 * GIB and use.missing_bytes >= 14 * GIB, use
 
 
+def test_a_ledger_that_may_become_too_large_is_said_and_not_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _config(sampling={"max_completion_tokens": 100_000}, run={"num_steps": 1000})
+    use = expected_disk_use(model, config)
+    assert use.ledger_bytes > 30 * GIB and "its ledger takes up to" in str(use), use
+    assert use.shortage(use.missing_bytes + use.ledger_bytes) == ""
+    free = use.missing_bytes + use.ledger_bytes - 1
+    assert use.shortage(free) == "which is too little if the completions become long"
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    check_disk(model, use)
+    assert use.shortage(use.missing_bytes - 1) == "which is too little"
+    (model / "run").mkdir()
+    (model / "run" / "ledger.sqlite").write_bytes(b"x" * 1000)
+    assert expected_disk_use(model, config, model / "run").ledger_bytes == use.ledger_bytes - 1000
+
+
 def test_the_free_space_of_a_folder_that_does_not_exist_is_that_of_its_parent(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") > 0
 

@@ -1,0 +1,36 @@
+"""The size of a run's ledger: its rows, the texts, and the tokens that wait for a checkpoint."""
+
+from shoal.config import RunConfig
+from shoal.grpo.staleness import capacity
+
+_ROW_BYTES = 200
+"""Of a completion, beside its text, in the ledger and in each checkpoint's copy of it."""
+_TEXT_BYTES = 5
+"""Of a token. English has 4 to 5 with today's vocabularies, Chinese 3 to 5."""
+_SCORE_BYTES = 500
+"""Of the verdicts on a completion."""
+_TOKEN_BYTES = 4 + 4 + 4
+"""Id, log-probability, and advantage where each token has its own."""
+
+
+def most_ledger_bytes(config: RunConfig) -> int:
+    """Bounds the size of the ledger and its copies in checkpoints, as if every text had the greatest length.
+
+    Texts and rows stay. Tokens go with the first checkpoint after their group was used up.
+    """
+    grpo, sampling, every_steps = config.grpo, config.sampling, config.checkpoint.every_steps
+    groups_per_step = grpo.groups_per_step + grpo.max_refill_groups
+    in_flight = capacity(grpo.max_staleness, grpo.groups_per_step)
+    all_groups = config.run.num_steps * groups_per_step + in_flight
+    with_tokens = min(every_steps * groups_per_step + in_flight, all_groups)
+    # Besides those that are kept, one checkpoint is being written.
+    num_copies = 1 + config.checkpoint.keep_last + 1
+    texts = config.data.max_prompt_tokens + grpo.group_size * sampling.max_completion_tokens
+    tokens = grpo.group_size * sampling.max_completion_tokens
+    lasting = _TEXT_BYTES * texts + grpo.group_size * (num_copies * _ROW_BYTES + _SCORE_BYTES)
+    return all_groups * lasting + with_tokens * tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
+
+
+def _support_bytes(top_k: int) -> int:
+    """Returns the bytes of a token's support, at most: its ids and their number."""
+    return 4 * top_k + 4 if top_k else 0
