@@ -31,6 +31,10 @@ class ErrorReason(StrEnum):
     """Bytes differ from what was written or sent."""
     INTERNAL = "INTERNAL"
     """A defect in the service; its log has the details."""
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    """The call carries no credentials, or ones that the server does not know."""
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    """The role of the caller does not allow the call."""
     UNIMPLEMENTED = "UNIMPLEMENTED"
     """The address serves another service, or another version of it."""
     TOO_MANY_CALLS = "TOO_MANY_CALLS"
@@ -39,6 +43,8 @@ class ErrorReason(StrEnum):
     """The client closed its channel during the call."""
 
     # The machine: disks, ports, packages, processes.
+    CREDENTIALS = "CREDENTIALS"
+    """The certificates or tokens of a process are incomplete, wrong or expired; the message names the file."""
     DISK_FULL = "DISK_FULL"
     """A disk is full, or has too little room for the run's files."""
     FOLDER = "FOLDER"

@@ -77,6 +77,18 @@ class Aborted(ShoalError):
     default_reason = ErrorReason.ABORTED
 
 
+class Unauthenticated(ShoalError):
+    """The server does not know the caller: no credentials, or ones that are not valid."""
+
+    default_reason = ErrorReason.UNAUTHENTICATED
+
+
+class PermissionDenied(ShoalError):
+    """The server knows the caller, whose role does not allow the call."""
+
+    default_reason = ErrorReason.PERMISSION_DENIED
+
+
 class Retryable(ShoalError):
     """The obstacle may pass; `retry_after_s` is the time until a retry, in seconds, where that is known."""
 

@@ -1,5 +1,6 @@
 """Addresses of this machine."""
 
+import ipaddress
 import socket
 
 
@@ -12,3 +13,33 @@ def address_toward(host: str, port: int) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)  # Chooses a route; UDP sends nothing.
         return str(probe.getsockname()[0])
+
+
+def host_of(address: str) -> str:
+    """Returns the host of "host:port", without the brackets of IPv6."""
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is an address of this machine that no other machine reaches; False for other names."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_wildcard(host: str) -> bool:
+    """Returns whether a server on this host would listen on every interface: "0.0.0.0", "::", "0", ""."""
+    if not host:
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False  # The server itself fails, with the reason.
+    return any(_is_unspecified(str(address[0])) for *_, address in found)
+
+
+def _is_unspecified(address: str) -> bool:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_unspecified

@@ -12,6 +12,10 @@ from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import ShoalError
 from shoal.models.no_torch import hide_torch
+from shoal.network import host_of
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.options import add_security_options
+from shoal.rpc.auth.permissions import Role
 from shoal.rpc.server import RpcServer
 from shoal.telemetry import setup as telemetry
 from shoal.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
@@ -29,7 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--listen",
         type=host_port,
-        default=os.environ.get("SHOAL_LISTEN") or "0.0.0.0:50050",
+        default=os.environ.get("SHOAL_LISTEN") or "127.0.0.1:50050",
         metavar="HOST:PORT",
         help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
     )
@@ -56,12 +60,21 @@ def main() -> int:
         help="longest wait for the active run's checkpoint, in seconds (default: %(default)s)",
     )
     parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
+    add_security_options(parser)
     arguments = parser.parse_args()
     hide_torch()
     if arguments.die_with_parent:
         die_with_parent()
     try:
-        telemetry.setup("shoal-coordinator", metrics_port=arguments.metrics_port, log_file=arguments.log_file)
+        telemetry.setup(
+            "shoal-coordinator",
+            metrics_port=arguments.metrics_port,
+            metrics_host=host_of(arguments.listen),
+            log_file=arguments.log_file,
+        )
+        auth.use(
+            auth.Credentials.of_server(Role.COORDINATOR, tls_dir=arguments.tls_dir, tokens_file=arguments.tokens_file)
+        )
         asyncio.run(_serve(arguments))
     except ShoalError as error:
         print(error.message, file=sys.stderr)
@@ -75,7 +88,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
     runs = Runs(arguments.data_dir, registry)
     check_folder(arguments.data_dir)
-    server = RpcServer(listen=arguments.listen)
+    server = RpcServer(listen=arguments.listen, allow_wildcard_address=arguments.allow_wildcard_address)
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
     await server.start()
     await server.set_serving(SERVICE, True)

@@ -1,11 +1,14 @@
 """A client of CoordinatorService: one blocking call for each rpc, and the events of a run as a stream."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shoal.errors import DeadlineExceeded, Unavailable
+from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
@@ -31,9 +34,17 @@ MAX_RECONNECTS = 5
 
 
 @asynccontextmanager
-async def coordinator(address: str) -> AsyncIterator["CoordinatorServiceAsyncStub"]:
-    """Opens a stub for the duration of a block. Its calls raise `shoal.errors`."""
-    async with connect(address, "shoal.v1.CoordinatorService") as channel:
+async def coordinator(
+    address: str, credentials: Credentials | None = None
+) -> AsyncIterator["CoordinatorServiceAsyncStub"]:
+    """Opens a stub for the duration of a block. Its calls raise `shoal.errors`.
+
+    `credentials` are by default those that the environment names: SHOAL_TLS_DIR, SHOAL_TOKEN_FILE, SHOAL_TOKEN.
+    """
+    if credentials is None:
+        tls_dir = os.environ.get("SHOAL_TLS_DIR")
+        credentials = Credentials.of_client(Path(tls_dir) if tls_dir else None)
+    async with connect(address, "shoal.v1.CoordinatorService", credentials) as channel:
         yield CoordinatorServiceStub(channel)
 
 
@@ -129,4 +140,7 @@ def _call(address: str, call: "Callable[[CoordinatorServiceAsyncStub], Awaitable
     try:
         return asyncio.run(call_once())
     except Unavailable as error:
-        raise Unavailable(f"no coordinator answers at {address}; is it running there? ({error.message})") from None
+        hint = "" if os.environ.get("SHOAL_TLS_DIR") else ", without TLS (with it: --tls-dir or SHOAL_TLS_DIR)"
+        raise Unavailable(
+            f"no coordinator answers at {address}; is it running there{hint}? ({error.message})"
+        ) from None

@@ -23,9 +23,11 @@ from shoal.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
     Retryable,
     ShoalError,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -42,6 +44,8 @@ TABLE: dict[type[ShoalError], grpc.StatusCode] = {
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     DataLoss: grpc.StatusCode.DATA_LOSS,
     Internal: grpc.StatusCode.INTERNAL,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 # Statuses that only gRPC, proxies and peers of another version send.
@@ -50,8 +54,6 @@ _OTHER_STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
     grpc.StatusCode.UNKNOWN: Internal,
     grpc.StatusCode.OUT_OF_RANGE: InvalidArgument,
     grpc.StatusCode.UNIMPLEMENTED: FailedPrecondition,
-    grpc.StatusCode.UNAUTHENTICATED: FailedPrecondition,
-    grpc.StatusCode.PERMISSION_DENIED: FailedPrecondition,
 }
 _ERROR_OF_STATUS = {status: error for error, status in TABLE.items()} | _OTHER_STATUSES
 

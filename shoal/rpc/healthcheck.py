@@ -1,13 +1,19 @@
 """`python -m shoal.rpc.healthcheck HOST:PORT [SERVICE]`: health of a service as an exit code.
 
-Container runtimes without gRPC probes run it every few seconds, so it imports gRPC and nothing else.
+Container runtimes without gRPC probes, or with probes that cannot speak TLS, run it every few seconds, so it imports
+little. With `--tls-dir` it shows the certificate of the service that it probes.
 """
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from shoal.errors import ShoalError
+from shoal.rpc.auth.tls import TlsFolder
 
 
 def main() -> int:
@@ -24,10 +30,21 @@ def main() -> int:
         help="for example shoal.v1.RewardService, which serves once it is configured (default: the process itself)",
     )
     parser.add_argument("--timeout-s", type=float, default=3.0, help="longest wait (default: %(default)s)")
+    parser.add_argument(
+        "--tls-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=os.environ.get("SHOAL_TLS_DIR") or None,
+        help="folder with the certificate of the service itself (default: no TLS) [SHOAL_TLS_DIR]",
+    )
     arguments = parser.parse_args()
     target = f"{arguments.service or 'the process'} at {arguments.address}"
-    # The address is usually on this machine, which a proxy from the environment cannot reach.
-    with grpc.insecure_channel(arguments.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    try:
+        channel = _channel(arguments.address, arguments.tls_dir)
+    except ShoalError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    with channel:
         request = health_pb2.HealthCheckRequest(service=arguments.service)
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=arguments.timeout_s)
@@ -38,6 +55,18 @@ def main() -> int:
         print(f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _channel(address: str, tls_dir: Path | None) -> grpc.Channel:
+    # The address is usually on this machine, which a proxy from the environment cannot reach.
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    if tls_dir is None:
+        return grpc.insecure_channel(address, options=options)
+    files = TlsFolder(tls_dir).current()
+    if files.facts is not None and files.facts.names:
+        # The server shows the same certificate, and a probe reaches it under an address that is not in it.
+        options.append(("grpc.ssl_target_name_override", files.facts.names[0]))
+    return grpc.secure_channel(address, files.channel_credentials(), options=options)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""The server side of every call: trace, limit, errors.
-
-Authentication of callers belongs here, as another interceptor before this one (see `shoal.rpc.server`).
-"""
+"""The server side of every call: trace, permission, limit, errors."""
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,6 +17,9 @@ from opentelemetry.util.types import AttributeValue
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DataLoss, Internal, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rpc import spans
+from shoal.rpc.auth.callers import authorize
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.permissions import OPEN_SERVICE
 from shoal.rpc.errors import Abort, internal_status, to_status
 from shoal.telemetry import metrics, names
 
@@ -48,14 +49,16 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class ServiceInterceptor(grpc.aio.ServerInterceptor):
-    """Continues the caller's trace, refuses calls above the limit, and turns exceptions into statuses.
+    """Continues the caller's trace, refuses callers without permission and calls above the limit, and turns exceptions
+    into statuses.
 
-    One interceptor does all three because their order matters: the span must be open when the error becomes a
-    status, or it lacks the status. Streaming handlers are async generators and are closed before the call ends, so
+    One interceptor does it all because the order matters: the span must be open when the error becomes a status, or it
+    lacks the status. Streaming handlers are async generators and are closed before the call ends, so
     that their `finally` runs when a caller disconnects.
     """
 
-    def __init__(self, max_concurrent_rpcs: int | None = None) -> None:
+    def __init__(self, credentials: Credentials, max_concurrent_rpcs: int | None = None) -> None:
+        self._credentials = credentials
         self._max_concurrent_rpcs = max_concurrent_rpcs
         self._num_limited = 0
 
@@ -66,12 +69,36 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     ) -> "_Handler | None":
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(_INFRASTRUCTURE):
+        if handler is None or method.startswith(OPEN_SERVICE):
             return handler
+        if method.startswith(_INFRASTRUCTURE):
+            return self._guard(handler, method) if self._credentials.knows_callers else handler
         return self._wrap(handler, method)
 
+    def _guard(self, handler: _Handler, method: str) -> _Handler:
+        """Adds the check of the caller to a handler of gRPC's own packages, and nothing else."""
+        respond = _respond_of(handler)
+
+        async def check(context: _Context) -> None:
+            try:
+                authorize(method, context, self._credentials)
+            except ShoalError as error:
+                await context.abort(*_status_for(error, method))
+
+        async def unary(request: Any, context: _Context) -> Any:
+            await check(context)
+            response = respond(request, context)
+            return await response if inspect.isawaitable(response) else response
+
+        async def stream(request: Any, context: _Context) -> None:
+            await check(context)
+            async for response in respond(request, context):
+                await context.write(response)
+
+        return _handler_like(handler, unary, stream)
+
     def _wrap(self, handler: _Handler, method: str) -> _Handler:
-        respond: Any = handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
+        respond = _respond_of(handler)
 
         async def unary(request: Any, context: _Context) -> Any:
             async with self._call(method, context):
@@ -82,14 +109,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 async for response in responses:
                     await context.write(response)
 
-        codec = (handler.request_deserializer, handler.response_serializer)
-        if handler.response_streaming:
-            if handler.request_streaming:
-                return grpc.stream_stream_rpc_method_handler(stream, *codec)
-            return grpc.unary_stream_rpc_method_handler(stream, *codec)
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(unary, *codec)
-        return grpc.unary_unary_rpc_method_handler(unary, *codec)
+        return _handler_like(handler, unary, stream)
 
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
@@ -100,6 +120,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         span = spans.start(method, SpanKind.SERVER, caller)
         with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             try:
+                authorize(method, context, self._credentials)
                 with self._within_limit(method):
                     yield
             except (Exception, asyncio.CancelledError) as error:
@@ -132,6 +153,22 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             yield
         finally:
             self._num_limited -= 1
+
+
+def _respond_of(handler: _Handler) -> Any:
+    return handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
+
+
+def _handler_like(handler: _Handler, unary: Any, stream: Any) -> _Handler:
+    """Returns a handler of the same kind, with `stream` where it streams responses, else with `unary`."""
+    codec = (handler.request_deserializer, handler.response_serializer)
+    if handler.response_streaming:
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, *codec)
+        return grpc.unary_stream_rpc_method_handler(stream, *codec)
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(unary, *codec)
+    return grpc.unary_unary_rpc_method_handler(unary, *codec)
 
 
 def _was_canceled_by_grpc() -> bool:

@@ -1,7 +1,4 @@
-"""The server side of every service: one gRPC server.
-
-Credentials of servers belong in `RpcServer.start`, authentication of callers in its list of interceptors.
-"""
+"""The server side of every service: one gRPC server."""
 
 import asyncio
 import errno
@@ -19,7 +16,9 @@ from grpc_reflection.v1alpha import reflection
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.network import host_of, is_loopback, is_wildcard
 from shoal.rpc import options
+from shoal.rpc.auth import credentials as auth
 from shoal.rpc.interceptors import ServiceInterceptor
 from shoal.rpc.loop import watch_lag
 from shoal.rpc.signals import RESTART_SIGNAL
@@ -37,6 +36,9 @@ class RpcServer:
     `max_concurrent_rpcs` calls with work run at once, and more are refused with RESOURCE_EXHAUSTED. Calls that
     control or describe the service are not limited.
 
+    `credentials`, by default those of the process, decide who may connect and what they may call
+    (shoal/rpc/auth/permissions.py). Health is open to all who can connect.
+
     Example:
         server = RpcServer(listen="127.0.0.1:0")
         server.add(add_RewardServiceServicer_to_server, servicer, "shoal.v1.RewardService")
@@ -45,8 +47,17 @@ class RpcServer:
         await server.serve_until_stopped()
     """
 
-    def __init__(self, *, listen: str, max_concurrent_rpcs: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        listen: str,
+        max_concurrent_rpcs: int | None = None,
+        credentials: auth.Credentials | None = None,
+        allow_wildcard_address: bool = False,
+    ) -> None:
         self._listen = listen
+        self._credentials = auth.current() if credentials is None else credentials
+        self._allow_wildcard_address = allow_wildcard_address
         self._max_concurrent_rpcs = max_concurrent_rpcs
         self._services: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
         self._health = health.aio.HealthServicer()
@@ -66,9 +77,12 @@ class RpcServer:
     async def start(self) -> None:
         """Opens the port and starts to serve.
 
-        Raises FailedPrecondition (PORT_IN_USE), and InvalidArgument for an address that is not of this machine.
+        Raises FailedPrecondition (PORT_IN_USE, CREDENTIALS), and InvalidArgument for an address that is not of this
+        machine, and for every address unless that is allowed.
         """
-        server = grpc.aio.server(interceptors=[ServiceInterceptor(self._max_concurrent_rpcs)], options=options.SERVER)
+        self._check_address()
+        interceptor = ServiceInterceptor(self._credentials, self._max_concurrent_rpcs)
+        server = grpc.aio.server(interceptors=[interceptor], options=options.SERVER)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         channelz.add_channelz_servicer(server)
         reflected = [health.SERVICE_NAME, reflection.SERVICE_NAME]
@@ -78,12 +92,36 @@ class RpcServer:
             reflected.append(service_full_name)
         reflection.enable_server_reflection(reflected, server)
         try:
-            self._port = server.add_insecure_port(self._listen)
+            self._port = self._add_port(server)
         except RuntimeError as error:
             raise _listen_error(self._listen) from error
         await server.start()
         self._server = server
         self._lag_watch = asyncio.create_task(watch_lag())
+
+    def _check_address(self) -> None:
+        host = host_of(self._listen)
+        if is_wildcard(host) and not self._allow_wildcard_address:
+            raise InvalidArgument(
+                f"--listen {self._listen} is every interface of this machine: name the address of one, or add "
+                "--allow-wildcard-address where the network around it is private"
+            )
+        if is_loopback(host) or self._credentials.tls is not None:
+            return
+        if self._credentials.tokens is not None:
+            raise FailedPrecondition(
+                f"--tokens-file without --tls-dir: on {self._listen} tokens would travel in plaintext; add --tls-dir, "
+                "or listen on 127.0.0.1",
+                reason=ErrorReason.CREDENTIALS,
+            )
+        _log.warning("everybody on the network is let in: there is no --tls-dir", extra={"listen": self._listen})
+
+    def _add_port(self, server: grpc.aio.Server) -> int:
+        tls = self._credentials.tls
+        if tls is None:
+            return server.add_insecure_port(self._listen)
+        credentials = tls.server_credentials(ask_for_certificates=self._credentials.tokens is None)
+        return server.add_secure_port(self._listen, credentials)
 
     async def set_serving(self, service_full_name: str, serving: bool) -> None:
         """Sets the health of one service, or of the process if the name is ""."""

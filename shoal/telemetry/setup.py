@@ -31,13 +31,19 @@ _providers: list[TracerProvider | MeterProvider] = []
 
 
 def setup(
-    service_name: str, *, instance_id: str = "", metrics_port: int | None = None, log_file: Path | None = None
+    service_name: str,
+    *,
+    instance_id: str = "",
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
+    log_file: Path | None = None,
 ) -> None:
     """Sets up logs, traces and metrics of this process; a second call changes nothing.
 
     `instance_id` distinguishes processes of one service; it defaults to host and pid. Spans always have ids, which
     logs and the ledger contain. Spans and metrics are exported if `OTEL_EXPORTER_OTLP_ENDPOINT` is set. `metrics_port`
-    serves Prometheus (0 takes a free port, which the log names). Logs go to stderr, or to `log_file`.
+    serves Prometheus on the interface of `metrics_host` (0 takes a free port, which the log names). Logs go to stderr,
+    or to `log_file`.
 
     Raises `FailedPrecondition` (PORT_IN_USE, LOG_FILE) and `InvalidArgument` (an unknown level in `SHOAL_LOG_LEVEL`, a
     protocol of OTLP other than gRPC).
@@ -59,7 +65,7 @@ def setup(
         tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
     if metrics_port is not None:
-        _serve_prometheus(metrics_port)
+        _serve_prometheus(metrics_host, metrics_port)
         readers.append(PrometheusMetricReader())
     meter_provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
     trace.set_tracer_provider(tracer_provider)
@@ -108,9 +114,9 @@ def _refuse_other_protocols() -> None:
         )
 
 
-def _serve_prometheus(port: int) -> None:
+def _serve_prometheus(host: str, port: int) -> None:
     try:
-        server, _ = prometheus_client.start_http_server(port)
+        server, _ = prometheus_client.start_http_server(port, host)
     except OSError as error:
         raise FailedPrecondition(
             f"cannot serve Prometheus on port {port}: {error.strerror}; choose another --metrics-port, or 0 for a "

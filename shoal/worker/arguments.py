@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.rpc.auth.options import add_security_options
+
 
 @dataclass(frozen=True)
 class WorkerArguments:
@@ -24,6 +26,12 @@ class WorkerArguments:
     """File for the logs; None is stderr."""
     parent_pid: int | None = None
     """Process whose end ends this one; None if there is none."""
+    tls_dir: Path | None = None
+    """Folder with this process' certificate; None is no TLS."""
+    tokens_file: Path | None = None
+    """File of the tokens of callers; None knows them by certificates, if there is TLS."""
+    allow_wildcard_address: bool = False
+    """Whether `listen` may be every interface."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
@@ -42,16 +50,17 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--listen",
         metavar="HOST:PORT",
         type=host_port,
-        default=_environment("SHOAL_LISTEN") or "0.0.0.0:0",
-        help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
+        default=_environment("SHOAL_LISTEN") or "127.0.0.1:0",
+        help="address to listen on, which other machines reach unless all services are on this one; port 0 takes a "
+        "free one (default: %(default)s) [SHOAL_LISTEN]",
     )
     group.add_argument(
         "--advertise",
         metavar="HOST[:PORT]",
         type=host_or_host_port,
         default=_environment("SHOAL_ADVERTISE"),
-        help="address at which the other services reach this one (default: this machine's address toward the "
-        "coordinator, and the port of --listen) [SHOAL_ADVERTISE]",
+        help="address at which the other services reach this one (default: the address of --listen; if that is every "
+        "interface, this machine's address toward the coordinator) [SHOAL_ADVERTISE]",
     )
     group.add_argument(
         "--data-dir",
@@ -78,6 +87,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         const=os.getppid(),
         help="end when the process that started this one ends",
     )
+    add_security_options(parser)
 
 
 def _environment(name: str) -> str | None:
@@ -95,6 +105,9 @@ def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
         metrics_port=namespace.metrics_port,
         log_file=namespace.log_file,
         parent_pid=namespace.parent_pid,
+        tls_dir=namespace.tls_dir,
+        tokens_file=namespace.tokens_file,
+        allow_wildcard_address=namespace.allow_wildcard_address,
     )
 
 

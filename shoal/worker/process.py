@@ -7,6 +7,9 @@ import secrets
 import sys
 
 from shoal.errors import ShoalError
+from shoal.network import host_of
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.permissions import Role
 from shoal.rpc.server import RpcServer
 from shoal.rpc.signals import RESTART_SIGNAL
 from shoal.telemetry import setup as telemetry
@@ -42,8 +45,10 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments, reexec:
             f"shoal-{kind}",
             instance_id=worker_id,
             metrics_port=arguments.metrics_port,
+            metrics_host=host_of(arguments.listen),
             log_file=arguments.log_file,
         )
+        auth.use(auth.Credentials.of_server(Role.WORKER, tls_dir=arguments.tls_dir, tokens_file=arguments.tokens_file))
         await _serve(service, arguments, worker_id, reexec)
         if service.status().state == worker_pb2.WORKER_STATE_FAILED:
             exit_code = 1
@@ -59,7 +64,11 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments, reexec:
 
 
 async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str, reexec: Reexec | None) -> None:
-    server = RpcServer(listen=arguments.listen, max_concurrent_rpcs=_MAX_CONCURRENT_RPCS)
+    server = RpcServer(
+        listen=arguments.listen,
+        max_concurrent_rpcs=_MAX_CONCURRENT_RPCS,
+        allow_wildcard_address=arguments.allow_wildcard_address,
+    )
     server.add(service.add_to_server, service, service.full_name)
     await server.start()
     serving = {"event": "serving", "address": f"{arguments.listen.rpartition(':')[0]}:{server.port}"}

@@ -54,7 +54,7 @@ async def test_a_second_server_on_the_same_port_is_refused():
         port = address.rpartition(":")[2]
         for listen in (address, f"0.0.0.0:{port}"):
             with pytest.raises(errors.FailedPrecondition, match=f"port {port} is in use") as raised:
-                await RpcServer(listen=listen).start()
+                await RpcServer(listen=listen, allow_wildcard_address=True).start()
             assert raised.value.reason == "PORT_IN_USE"
 
 

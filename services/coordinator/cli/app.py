@@ -2,14 +2,38 @@
 
 import os
 import sys
+from pathlib import Path
+from typing import Annotated
 
-from services.coordinator.cli import config, doctor, report, reward, run, train, workers
+import typer
+
+from services.coordinator.cli import certs, config, doctor, report, reward, run, train, workers
 from services.coordinator.cli.export.command import export
 from services.coordinator.cli.shared.exit_codes import ExitCode, exit_code_of
 from services.coordinator.cli.shared.options import command_group
 from shoal.errors import InvalidArgument, ShoalError
 
 app = command_group("GRPO training of language models as four gRPC services.")
+
+
+@app.callback()
+def credentials(
+    tls_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="tls.crt, tls.key and ca.crt, for a coordinator with TLS; or ca.crt alone, with a token in "
+            "SHOAL_TOKEN_FILE. [env var: SHOAL_TLS_DIR]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Options before the command hold for every command that calls a coordinator."""
+    if tls_dir is not None:
+        # services/coordinator/client.py reads it when a command connects.
+        os.environ["SHOAL_TLS_DIR"] = str(tls_dir)
+
+
 app.command("train")(train.train)
 app.add_typer(run.app, name="run")
 app.command("workers")(workers.workers)
@@ -17,6 +41,8 @@ app.command("report")(report.report)
 app.command("export")(export)
 app.add_typer(config.app, name="config")
 app.add_typer(reward.app, name="reward")
+app.command("certs")(certs.certs)
+app.command("token")(certs.token)
 app.command("doctor")(doctor.doctor)
 
 

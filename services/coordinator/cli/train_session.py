@@ -17,6 +17,7 @@ from services.coordinator.launcher.plan import plan_coordinator, plan_workers
 from services.coordinator.launcher.process import adopt_orphans, kill_descendants
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.rpc.auth.credentials import Credentials
 from shoal.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class TrainSession:
     async def _drive(self) -> ExitCode:
         """Starts the processes and follows the run to its end."""
         address = await self._start_coordinator()
-        async with coordinator(address) as stub:
+        async with coordinator(address, Credentials()) as stub:
             self._stub = stub
             self._view.write("loading tokenizer and data")
             await self._while_processes_live(self._start_run(stub))

@@ -10,6 +10,8 @@ from services.coordinator.launcher.devices import share_out
 from shoal.config import RunConfig
 
 LOOPBACK = "127.0.0.1"
+# The credentials in this environment are a person's, for coordinators elsewhere.
+_NO_CREDENTIALS = {"SHOAL_TLS_DIR": "", "SHOAL_TOKENS_FILE": "", "SHOAL_TOKEN_FILE": "", "SHOAL_TOKEN": ""}
 
 
 @dataclass(frozen=True)
@@ -86,4 +88,4 @@ def _environment(num_threads: int) -> dict[str, str]:
     that it waits for from running (50 times slower, measured on two busy cores).
     """
     defaults = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}
-    return {name: os.environ.get(name, value) for name, value in defaults.items()}
+    return {name: os.environ.get(name, value) for name, value in defaults.items()} | _NO_CREDENTIALS

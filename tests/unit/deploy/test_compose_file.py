@@ -13,6 +13,7 @@ from tests.support.repository import ROOT
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+WITH_TLS: dict[str, dict[str, Any]] = yaml.safe_load((DEPLOY / "compose.tls.yaml").read_text())["services"]
 PROFILES = ("cpu", "gpu")
 DOCKERFILES = sorted((DEPLOY / "docker").glob("*.Dockerfile"))
 
@@ -55,6 +56,21 @@ def test_every_container_is_confined_and_handles_signals(name: str) -> None:
     assert service["restart"] == ("no" if name.startswith("train") else "on-failure")
     for port in service.get("ports", ()):
         assert port.startswith("127.0.0.1:"), f"{name} publishes {port} to everybody, without authentication"
+
+
+def test_every_container_may_listen_on_its_network_and_nowhere_by_default() -> None:
+    for name, service in SERVICES.items():
+        assert service["environment"]["SHOAL_ALLOW_WILDCARD_ADDRESS"] == "1", name
+    for path in DOCKERFILES:
+        assert "ALLOW_WILDCARD" not in path.read_text(), "an image must not decide that its network is private"
+
+
+def test_with_tls_each_container_has_its_own_certificate_alone() -> None:
+    assert WITH_TLS.keys() == SERVICES.keys()
+    for name, added in WITH_TLS.items():
+        folder = {"train": "operator"}.get(name.removesuffix("-gpu"), name.removesuffix("-gpu"))
+        assert added["volumes"] == [f"${{SHOAL_CERTS:-./certs}}/{folder}:/tls:ro"], name
+        assert added["environment"] == {"SHOAL_TLS_DIR": "/tls"}, name
 
 
 def test_only_the_gpu_profile_asks_for_gpus() -> None:

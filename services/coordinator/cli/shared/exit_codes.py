@@ -9,8 +9,10 @@ from shoal.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
     ShoalError,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -33,6 +35,8 @@ class ExitCode(IntEnum):
     """Not possible in the present state: a run is active, a port is in use, a disk is full, a name is taken."""
     UNAVAILABLE = 6
     """The coordinator cannot be reached, or did not answer in time."""
+    NOT_ALLOWED = 7
+    """The coordinator does not know the caller, or the caller's role does not allow the command."""
     INTERRUPTED = 130
     """Ended by Ctrl-C, with a checkpoint if there was time for one."""
     TERMINATED = 143
@@ -47,6 +51,8 @@ _BY_ERROR: dict[type[ShoalError], ExitCode] = {
     ResourceExhausted: ExitCode.PRECONDITION,
     Unavailable: ExitCode.UNAVAILABLE,
     DeadlineExceeded: ExitCode.UNAVAILABLE,
+    Unauthenticated: ExitCode.NOT_ALLOWED,
+    PermissionDenied: ExitCode.NOT_ALLOWED,
 }
 
 

@@ -23,7 +23,7 @@ def parse(*words):
 def test_only_the_coordinator_is_required(capsys):
     assert parse("--coordinator", "coordinator:7000") == WorkerArguments(
         coordinator="coordinator:7000",
-        listen="0.0.0.0:0",
+        listen="127.0.0.1:0",
         advertise=None,
         data_dir=Path("runs"),
         metrics_port=None,
@@ -50,7 +50,7 @@ def test_a_variable_that_is_empty_counts_as_unset(monkeypatch):
     for name in VARIABLES[1:]:
         monkeypatch.setenv(f"SHOAL_{name}", "")
     arguments = parse("--coordinator", "c:7000")
-    assert (arguments.listen, arguments.advertise, arguments.data_dir) == ("0.0.0.0:0", None, Path("runs"))
+    assert (arguments.listen, arguments.advertise, arguments.data_dir) == ("127.0.0.1:0", None, Path("runs"))
     assert arguments.metrics_port is None
 
 

@@ -1,0 +1,58 @@
+"""`shoal certs` and `shoal token`: certificates and tokens for development and small private networks."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.errors import AlreadyExists, InvalidArgument
+
+_HOST = re.compile(r"[0-9A-Za-z*]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Gets a folder for each service and each role.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="Name or address at which workers and people reach the coordinator, besides this machine's own. "
+            "Repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Make an authority for development, and certificates of all services and roles; a second time, renew these."""
+    from shoal.rpc.auth.authority import CERTIFICATE_DAYS, issue_all
+
+    hosts = [name.removeprefix("[").removesuffix("]") for name in host or []]
+    for name in hosts:
+        if not _HOST.fullmatch(name):
+            raise InvalidArgument(f"--host {name!r}: give a name or an address, without a port")
+    print(f"valid for {CERTIFICATE_DAYS} days; give each process its own folder, and nobody {folder / 'ca'}:")
+    for made in issue_all(folder, hosts):
+        print(f"  {made}")
+
+
+def token(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="coordinator, worker, operator or viewer.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is, for logs.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Gets the token; name it in SHOAL_TOKEN_FILE.")],
+) -> None:
+    """Make a token, and print its line for the tokens file of the servers."""
+    import secrets
+
+    from shoal.rpc.auth.authority import write_private
+    from shoal.rpc.auth.permissions import Role
+    from shoal.rpc.auth.tokens import digest_of
+
+    if role not in set(Role):
+        raise InvalidArgument(f"ROLE {role!r} is none of {', '.join(Role)}")
+    if not name or any(character.isspace() or character in "/#" for character in name):
+        raise InvalidArgument(f"NAME {name!r}: use no spaces, '/' or '#'")
+    if file.exists():
+        raise AlreadyExists(f"{file} is there already: choose another file, or remove it")
+    secret = secrets.token_urlsafe(32)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_private(file, f"{secret}\n".encode())
+    print(f"{digest_of(secret)} {role} {name}")

@@ -1,0 +1,83 @@
+"""Checks of certificates: whose they are, whether they are valid, whether a key and an issuer belong to them."""
+
+import datetime
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from shoal.rpc.auth.permissions import Caller, caller_of_uri
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The facts of a certificate that its owner needs."""
+
+    caller: Caller | None
+    """The role and name in its URI; None if it has none."""
+    names: tuple[str, ...]
+    """DNS names and addresses under which a server with this certificate is accepted."""
+    expires_at: datetime.datetime
+
+
+def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certificate:
+    """Checks that a certificate is valid now, that the key is its key, and that its issuer is known.
+
+    `certificate_pem` may contain intermediate certificates after its own, `ca_pem` several authorities. Raises
+    ValueError with what is wrong.
+    """
+    chain = _load("tls.crt", certificate_pem)
+    authorities = _load("ca.crt", ca_pem)
+    own = chain[0]
+    try:
+        key = load_pem_private_key(key_pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("tls.key is no private key in PEM without a password") from None
+    if _public_bytes(key.public_key()) != _public_bytes(own.public_key()):
+        raise ValueError("tls.key is not the key of tls.crt: both must come from the same issue")
+    now = datetime.datetime.now(datetime.UTC)
+    if now > own.not_valid_after_utc:
+        raise ValueError(f"tls.crt expired on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: renew it")
+    if now < own.not_valid_before_utc:
+        raise ValueError(
+            f"tls.crt is not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: check this machine's clock"
+        )
+    if not any(_issued(issuer, own) for issuer in (*chain[1:], *authorities)):
+        raise ValueError("ca.crt does not contain the authority that issued tls.crt: no peer would accept it")
+    return _facts(own)
+
+
+def check_authorities(ca_pem: bytes) -> None:
+    """Checks that the bytes are certificates. Raises ValueError."""
+    _load("ca.crt", ca_pem)
+
+
+def _facts(certificate: x509.Certificate) -> Certificate:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return Certificate(None, (), certificate.not_valid_after_utc)
+    callers = [caller_of_uri(uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
+    hosts = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+    return Certificate(callers[0] if len(callers) == 1 else None, hosts, certificate.not_valid_after_utc)
+
+
+def _load(name: str, pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise ValueError(f"{name} is no certificate in PEM") from None
+
+
+def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _public_bytes(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

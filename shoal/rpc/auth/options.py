@@ -1,0 +1,32 @@
+"""Command-line options of every service that decide who reaches it, and who it is."""
+
+import argparse
+import os
+from pathlib import Path
+
+
+def add_security_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options. Each defaults to an environment variable, where an empty one counts as unset."""
+    group = parser.add_argument_group("security")
+    group.add_argument(
+        "--tls-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=os.environ.get("SHOAL_TLS_DIR") or None,
+        help="folder with tls.crt, tls.key and ca.crt of this process; its peers need certificates of ca.crt "
+        "(default: no TLS) [SHOAL_TLS_DIR]",
+    )
+    group.add_argument(
+        "--tokens-file",
+        metavar="FILE",
+        type=Path,
+        default=os.environ.get("SHOAL_TOKENS_FILE") or None,
+        help="know callers by bearer tokens instead of certificates: a line `SHA256 ROLE NAME` for each token; the "
+        "token of this process is in SHOAL_TOKEN_FILE [SHOAL_TOKENS_FILE]",
+    )
+    group.add_argument(
+        "--allow-wildcard-address",
+        action="store_true",
+        default=os.environ.get("SHOAL_ALLOW_WILDCARD_ADDRESS") == "1",
+        help="allow --listen on every interface (0.0.0.0, [::]) [SHOAL_ALLOW_WILDCARD_ADDRESS=1]",
+    )

@@ -1,0 +1,137 @@
+"""The folder of `--tls-dir`: certificate, key and authorities of this process, read again when they change."""
+
+import logging
+import os
+import stat
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import grpc
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from shoal.rpc.auth.certificates import Certificate
+
+_log = logging.getLogger(__name__)
+
+CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
+"""The names in Kubernetes' secrets and cert-manager's."""
+
+WORKER_NAME = "worker.shoal"
+"""The DNS name in the certificate of every worker. A coordinator accepts it at any address: workers come and go, and
+their addresses are in no certificate. The coordinator's own certificate has its host names."""
+
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The contents of the folder at one moment."""
+
+    authorities: bytes
+    certificate: bytes | None
+    """None for a client that identifies itself with a token."""
+    key: bytes | None = field(repr=False)
+    facts: "Certificate | None"
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Returns what a client shows to servers, and how it checks them."""
+        return grpc.ssl_channel_credentials(self.authorities, self.key, self.certificate)
+
+
+class TlsFolder:
+    """The files of one folder. Methods may be called from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads and checks the files. Raises `FailedPrecondition` that names the file that is missing or wrong."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._signature = self._sign()
+        self._files = self._read()
+
+    def current(self) -> TlsFiles:
+        """Returns the files as they are now: the same object until they change.
+
+        Keeps the files of before while the new ones do not fit together, as between the renewal of certificate and key.
+        """
+        with self._lock:
+            signature = self._sign()
+            if signature != self._signature:
+                try:
+                    self._files = self._read()
+                    _log.info("certificates were renewed", extra={"folder": str(self._folder)})
+                except FailedPrecondition as error:
+                    _log.warning("renewed certificates are not used", extra={"error": error.message})
+                self._signature = signature
+            return self._files
+
+    def server_credentials(self, *, ask_for_certificates: bool) -> grpc.ServerCredentials:
+        """Returns the credentials of a server. Each new connection gets the files as they are then.
+
+        With `ask_for_certificates` a client without a certificate of these authorities cannot connect.
+        """
+        served = self.current()
+
+        def renewed() -> grpc.ServerCertificateConfiguration:
+            nonlocal served
+            files = self.current()
+            if files is served:
+                return cast("grpc.ServerCertificateConfiguration", None)  # "As before", which the stubs do not know.
+            served = files
+            return _configuration(files)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(served), renewed, require_client_authentication=ask_for_certificates
+        )
+
+    def wrong(self, what: str) -> FailedPrecondition:
+        """Returns the error of a folder that does not serve."""
+        return FailedPrecondition(f"--tls-dir {self._folder}: {what}", reason=ErrorReason.CREDENTIALS)
+
+    def _sign(self) -> _Signature:
+        found = []
+        for name in (AUTHORITIES, CERTIFICATE, KEY):
+            try:
+                facts = os.stat(self._folder / name)
+                found.append((facts.st_mtime_ns, facts.st_size, facts.st_ino))
+            except OSError:
+                found.append((0, 0, 0))
+        return tuple(found)
+
+    def _read(self) -> TlsFiles:
+        # The import takes 0.1 s, which processes without TLS need not spend.
+        from shoal.rpc.auth.certificates import check_authorities, check_pair
+
+        authorities = self._bytes(AUTHORITIES)
+        if authorities is None:
+            raise self.wrong(f"{AUTHORITIES} is missing: the certificates of the authorities that issue this system's")
+        certificate, key = self._bytes(CERTIFICATE), self._bytes(KEY)
+        try:
+            if certificate is None and key is None:
+                check_authorities(authorities)
+                return TlsFiles(authorities, None, None, None)
+            if certificate is None or key is None:
+                there, missing = (KEY, CERTIFICATE) if certificate is None else (CERTIFICATE, KEY)
+                raise self.wrong(f"{there} is there, and {missing} is missing")
+            if os.stat(self._folder / KEY).st_mode & (stat.S_IROTH | stat.S_IWOTH):
+                raise self.wrong(f"every user of this machine can read {KEY}: chmod 600 {self._folder / KEY}")
+            return TlsFiles(authorities, certificate, key, check_pair(certificate, key, authorities))
+        except ValueError as error:
+            raise self.wrong(str(error)) from None
+
+    def _bytes(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self.wrong(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    assert files.certificate is not None and files.key is not None, "Credentials checks it"
+    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.authorities)
