@@ -93,6 +93,8 @@ class ErrorReason(StrEnum):
     """A kind of worker did not register and load within `coordinator.worker_timeout_s`."""
     UNKNOWN_WORKER = "UNKNOWN_WORKER"
     """The coordinator does not know the worker, which has to register again."""
+    LEASE_HELD = "LEASE_HELD"
+    """Another process has a valid lease for the worker's name or address, and has not ended."""
     WORKER_FAILED = "WORKER_FAILED"
     """The worker cannot load what the run needs."""
     LEARNER_LOST = "LEARNER_LOST"

@@ -11,6 +11,7 @@ from services.coordinator.run.runs import Runs
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.run_folders import describe, list_runs
 from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.leases import check_displaced
 from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
 from shoal.v1 import coordinator_pb2 as pb
@@ -98,6 +99,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         request: pb.RegisterWorkerRequest,
         context: grpc.aio.ServicerContext[pb.RegisterWorkerRequest, pb.RegisterWorkerResponse],
     ) -> pb.RegisterWorkerResponse:
+        await check_displaced(self._registry, request.worker_id, request.address)
         self._registry.register(request.worker_id, request.kind, request.address, request.num_weight_ranks)
         return pb.RegisterWorkerResponse(lease=_duration(LEASE_S))
 

@@ -82,7 +82,8 @@ class RpcServer:
         """
         self._check_address()
         interceptor = ServiceInterceptor(self._credentials, self._max_concurrent_rpcs)
-        server = grpc.aio.server(interceptors=[interceptor], options=options.SERVER)
+        settings = options.SERVER if self._credentials.tls is None else options.SERVER_WITH_TLS
+        server = grpc.aio.server(interceptors=[interceptor], options=settings)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         channelz.add_channelz_servicer(server)
         reflected = [health.SERVICE_NAME, reflection.SERVICE_NAME]

@@ -30,6 +30,10 @@ class CoordinatorServiceStub:
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel):
@@ -110,6 +114,10 @@ class CoordinatorServiceServicer:
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def StartRun(self, request, context):
@@ -254,12 +262,16 @@ class CoordinatorServiceServicer:
     def RegisterWorker(self, request, context):
         """Registers a worker and gives it a lease.
 
+        A valid lease of another worker, for this address or this id, is taken only
+        after a call to that worker has shown that its process is gone.
+
         Idempotent by `worker_id`. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
         host:port.
+        * `FAILED_PRECONDITION`: the process of that other worker has not ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -385,6 +397,10 @@ class CoordinatorService:
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @staticmethod

@@ -31,6 +31,10 @@ class CoordinatorServiceStub:
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_typing.overload
@@ -143,12 +147,16 @@ class CoordinatorServiceStub:
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]
     """Registers a worker and gives it a lease.
 
+    A valid lease of another worker, for this address or this id, is taken only
+    after a call to that worker has shown that its process is gone.
+
     Idempotent by `worker_id`. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
       host:port.
+    * `FAILED_PRECONDITION`: the process of that other worker has not ended.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """Renews a worker's lease. Safe to retry.
@@ -183,6 +191,10 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -292,12 +304,16 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """Registers a worker and gives it a lease.
 
+    A valid lease of another worker, for this address or this id, is taken only
+    after a call to that worker has shown that its process is gone.
+
     Idempotent by `worker_id`. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
       host:port.
+    * `FAILED_PRECONDITION`: the process of that other worker has not ended.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Renews a worker's lease. Safe to retry.
@@ -331,6 +347,10 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
 
     One run is active at a time. Errors carry a `google.rpc.ErrorInfo` whose
     domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_abc_1.abstractmethod
@@ -498,12 +518,16 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_coordinator_pb2.RegisterWorkerResponse, _abc.Awaitable[_coordinator_pb2.RegisterWorkerResponse]]:
         """Registers a worker and gives it a lease.
 
+        A valid lease of another worker, for this address or this id, is taken only
+        after a call to that worker has shown that its process is gone.
+
         Idempotent by `worker_id`. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
           host:port.
+        * `FAILED_PRECONDITION`: the process of that other worker has not ended.
         """
 
     @_abc_1.abstractmethod

@@ -34,6 +34,10 @@ class GeneratorServiceStub:
     nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel):
@@ -108,6 +112,10 @@ class GeneratorServiceServicer:
     nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def Configure(self, request, context):
@@ -351,6 +359,10 @@ class GeneratorService:
     nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @staticmethod

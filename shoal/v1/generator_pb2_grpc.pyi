@@ -35,6 +35,10 @@ class GeneratorServiceStub:
     nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_typing.overload
@@ -173,6 +177,10 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -307,6 +315,10 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
     nothing, until the first `LoadWeights`.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_abc_1.abstractmethod

@@ -32,6 +32,10 @@ class LearnerServiceStub:
     that use the model run one at a time, in the order received.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel):
@@ -94,6 +98,10 @@ class LearnerServiceServicer:
     that use the model run one at a time, in the order received.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def Configure(self, request, context):
@@ -310,6 +318,10 @@ class LearnerService:
     that use the model run one at a time, in the order received.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @staticmethod

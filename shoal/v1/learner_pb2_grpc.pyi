@@ -33,6 +33,10 @@ class LearnerServiceStub:
     that use the model run one at a time, in the order received.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_typing.overload
@@ -163,6 +167,10 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     that use the model run one at a time, in the order received.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -289,6 +297,10 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     that use the model run one at a time, in the order received.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_abc_1.abstractmethod

@@ -34,6 +34,10 @@ class RewardServiceStub:
     docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_typing.overload
@@ -116,6 +120,10 @@ class RewardServiceAsyncStub(RewardServiceStub):
     docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -194,6 +202,10 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
     docs/rewards.md lists the fields that it has to set.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
+
+    On a server with TLS or tokens every call may end with `UNAUTHENTICATED`
+    (the caller is not known) and `PERMISSION_DENIED` (its role does not allow
+    the call; docs/security.md lists the roles).
     """
 
     @_abc_1.abstractmethod

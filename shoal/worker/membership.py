@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shoal.errors import InvalidArgument, NotFound, ShoalError
+from shoal.errors import DeadlineExceeded, InvalidArgument, NotFound, ShoalError, Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, worker_pb2
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
@@ -98,7 +98,8 @@ class Membership:
         """Logs an error once, not at every heartbeat."""
         if type(error).__name__ != self._last_error:
             self._last_error = type(error).__name__
-            _log.warning("coordinator does not answer", extra={"error": error.message, "retry_every_s": HEARTBEAT_S})
+            what = "does not answer" if isinstance(error, Unavailable | DeadlineExceeded) else "refuses this worker"
+            _log.warning(f"coordinator {what}", extra={"error": error.message, "retry_every_s": HEARTBEAT_S})
 
 
 async def wait_for_other_state(

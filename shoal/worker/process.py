@@ -71,6 +71,8 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
     )
     server.add(service.add_to_server, service, service.full_name)
     await server.start()
+    # By this the coordinator finds out whether the process that registered under this name is still there.
+    await server.set_serving(worker_id, True)
     serving = {"event": "serving", "address": f"{arguments.listen.rpartition(':')[0]}:{server.port}"}
     print(json.dumps(serving | {"worker_id": worker_id}), flush=True)
 

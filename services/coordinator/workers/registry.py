@@ -67,6 +67,14 @@ class WorkerRegistry:
         self._changed.notify()
         return record
 
+    def displaced_by(self, worker_id: str, address: str) -> list[WorkerRecord]:
+        """Returns the workers with a valid lease that would lose it to this registration."""
+        return [
+            record
+            for record in self._records.values()
+            if not record.lost and (record.worker_id == worker_id) != (record.address == address)
+        ]
+
     def heartbeat(self, worker_id: str, status: worker_pb2.WorkerStatus) -> None:
         """Renews a lease. Raises `NotFound` for a worker that is unknown or lost and has to register again."""
         record = self._records.get(worker_id)

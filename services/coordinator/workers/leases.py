@@ -1,0 +1,42 @@
+"""The protection of a live lease: it goes to another registration only once the process that holds it is gone."""
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.coordinator.workers.member import SERVICES
+from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, NotFound, ShoalError, Unavailable
+from shoal.rpc.channel import connect
+
+CALL_TIMEOUT_S = 2.0
+"""Below the 5 s within which a worker expects its registration to be answered."""
+
+
+async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str) -> None:
+    """Calls every worker whose lease a registration would take: one at the same address, or one of the same name.
+
+    Raises `FailedPrecondition` (LEASE_HELD) while one is there, or does not say that it is not.
+    """
+    for holder in registry.displaced_by(worker_id, address):
+        if not await _is_gone(holder):
+            raise FailedPrecondition(
+                f"{holder.worker_id} at {holder.address} has a valid lease, and its process has not ended: stop it "
+                "first, or give the new one another address",
+                reason=ErrorReason.LEASE_HELD,
+                metadata={"worker_id": holder.worker_id, "address": holder.address},
+            )
+
+
+async def _is_gone(holder: WorkerRecord) -> bool:
+    """Returns whether nothing listens at the address of a worker, or another process than that worker."""
+    service, *_ = SERVICES[holder.kind]
+    async with connect(holder.address, service) as channel:
+        try:
+            # The health service of a worker's process knows the worker by its name (shoal/worker/process.py).
+            request = health_pb2.HealthCheckRequest(service=holder.worker_id)
+            await health_pb2_grpc.HealthStub(channel).Check(request, timeout=CALL_TIMEOUT_S)
+        except (NotFound, Unavailable):
+            return True
+        except ShoalError:
+            return False  # It hangs, or cannot be reached: its lease decides.
+    return False

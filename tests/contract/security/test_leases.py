@@ -1,0 +1,159 @@
+"""A live lease goes to another process only when the one that holds it is gone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.run.runs import Runs
+from services.coordinator.service import CoordinatorServicer
+from services.coordinator.workers import leases
+from services.coordinator.workers.registry import LEASE_S, WorkerRegistry
+from shoal.errors import FailedPrecondition, PermissionDenied
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.permissions import Role
+from shoal.rpc.auth.tls import TlsFolder
+from shoal.rpc.channel import connect
+from shoal.rpc.server import RpcServer
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import worker_pb2
+from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
+from tests.support.loopback import ADD_TO_SERVER, COORDINATOR
+from tests.support.secured import Pki
+from tests.support.waiting import PATIENCE_S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Coordinator:
+    """A real coordinator's registry, and a client that registers workers with it."""
+
+    def __init__(self, registry: WorkerRegistry, address: str, credentials: Credentials) -> None:
+        self.registry = registry
+        self.channel = connect(address, COORDINATOR, credentials)
+        self.stub = CoordinatorServiceStub(self.channel)
+
+    async def register(self, worker_id: str, address: str) -> None:
+        request = pb.RegisterWorkerRequest(worker_id=worker_id, kind=worker_pb2.WORKER_KIND_GENERATOR, address=address)
+        await self.stub.RegisterWorker(request, timeout=PATIENCE_S)
+
+    async def is_refused(self, worker_id: str, address: str) -> bool:
+        with pytest.raises(FailedPrecondition, match="has a valid lease") as raised:
+            await self.register(worker_id, address)
+        return raised.value.reason == "LEASE_HELD"
+
+    def alive(self) -> list[tuple[str, str]]:
+        return [(record.worker_id, record.address) for record in self.registry.alive(worker_pb2.WORKER_KIND_GENERATOR)]
+
+
+@asynccontextmanager
+async def coordinator(
+    folder: Path, clock: Clock | None = None, server: Credentials | None = None, client: Credentials | None = None
+) -> AsyncIterator[Coordinator]:
+    registry = WorkerRegistry(clock or Clock())
+    service = RpcServer(listen="127.0.0.1:0", credentials=server)
+    servicer = CoordinatorServicer(Runs(folder / "runs", registry), registry)
+    service.add(ADD_TO_SERVER[COORDINATOR], servicer, COORDINATOR)
+    await service.start()
+    made = Coordinator(registry, f"127.0.0.1:{service.port}", client or Credentials())
+    try:
+        yield made
+    finally:
+        await made.channel.close()
+        await service.stop(0)
+
+
+async def worker(worker_id: str, *, port: int = 0, credentials: Credentials | None = None) -> RpcServer:
+    """Serves what shoal/worker/process.py serves of a worker's name."""
+    server = RpcServer(listen=f"127.0.0.1:{port}", credentials=credentials)
+    await server.start()
+    await server.set_serving(worker_id, True)
+    return server
+
+
+async def test_a_worker_that_answers_keeps_its_lease_against_its_address_and_its_name(tmp_path: Path) -> None:
+    holder = await worker("generator-a")
+    address = f"127.0.0.1:{holder.port}"
+    async with coordinator(tmp_path) as registered:
+        await registered.register("generator-a", address)
+        assert await registered.is_refused("generator-b", address), "its address"
+        assert await registered.is_refused("generator-a", "127.0.0.1:9"), "its name"
+        await registered.register("generator-a", address)  # It may register again itself.
+        assert registered.alive() == [("generator-a", address)]
+    await holder.stop(0)
+
+
+async def test_the_lease_of_a_process_that_is_gone_is_free_at_once(tmp_path: Path) -> None:
+    holder = await worker("generator-a")
+    address = f"127.0.0.1:{holder.port}"
+    async with coordinator(tmp_path) as registered:
+        await registered.register("generator-a", address)
+        await holder.stop(0)
+        await registered.register("generator-a", "127.0.0.1:9")
+        assert registered.alive() == [("generator-a", "127.0.0.1:9")]
+        successor = await worker("generator-b", port=holder.port)
+        await registered.register("generator-c", "127.0.0.1:9")
+        await registered.register("generator-b", address)
+        assert registered.alive() == [("generator-c", "127.0.0.1:9"), ("generator-b", address)]
+        await successor.stop(0)
+
+
+async def test_another_process_at_the_address_frees_the_lease(tmp_path: Path) -> None:
+    holder = await worker("generator-a")
+    address = f"127.0.0.1:{holder.port}"
+    async with coordinator(tmp_path) as registered:
+        await registered.register("generator-a", address)
+        await holder.stop(0)
+        successor = await worker("generator-b", port=holder.port)
+        await registered.register("generator-b", address)
+        assert registered.alive() == [("generator-b", address)]
+        await successor.stop(0)
+
+
+async def test_a_process_that_hangs_keeps_its_lease_until_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "CALL_TIMEOUT_S", 0.5)
+    hanging = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    address = f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
+    clock = Clock()
+    async with coordinator(tmp_path, clock) as registered:
+        await registered.register("generator-a", address)
+        assert await registered.is_refused("generator-b", address)
+        clock.now += LEASE_S + 1
+        registered.registry.expire()
+        await registered.register("generator-b", address)
+        assert registered.alive() == [("generator-b", address)]
+    hanging.close()
+
+
+async def test_only_a_worker_may_register_and_the_holder_is_called_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki = Pki(tmp_path)
+    of_coordinator, of_worker = (Credentials(TlsFolder(pki.issue(role))) for role in (Role.COORDINATOR, Role.WORKER))
+    monkeypatch.setattr(auth, "_process", of_coordinator)
+    holder = await worker("generator-a", credentials=of_worker)
+    address = f"127.0.0.1:{holder.port}"
+    async with coordinator(tmp_path, server=of_coordinator, client=of_worker) as registered:
+        await registered.register("generator-a", address)
+        assert await registered.is_refused("generator-b", address)
+        await holder.stop(0)
+        await registered.register("generator-b", address)
+        for role in (Role.OPERATOR, Role.VIEWER, Role.COORDINATOR):
+            other = Coordinator(
+                registered.registry, registered.channel._address, Credentials(TlsFolder(pki.issue(role)))
+            )
+            with pytest.raises(PermissionDenied, match="RegisterWorker is for worker"):
+                await other.register("generator-c", address)
+            await other.channel.close()
+        assert registered.alive() == [("generator-b", address)]
