@@ -75,6 +75,8 @@ class ErrorReason(StrEnum):
     """No run is active."""
     RUN_ENDED = "RUN_ENDED"
     """The run has ended and takes no commands: it cannot be paused, stopped or evaluated."""
+    CONFIG_CHANGED = "CONFIG_CHANGED"
+    """The configuration is not the one of the request's etag any more."""
     NO_QUESTIONS = "NO_QUESTIONS"
     """The run was started without `evaluation.sources`."""
     STEPS_SKIPPED = "STEPS_SKIPPED"

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from shoal.config import RunConfig
-from shoal.config.section import Fixed
+from shoal.config.section import Fixed, Live
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -31,7 +31,8 @@ folder keeps it as `config.json`. `shoal config show FILE` prints it with every 
 FILE` validates it; `--deep` also loads the tokenizer and the data.
 
 A changed value takes effect when a run is resumed with `--set` ([operations.md](operations.md#resuming-with-changes)).
-*Fixed* fields keep the value that the run began with.
+*Live* fields also change while a run is active, by `shoal run update`: at once, or from the next step on
+([operations.md](operations.md#changing-an-active-run)). *Fixed* fields keep the value that the run began with.
 """
 _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
     (Ge, "ge", "at least {}"),
@@ -49,8 +50,8 @@ def page() -> str:
     for name, field in RunConfig.model_fields.items():
         section = _section(field.annotation)
         assert section is not None, name
-        fixed = f"{_fixed(field)}\n\n" if _fixed(field) else ""
-        parts.append(f"## `[{name}]`\n\n{_intro(section)}{fixed}{_table(section)}")
+        changes = f"{_changes(field)}\n\n" if _changes(field) else ""
+        parts.append(f"## `[{name}]`\n\n{_intro(section)}{changes}{_table(section)}")
         for inner_name, inner_field in section.model_fields.items():
             inner = _section(inner_field.annotation)
             if inner is not None and inner_name == "sources" and name == "data":
@@ -79,14 +80,16 @@ def _intro(section: type[BaseModel]) -> str:
 def _table(section: type[BaseModel]) -> str:
     lines = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, field in section.model_fields.items():
-        meaning = " ".join(f"{field.description or ''} {_fixed(field)}".split()).replace("|", "\\|")
+        meaning = " ".join(f"{field.description or ''} {_changes(field)}".split()).replace("|", "\\|")
         lines.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
-def _fixed(field: FieldInfo) -> str:
-    """Says why a field or table is fixed; empty if it is not."""
-    return next((f"*Fixed*: {item.reason}." for item in field.metadata if isinstance(item, Fixed)), "")
+def _changes(field: FieldInfo) -> str:
+    """Says why a field or table is fixed, or when it changes in an active run; empty if neither."""
+    fixed = [f"*Fixed*: {item.reason}." for item in field.metadata if isinstance(item, Fixed)]
+    live = [f"*Live*: {item.when}." for item in field.metadata if isinstance(item, Live)]
+    return " ".join(fixed + live)
 
 
 def _type(field: FieldInfo) -> str:

@@ -108,6 +108,11 @@ def stop_run(address: str, run_id: str, *, drain: bool) -> pb.Run:
     return _call(address, lambda stub: stub.StopRun(request, timeout=CALL_TIMEOUT_S)).run
 
 
+def update_run_config(address: str, request: pb.UpdateRunConfigRequest) -> pb.Run:
+    """Changes the configuration of an active run."""
+    return _call(address, lambda stub: stub.UpdateRunConfig(request, timeout=CALL_TIMEOUT_S)).run
+
+
 def save_checkpoint(address: str, run_id: str) -> pb.SaveCheckpointResponse:
     """Writes a checkpoint at the next step boundary, and waits for it."""
     request = pb.SaveCheckpointRequest(run_id=run_id)

@@ -94,6 +94,15 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             metrics=result.metrics(),
         )
 
+    async def UpdateRunConfig(
+        self,
+        request: pb.UpdateRunConfigRequest,
+        context: grpc.aio.ServicerContext[pb.UpdateRunConfigRequest, pb.UpdateRunConfigResponse],
+    ) -> pb.UpdateRunConfigResponse:
+        run = self._runs.active(request.run_id)
+        run.updates.request(request.config, request.update_mask.paths, request.etag)
+        return pb.UpdateRunConfigResponse(run=await self._describe(run.record))
+
     async def RegisterWorker(
         self,
         request: pb.RegisterWorkerRequest,

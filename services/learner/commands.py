@@ -99,7 +99,6 @@ class LearnerCommands:
             load=partial(load, sharding=policy_sharding(settings), quantization=settings.lora.quantization),
             sequence_group=process_group.sequence_group,
         )
-        policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
         loaded = None
         if config.loads_reference:
             progress("reading the weights of the reference")
@@ -112,6 +111,7 @@ class LearnerCommands:
             )
         progress("setting up DeepSpeed and the optimizer")
         engine = DeepSpeedEngine(policy, settings, device=process_group.device)
+        engine.set_entropy_gradient(config.loss.entropy_coef != 0)
         reference: Reference | None = None
         if loaded is not None:
             reference = ReferenceModel(loaded, settings, device=process_group.device)
@@ -124,6 +124,14 @@ class LearnerCommands:
             "model loaded",
             extra={"model": str(folder), "num_parameters": num_parameters, "num_trained": engine.num_trained},
         )
+
+    def set_hyperparameters(self, config: RunConfig) -> None:
+        """Replaces the configuration, which differs in live fields alone; see `shoal.config.live`."""
+        learner = self.learner
+        if config.kl.coef != learner.config.kl.coef:  # `kl.target`, which adapts it, refuses such a change.
+            learner.kl_coef = config.kl.coef
+        learner.config = config
+        learner.engine.set_entropy_gradient(config.loss.entropy_coef != 0)
 
     def release_cache(self) -> None:
         """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""
@@ -268,3 +276,5 @@ def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
             commands.load_checkpoint(learner_pb2.LoadCheckpointRequest.FromString(body))
         case Command.EXPORT_MODEL:
             commands.export_model(learner_pb2.ExportModelRequest.FromString(body))
+        case Command.SET_HYPERPARAMETERS:
+            commands.set_hyperparameters(parse_config(learner_pb2.SetHyperparametersRequest.FromString(body).config))

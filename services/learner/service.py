@@ -20,6 +20,7 @@ from services.learner.ranks.process_group import Command, join_messages
 from services.learner.torch_thread import TorchThread
 from services.learner.train_steps import TrainSteps
 from shoal.config import RunConfig, parse_config
+from shoal.config.live import check_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.rollout import TrainBatch, WeightVersion
@@ -217,6 +218,29 @@ class LearnerService(LearnerServiceServicer):
 
         body = request.SerializeToString()
         return await self._run(Command.COMPUTE_LOGPROBS, body, work, lambda commands: commands.check_logprobs(request))
+
+    async def SetHyperparameters(
+        self, request: learner_pb2.SetHyperparametersRequest, context: Any
+    ) -> learner_pb2.SetHyperparametersResponse:
+        self._require_ready()
+        config = parse_config(request.config)
+        if request.run_id != self._lifecycle.run_id:
+            raise FailedPrecondition(
+                f"the learner serves run {self._lifecycle.run_id}, not {request.run_id or 'one without a name'}",
+                reason=ErrorReason.OTHER_CONFIGURATION,
+                metadata={"run_id": self._lifecycle.run_id},
+            )
+
+        def check(commands: LearnerCommands) -> None:
+            check_live(commands.learner.config, config)
+
+        def work(commands: LearnerCommands) -> WeightVersion:
+            commands.set_hyperparameters(config)
+            return commands.learner.version
+
+        version = await self._run(Command.SET_HYPERPARAMETERS, request.SerializeToString(), work, check)
+        self._lifecycle.adopt(request.run_id, config)
+        return learner_pb2.SetHyperparametersResponse(version=version_to_wire(version))
 
     async def CreateWeightGroup(
         self, request: learner_pb2.CreateWeightGroupRequest, context: Any

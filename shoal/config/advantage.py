@@ -1,10 +1,10 @@
 """The `[advantage]` table: how rewards become advantages of tokens."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shoal.config.section import Section
+from shoal.config.section import NEXT_STEP, Section
 
 Baseline = Literal[
     "group_mean", "leave_one_out", "batch_mean", "running_mean", "length_weighted", "greedy", "second_best", "none"
@@ -28,29 +28,29 @@ class AdvantageConfig(Section):
     arXiv:2503.20783)."""
     std_ddof: Literal[0, 1] = 1
     """Number subtracted from the count in the variance."""
-    std_eps: float = Field(default=1e-6, ge=0)
+    std_eps: Annotated[float, NEXT_STEP] = Field(default=1e-6, ge=0)
     """Added to the standard deviation."""
     per_verifier: bool = False
     """Normalize the scores of each verifier separately, then sum them with their weights (GDPO, arXiv:2601.05242)."""
     batch_normalize: bool = False
     """Then center over the completions of the batch and divide by their standard deviation."""
-    batch_std_eps: float = Field(default=1e-4, ge=0)
+    batch_std_eps: Annotated[float, NEXT_STEP] = Field(default=1e-4, ge=0)
     """Added to the standard deviation of `batch_normalize`."""
     whiten: bool = False
     """Then center over all completion tokens of the batch and divide by their standard deviation
     (REINFORCE++, arXiv:2501.03262)."""
     whiten_ddof: Literal[0, 1] = 1
     """Number subtracted from the count of tokens in the variance of `whiten`."""
-    whiten_eps: float = Field(default=1e-8, ge=0)
+    whiten_eps: Annotated[float, NEXT_STEP] = Field(default=1e-8, ge=0)
     """Added to the variance of `whiten`."""
     batch_per_verifier: bool = False
     """Take all statistics of the batch (`batch_mean`, `batch_std`, `nonzero_share`, `batch_normalize`, `whiten`) over
     the prompts of one verifier at a time, for data of several tasks (ROLL's domains)."""
-    reward_min: float | None = None
+    reward_min: Annotated[float | None, NEXT_STEP] = None
     """Lower bound of rewards, applied first (TRL's `reward_clip_range`)."""
-    reward_max: float | None = None
+    reward_max: Annotated[float | None, NEXT_STEP] = None
     """Upper bound of rewards, applied first."""
-    reward_clip: float | None = Field(default=None, gt=0)
+    reward_clip: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
     """Clamp rewards to plus or minus this after `baseline` and `scale` (ROLL's `reward_clip`)."""
     partial_rewards: bool = False
     """Compute the reward from the verifiers that scored a completion when others failed (TRL). Otherwise the completion
@@ -58,9 +58,9 @@ class AdvantageConfig(Section):
     step_rewards: bool = False
     """Add the verifiers' scores of single steps: compared and scaled over all steps of the group, each counts for every
     token up to the end of its step (process supervision, arXiv:2402.03300)."""
-    clip: float | None = Field(default=None, gt=0)
+    clip: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
     """Clamp advantages to plus or minus this, applied last."""
-    discount: float = Field(default=1.0, gt=0, le=1)
+    discount: Annotated[float, NEXT_STEP] = Field(default=1.0, gt=0, le=1)
     """Discount factor per token, going back from the last token, which has the completion's reward; it also applies to
     the KL in the reward (`kl.reward_level` "token")."""
 

@@ -1,10 +1,10 @@
 """The `[grpo]` and `[sampling]` tables: the algorithm, and how completions are drawn."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from shoal.config.section import Section
+from shoal.config.section import AT_ONCE, NEXT_STEP, Section
 
 MAX_TOP_K = 1024
 """Each token of a support takes 4 bytes on the wire and a row of the output layer in the learner."""
@@ -31,17 +31,17 @@ class GrpoConfig(Section):
     """Also train on groups whose rewards are all equal; they count in the divisor and in the KL."""
     easy_rate: float | None = Field(default=None, gt=0, le=1)
     """Exclude a prompt from the rest of the run once its group has at least this mean correct rate."""
-    difficulty_low: float | None = Field(default=None, ge=0, lt=1)
+    difficulty_low: Annotated[float | None, NEXT_STEP] = Field(default=None, ge=0, lt=1)
     """Drop groups whose share of correct completions is at most this."""
-    difficulty_high: float | None = Field(default=None, gt=0, le=1)
+    difficulty_high: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0, le=1)
     """Drop groups whose share of correct completions is at least this."""
-    mask_truncated_completions: bool = False
+    mask_truncated_completions: Annotated[bool, NEXT_STEP] = False
     """Do not train on completions that `sampling.max_completion_tokens` cut off. They still count in the statistics of
     their group."""
-    max_wrong_completion_tokens: int | None = Field(default=None, ge=1)
+    max_wrong_completion_tokens: Annotated[int | None, NEXT_STEP] = Field(default=None, ge=1)
     """Do not train on wrong completions of at least this many tokens (ROLL's `error_max_len_clip`). They still count in
     the statistics of their group."""
-    max_skipped_steps: int | None = Field(default=None, ge=1)
+    max_skipped_steps: Annotated[int | None, AT_ONCE] = Field(default=None, ge=1)
     """Consecutive skipped steps after which the run ends, with a checkpoint. If unset, steps without a signal never end
     it, and 3 consecutive ones that the learner refuses do: their loss or gradient is not finite, or
     `correction.filters` reject every token."""

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from shoal.config.data import SourceConfig
-from shoal.config.section import Section
+from shoal.config.section import AT_ONCE, Section
 
 MIN_TEMPERATURE = 0.01
 """vLLM would raise a lower temperature to this one, unless it is 0."""
@@ -22,7 +22,7 @@ class EvaluationConfig(Section):
     held_out: bool = True
     """Leave out questions that are trained on. `false` includes them, as open-instruct does: then a rate also measures
     memorization."""
-    every_steps: int = Field(default=0, ge=0)
+    every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
     """Train steps between evaluations; 0 evaluates only at the end. The policy of the last step, and that of a drained
     run, is always evaluated; that of a run that stops at once is not."""
     on_start: bool = True

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shoal.config.lora import LoraConfig
-from shoal.config.section import Fixed, Section
+from shoal.config.section import NEXT_STEP, Fixed, Section
 
 Scheduler = Literal[
     "constant",
@@ -59,7 +59,7 @@ class LearnerConfig(Section):
     """Maximum number of tokens in one packed row, over all ranks that share it. A longer sequence gets its own row."""
     logits_chunk_tokens: int = Field(default=1024, ge=1)
     """Number of tokens whose logits are in memory at once."""
-    learning_rate: float = Field(default=1e-6, gt=0)
+    learning_rate: Annotated[float, NEXT_STEP] = Field(default=1e-6, gt=0)
     """Peak learning rate of AdamW."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's decay rate of the first moment."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shoal.config.section import Fixed, Section
+from shoal.config.section import NEXT_STEP, Fixed, Section
 
 Objective = Literal[
     "ppo_clip",
@@ -156,7 +156,7 @@ class LossConfig(Section):
 class KlConfig(Section):
     """The KL divergence between the policy and a reference: the initial model, or one that follows the policy."""
 
-    coef: float = Field(default=0.0, ge=0)
+    coef: Annotated[float, NEXT_STEP] = Field(default=0.0, ge=0)
     """Weight of the KL divergence. At 0 no reference is loaded, unless `reference` is "always"."""
     place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss of each token, or subtract it from the reward before advantages are computed."""
@@ -171,9 +171,9 @@ class KlConfig(Section):
     """Gradient of the KL: the estimator's own; k2's (verl's "+"); k2's times the ratio, at most 10 (OpenRLHF); that of
     the estimator times the differentiable ratio (TRL); or the estimator's plus that of the sampling probability
     (NeMo-RL)."""
-    input_clamp: float | None = Field(default=None, gt=0)
+    input_clamp: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
     """Clamp d to plus or minus this (open-instruct: 40)."""
-    output_clamp: float | None = Field(default=None, gt=0)
+    output_clamp: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
     """Clamp the estimate to plus or minus this (verl, ROLL: 10)."""
     reference: Literal["auto", "always", "never"] = "auto"
     """Load the reference if `coef` is above 0 (`auto`), always, for the metrics, or never, which needs coef 0."""

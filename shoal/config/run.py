@@ -15,7 +15,7 @@ from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
 from shoal.config.model import ModelConfig
-from shoal.config.section import Fixed, Section
+from shoal.config.section import AT_ONCE, NEXT_STEP, Fixed, Section
 from shoal.config.services import (
     CoordinatorConfig,
     GeneratorConfig,
@@ -38,14 +38,14 @@ class RunSection(Section):
         default=0, ge=0, lt=2**53
     )
     """Seed of the data order, of every completion and of the learner."""
-    num_steps: int = Field(default=100, ge=0, lt=2**53)
+    num_steps: Annotated[int, NEXT_STEP] = Field(default=100, ge=0, lt=2**53)
     """Train steps to take, at least 1; 0 stands for a number that `total_epochs` gives once the data are loaded. A
     resume with another number extends the run, also a finished one, or ends it earlier; the learning rate then follows
     the schedule of the new number."""
-    total_episodes: int | None = Field(default=None, ge=1, lt=2**53)
+    total_episodes: Annotated[int | None, NEXT_STEP] = Field(default=None, ge=1, lt=2**53)
     """Total number of completions to train on, instead of `num_steps`, which becomes
     total_episodes // (grpo.groups_per_step x grpo.group_size). A resume that changes this size needs `num_steps`."""
-    total_epochs: float | None = Field(default=None, gt=0, lt=2**31)
+    total_epochs: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0, lt=2**31)
     """Number of passes over the prompts that are short enough, instead of `num_steps`, which becomes
     total_epochs x (prompts // grpo.groups_per_step), rounded up, when the data are loaded. A resume that changes
     grpo.groups_per_step needs `num_steps`."""
@@ -61,14 +61,14 @@ class RunSection(Section):
 class CheckpointConfig(Section):
     """The `[checkpoint]` table."""
 
-    every_steps: int = Field(default=50, ge=1)
+    every_steps: Annotated[int, AT_ONCE] = Field(default=50, ge=1)
     """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
-    keep_last: int = Field(default=2, ge=1)
+    keep_last: Annotated[int, AT_ONCE] = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
-    export_every_steps: int = Field(default=0, ge=0)
+    export_every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
     """Train steps between exports: the model of such a step is written as a Hugging Face folder,
     `<run>/exports/step-<step>`, while the run goes on. 0 writes the trained model alone, at the end of the run."""
-    export_keep_last: int = Field(default=3, ge=0)
+    export_keep_last: Annotated[int, AT_ONCE] = Field(default=3, ge=0)
     """Number of these exports to keep; older ones are deleted once a newer one is complete. 0 keeps all."""
     export_best_metric: str = ""
     """Metric of a train step or an evaluation (docs/metrics.md), for example `eval/verifiable_correct_rate`: the export
@@ -98,9 +98,9 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     grpo: GrpoConfig = GrpoConfig()
     advantage: AdvantageConfig = AdvantageConfig()
-    loss: LossConfig = LossConfig()
+    loss: Annotated[LossConfig, NEXT_STEP] = LossConfig()
     kl: KlConfig = KlConfig()
-    correction: CorrectionConfig = CorrectionConfig()
+    correction: Annotated[CorrectionConfig, NEXT_STEP] = CorrectionConfig()
     generator: GeneratorConfig = GeneratorConfig()
     reward: RewardConfig = RewardConfig()
     learner: LearnerConfig = LearnerConfig()

@@ -1,7 +1,7 @@
 """The base class of every section of the configuration."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -16,6 +16,21 @@ class Fixed:
     """
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Live:
+    """Marks a field, or a whole table, that may change while a run is active: `Annotated[int, Live("at once")]`.
+
+    "at once" is for what does not alter training, "next step" for what does: it changes between two train steps, after
+    a checkpoint. Every other field that is not `Fixed` changes when a run is resumed.
+    """
+
+    when: Literal["at once", "next step"]
+
+
+AT_ONCE = Live("at once")
+NEXT_STEP = Live("next step")
 
 
 class Section(BaseModel):

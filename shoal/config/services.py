@@ -20,7 +20,7 @@ from shoal.config.custom_verifiers import (
 )
 from shoal.config.judge import JudgeConfig
 from shoal.config.reward_model import RewardModelConfig
-from shoal.config.section import Fixed, Section
+from shoal.config.section import AT_ONCE, Fixed, Section
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
 
 EVERY_OTHER_NAME = "*"
@@ -153,9 +153,9 @@ class RewardConfig(Section):
 class CoordinatorConfig(Section):
     worker_timeout_s: float = Field(default=300.0, gt=0)
     """Maximum wait for a worker of each kind to register and load, at the start and whenever none is left."""
-    sampling_timeout_s: float = Field(default=600.0, gt=0)
+    sampling_timeout_s: Annotated[float, AT_ONCE] = Field(default=600.0, gt=0)
     """Maximum time to sample and score one group. After it the group is issued once more, then dropped."""
-    train_step_timeout_s: float = Field(default=3600.0, gt=0)
+    train_step_timeout_s: Annotated[float, AT_ONCE] = Field(default=3600.0, gt=0)
     """Maximum time of one train step."""
 
 

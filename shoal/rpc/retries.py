@@ -41,6 +41,7 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
     "shoal.v1.LearnerService": (
         "Configure",
         "ComputeLogprobs",
+        "SetHyperparameters",
         "CreateWeightGroup",
         "SaveCheckpoint",
         "LoadCheckpoint",
@@ -56,6 +57,7 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
         "StopRun",
         "SaveCheckpoint",
         "Evaluate",
+        "UpdateRunConfig",
         "RegisterWorker",
         "Heartbeat",
         "ListWorkers",

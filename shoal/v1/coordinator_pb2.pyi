@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -186,6 +187,7 @@ class Run(_message.Message):
     NUM_GROUPS_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Name of the run and of its folder."""
     state: Global___RunState.ValueType
@@ -202,6 +204,10 @@ class Run(_message.Message):
     """The run's folder on the coordinator's machine."""
     last_checkpoint_id: _builtins.str
     """The last committed checkpoint; empty if there is none."""
+    etag: _builtins.str
+    """Identifies the configuration, for `UpdateRunConfig`. Empty without
+    `config`.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Time of the first start."""
@@ -233,10 +239,11 @@ class Run(_message.Message):
         num_groups: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         config: _struct_pb2.Struct | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "create_time", b"create_time", "last_checkpoint_id", b"last_checkpoint_id", "message", b"message", "metrics", b"metrics", "num_groups", b"num_groups", "num_steps", b"num_steps", "path", b"path", "policy_version", b"policy_version", "run_id", b"run_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "create_time", b"create_time", "etag", b"etag", "last_checkpoint_id", b"last_checkpoint_id", "message", b"message", "metrics", b"metrics", "num_groups", b"num_groups", "num_steps", b"num_steps", "path", b"path", "policy_version", b"policy_version", "run_id", b"run_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -765,6 +772,72 @@ class EvaluateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EvaluateResponse: _TypeAlias = EvaluateResponse  # noqa: Y015
+
+@_typing.final
+class UpdateRunConfigRequest(_message.Message):
+    """Request of `CoordinatorService.UpdateRunConfig`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run; empty means the active one."""
+    etag: _builtins.str
+    """If set, the configuration changes only if the run's `etag` is this one."""
+    @_builtins.property
+    def config(self) -> _struct_pb2.Struct:
+        """The fields to change, nested as in the configuration; null stands for a
+        field's default.
+        """
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields to change, for example "learner.learning_rate"; one that
+        `config` lacks gets its default. Empty changes all fields of `config`.
+        """
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        config: _struct_pb2.Struct | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "etag", b"etag", "run_id", b"run_id", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateRunConfigRequest: _TypeAlias = UpdateRunConfigRequest  # noqa: Y015
+
+@_typing.final
+class UpdateRunConfigResponse(_message.Message):
+    """Response of `CoordinatorService.UpdateRunConfig`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___Run:
+        """The run after the call, with the new configuration."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateRunConfigResponse: _TypeAlias = UpdateRunConfigResponse  # noqa: Y015
 
 @_typing.final
 class Worker(_message.Message):

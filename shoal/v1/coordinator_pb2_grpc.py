@@ -87,6 +87,11 @@ class CoordinatorServiceStub:
                 request_serializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.FromString,
                 _registered_method=True)
+        self.UpdateRunConfig = channel.unary_unary(
+                '/shoal.v1.CoordinatorService/UpdateRunConfig',
+                request_serializer=shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigResponse.FromString,
+                _registered_method=True)
         self.RegisterWorker = channel.unary_unary(
                 '/shoal.v1.CoordinatorService/RegisterWorker',
                 request_serializer=shoal_dot_v1_dot_coordinator__pb2.RegisterWorkerRequest.SerializeToString,
@@ -259,6 +264,30 @@ class CoordinatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateRunConfig(self, request, context):
+        """Changes the configuration of an active run.
+
+        docs/configuration.md says of each field whether it changes at once, at the
+        next step, or only when a run is resumed. Where training changes, the run
+        first writes a checkpoint at the step boundary, so that no restore goes
+        back before the change. Returns when the change is stored; the event
+        "config_changed" reports it, and "config_applied" its first step.
+
+        Idempotent: values that the run has already change nothing. Safe to retry.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: a value is not valid, or a field cannot change while a
+        run is active; the details name each field.
+        * `ABORTED`: the configuration is not the one of `etag` any more; read the
+        run again.
+        * `NOT_FOUND`: there is no such run.
+        * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterWorker(self, request, context):
         """Registers a worker and gives it a lease.
 
@@ -363,6 +392,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.Evaluate,
                     request_deserializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.SerializeToString,
+            ),
+            'UpdateRunConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateRunConfig,
+                    request_deserializer=shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigResponse.SerializeToString,
             ),
             'RegisterWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterWorker,
@@ -636,6 +670,33 @@ class CoordinatorService:
             '/shoal.v1.CoordinatorService/Evaluate',
             shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.SerializeToString,
             shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateRunConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.CoordinatorService/UpdateRunConfig',
+            shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigRequest.SerializeToString,
+            shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,

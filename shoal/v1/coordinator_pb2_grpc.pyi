@@ -144,6 +144,26 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
       started without `evaluation.sources`.
     """
+    UpdateRunConfig: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateRunConfigRequest, _coordinator_pb2.UpdateRunConfigResponse]
+    """Changes the configuration of an active run.
+
+    docs/configuration.md says of each field whether it changes at once, at the
+    next step, or only when a run is resumed. Where training changes, the run
+    first writes a checkpoint at the step boundary, so that no restore goes
+    back before the change. Returns when the change is stored; the event
+    "config_changed" reports it, and "config_applied" its first step.
+
+    Idempotent: values that the run has already change nothing. Safe to retry.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: a value is not valid, or a field cannot change while a
+      run is active; the details name each field.
+    * `ABORTED`: the configuration is not the one of `etag` any more; read the
+      run again.
+    * `NOT_FOUND`: there is no such run.
+    * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
+    """
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]
     """Registers a worker and gives it a lease.
 
@@ -300,6 +320,26 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
       started without `evaluation.sources`.
+    """
+    UpdateRunConfig: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateRunConfigRequest, _coordinator_pb2.UpdateRunConfigResponse]  # type: ignore[assignment]
+    """Changes the configuration of an active run.
+
+    docs/configuration.md says of each field whether it changes at once, at the
+    next step, or only when a run is resumed. Where training changes, the run
+    first writes a checkpoint at the step boundary, so that no restore goes
+    back before the change. Returns when the change is stored; the event
+    "config_changed" reports it, and "config_applied" its first step.
+
+    Idempotent: values that the run has already change nothing. Safe to retry.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: a value is not valid, or a field cannot change while a
+      run is active; the details name each field.
+    * `ABORTED`: the configuration is not the one of `etag` any more; read the
+      run again.
+    * `NOT_FOUND`: there is no such run.
+    * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
     """
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """Registers a worker and gives it a lease.
@@ -508,6 +548,32 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
           started without `evaluation.sources`.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateRunConfig(
+        self,
+        request: _coordinator_pb2.UpdateRunConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.UpdateRunConfigResponse, _abc.Awaitable[_coordinator_pb2.UpdateRunConfigResponse]]:
+        """Changes the configuration of an active run.
+
+        docs/configuration.md says of each field whether it changes at once, at the
+        next step, or only when a run is resumed. Where training changes, the run
+        first writes a checkpoint at the step boundary, so that no restore goes
+        back before the change. Returns when the change is stored; the event
+        "config_changed" reports it, and "config_applied" its first step.
+
+        Idempotent: values that the run has already change nothing. Safe to retry.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: a value is not valid, or a field cannot change while a
+          run is active; the details name each field.
+        * `ABORTED`: the configuration is not the one of `etag` any more; read the
+          run again.
+        * `NOT_FOUND`: there is no such run.
+        * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
         """
 
     @_abc_1.abstractmethod

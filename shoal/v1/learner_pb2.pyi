@@ -100,6 +100,60 @@ class LearnerServiceConfigureResponse(_message.Message):
 Global___LearnerServiceConfigureResponse: _TypeAlias = LearnerServiceConfigureResponse  # noqa: Y015
 
 @_typing.final
+class SetHyperparametersRequest(_message.Message):
+    """Request of `LearnerService.SetHyperparameters`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run that the learner is configured for."""
+    @_builtins.property
+    def config(self) -> _struct_pb2.Struct:
+        """The whole resolved RunConfig, as JSON."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        config: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetHyperparametersRequest: _TypeAlias = SetHyperparametersRequest  # noqa: Y015
+
+@_typing.final
+class SetHyperparametersResponse(_message.Message):
+    """Response of `LearnerService.SetHyperparameters`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> _rollout_pb2.WeightVersion:
+        """The version of the weights, which the next step trains with the new
+        configuration.
+        """
+
+    def __init__(
+        self,
+        *,
+        version: _rollout_pb2.WeightVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetHyperparametersResponse: _TypeAlias = SetHyperparametersResponse  # noqa: Y015
+
+@_typing.final
 class TrainStepRequest(_message.Message):
     """Request of `LearnerService.TrainStep`."""
 

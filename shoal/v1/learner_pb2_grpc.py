@@ -59,6 +59,11 @@ class LearnerServiceStub:
                 request_serializer=shoal_dot_v1_dot_learner__pb2.ComputeLogprobsRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_learner__pb2.ComputeLogprobsResponse.FromString,
                 _registered_method=True)
+        self.SetHyperparameters = channel.unary_unary(
+                '/shoal.v1.LearnerService/SetHyperparameters',
+                request_serializer=shoal_dot_v1_dot_learner__pb2.SetHyperparametersRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_learner__pb2.SetHyperparametersResponse.FromString,
+                _registered_method=True)
         self.CreateWeightGroup = channel.unary_unary(
                 '/shoal.v1.LearnerService/CreateWeightGroup',
                 request_serializer=shoal_dot_v1_dot_learner__pb2.CreateWeightGroupRequest.SerializeToString,
@@ -169,6 +174,23 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetHyperparameters(self, request, context):
+        """Replaces the configuration between two train steps, on all ranks.
+
+        Changes what docs/configuration.md calls live: learning rate, number of
+        steps, loss, correction, KL coefficient. The model stays loaded. Idempotent.
+        Safe to retry.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: the configuration does not validate, or changes other
+        fields; the details name each.
+        * `FAILED_PRECONDITION`: not configured, or for another run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateWeightGroup(self, request, context):
         """Creates the broadcast group of an epoch and returns its rendezvous.
 
@@ -272,6 +294,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.ComputeLogprobs,
                     request_deserializer=shoal_dot_v1_dot_learner__pb2.ComputeLogprobsRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_learner__pb2.ComputeLogprobsResponse.SerializeToString,
+            ),
+            'SetHyperparameters': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetHyperparameters,
+                    request_deserializer=shoal_dot_v1_dot_learner__pb2.SetHyperparametersRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_learner__pb2.SetHyperparametersResponse.SerializeToString,
             ),
             'CreateWeightGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateWeightGroup,
@@ -395,6 +422,33 @@ class LearnerService:
             '/shoal.v1.LearnerService/ComputeLogprobs',
             shoal_dot_v1_dot_learner__pb2.ComputeLogprobsRequest.SerializeToString,
             shoal_dot_v1_dot_learner__pb2.ComputeLogprobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetHyperparameters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.LearnerService/SetHyperparameters',
+            shoal_dot_v1_dot_learner__pb2.SetHyperparametersRequest.SerializeToString,
+            shoal_dot_v1_dot_learner__pb2.SetHyperparametersResponse.FromString,
             options,
             channel_credentials,
             insecure,

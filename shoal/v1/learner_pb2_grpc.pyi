@@ -96,6 +96,19 @@ class LearnerServiceStub:
       without its token.
     * `FAILED_PRECONDITION`: not configured, or the run has no reference.
     """
+    SetHyperparameters: _grpc.UnaryUnaryMultiCallable[_learner_pb2.SetHyperparametersRequest, _learner_pb2.SetHyperparametersResponse]
+    """Replaces the configuration between two train steps, on all ranks.
+
+    Changes what docs/configuration.md calls live: learning rate, number of
+    steps, loss, correction, KL coefficient. The model stays loaded. Idempotent.
+    Safe to retry.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: the configuration does not validate, or changes other
+      fields; the details name each.
+    * `FAILED_PRECONDITION`: not configured, or for another run.
+    """
     CreateWeightGroup: _grpc.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]
     """Creates the broadcast group of an epoch and returns its rendezvous.
 
@@ -226,6 +239,19 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     * `INVALID_ARGUMENT`: a sequence of fewer than two tokens, or a support
       without its token.
     * `FAILED_PRECONDITION`: not configured, or the run has no reference.
+    """
+    SetHyperparameters: _aio.UnaryUnaryMultiCallable[_learner_pb2.SetHyperparametersRequest, _learner_pb2.SetHyperparametersResponse]  # type: ignore[assignment]
+    """Replaces the configuration between two train steps, on all ranks.
+
+    Changes what docs/configuration.md calls live: learning rate, number of
+    steps, loss, correction, KL coefficient. The model stays loaded. Idempotent.
+    Safe to retry.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: the configuration does not validate, or changes other
+      fields; the details name each.
+    * `FAILED_PRECONDITION`: not configured, or for another run.
     """
     CreateWeightGroup: _aio.UnaryUnaryMultiCallable[_learner_pb2.CreateWeightGroupRequest, _learner_pb2.CreateWeightGroupResponse]  # type: ignore[assignment]
     """Creates the broadcast group of an epoch and returns its rendezvous.
@@ -372,6 +398,25 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: a sequence of fewer than two tokens, or a support
           without its token.
         * `FAILED_PRECONDITION`: not configured, or the run has no reference.
+        """
+
+    @_abc_1.abstractmethod
+    def SetHyperparameters(
+        self,
+        request: _learner_pb2.SetHyperparametersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_learner_pb2.SetHyperparametersResponse, _abc.Awaitable[_learner_pb2.SetHyperparametersResponse]]:
+        """Replaces the configuration between two train steps, on all ranks.
+
+        Changes what docs/configuration.md calls live: learning rate, number of
+        steps, loss, correction, KL coefficient. The model stays loaded. Idempotent.
+        Safe to retry.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: the configuration does not validate, or changes other
+          fields; the details name each.
+        * `FAILED_PRECONDITION`: not configured, or for another run.
         """
 
     @_abc_1.abstractmethod

@@ -252,6 +252,26 @@ async def test_the_same_configuration_again_changes_nothing_and_another_is_refus
     assert caught.value.reason == "OTHER_CONFIGURATION"
 
 
+async def test_new_hyperparameters_hold_from_the_next_step_on_and_the_model_stays(client: Client) -> None:
+    def request(config: dict[str, Any]) -> learner_pb2.SetHyperparametersRequest:
+        return learner_pb2.SetHyperparametersRequest(run_id=RUN_ID, config=config_struct(parse_config(config)))
+
+    before = await client.train(await client.batch("before"))
+    digest = (await client.status()).status.config_digest
+    learner = client.config.get("learner", {}) | {"learning_rate": 0.0123}
+    changed = client.config | {"learner": learner}
+    try:
+        assert (await client.stub.SetHyperparameters(request(changed), timeout=60)).version == before.version
+        after = await client.train(await client.batch("after"))
+        assert before.metrics["lr"] != 0.0123 == after.metrics["lr"], (before.metrics["lr"], after.metrics["lr"])
+        again = await client.configure(learner=learner)
+        assert again.state == worker_pb2.WORKER_STATE_READY and again.config_digest != digest, again
+        with pytest.raises(InvalidArgument, match=r"sampling\.temperature"):
+            await client.stub.SetHyperparameters(request(changed | {"sampling": {"temperature": 0.5}}), timeout=60)
+    finally:
+        await client.stub.SetHyperparameters(request(client.config), timeout=60)
+
+
 async def test_a_step_raises_the_version_by_one_however_many_optimizer_steps_it_takes(client: Client) -> None:
     before = await client.status()
     response = await client.train(await client.batch("one"))

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, Unavailable
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
@@ -278,6 +279,8 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         """Report of every step that its gradient is not finite."""
         self.kept: list[str] = []
         self.exports: list[str] = []
+        self.configs: list[tuple[int, RunConfig]] = []
+        """Configurations that replaced the first one, each with the policy version before its first step."""
         self.stepping = asyncio.Event()
         self.num_publishes_in_step = 0
         self.created: list[int] = []
@@ -315,6 +318,12 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         response = learner_pb2.TrainStepResponse(applied=True, version=self.plane.version(), metrics={"lr": 1.0})
         self._results[header.train_step_id] = response
         return response
+
+    async def SetHyperparameters(
+        self, request: learner_pb2.SetHyperparametersRequest, context: Any
+    ) -> learner_pb2.SetHyperparametersResponse:
+        self.configs.append((self.plane.policy_version, parse_config(request.config)))
+        return learner_pb2.SetHyperparametersResponse(version=self.plane.version())
 
     async def ComputeLogprobs(
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any

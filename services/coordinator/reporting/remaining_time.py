@@ -17,8 +17,7 @@ class RemainingTime:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        self._num_steps = config.run.num_steps
-        self._ends_with_evaluation = config.evaluation.is_due(self._num_steps, self._num_steps)
+        self._config = config
         self._recent_s: deque[float] = deque(maxlen=NUM_RECENT_STEPS)
         self._evaluation_s = 0.0
         self._stepped_at: float | None = None
@@ -48,6 +47,8 @@ class RemainingTime:
         self._stepped_at, self._paused_s = now, 0.0
         if is_paused:
             self.paused()
-        if step >= self._num_steps:
+        num_steps = self._config.run.num_steps
+        if step >= num_steps:
             return 0.0
-        return fmean(self._recent_s) * (self._num_steps - step) + self._evaluation_s * self._ends_with_evaluation
+        ends_with_evaluation = self._config.evaluation.is_due(num_steps, num_steps)
+        return fmean(self._recent_s) * (num_steps - step) + self._evaluation_s * ends_with_evaluation

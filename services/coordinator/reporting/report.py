@@ -36,8 +36,7 @@ class Report:
         )
         self._record = record
         self._events = events
-        self._num_steps = config.run.num_steps
-        self._tracking = config.tracking
+        self._config = config
         self._metrics_file = StepFile(record.folder / "metrics.jsonl")
         self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
@@ -91,6 +90,7 @@ class Report:
         Metrics that are NaN or infinite are left out.
         """
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        num_steps = self._config.run.num_steps
         self._record.policy_version = step
         self._record.metrics = metrics
         self._record.save()
@@ -109,9 +109,9 @@ class Report:
         telemetry.counter(names.RUN_GROUPS).add(num_dropped, {names.STATE: "DROPPED"})
         self._events.add(
             "step",
-            f"step {step}/{self._num_steps}: {correct_rate:.1%} correct" + (f"; {unscored}" if unscored else ""),
+            f"step {step}/{num_steps}: {correct_rate:.1%} correct" + (f"; {unscored}" if unscored else ""),
             step=step,
-            num_steps=self._num_steps,
+            num_steps=num_steps,
             remaining_s=self._remaining.after_step(step, metrics["time/step"]),
             metrics=metrics,
             **({"unscored": unscored.attributes()} if unscored else {}),
@@ -119,13 +119,13 @@ class Report:
 
     def completions(self, step: int, groups: Iterable[JudgedGroup]) -> None:
         """Shows some completions of a train step, if the configuration asks for them at this step."""
-        every = self._tracking.completions_every_steps
+        every = self._config.tracking.completions_every_steps
         if every and step % every == 0:
             settled = [group.settled for group in groups]
             self._show("completions", step, [(group.prompt, group.completions, group.scores) for group in settled])
 
     def _show(self, name: str, step: int, judged: Iterable[Judged]) -> None:
-        chosen = shown(judged, self._tracking.num_completions)
+        chosen = shown(judged, self._config.tracking.num_completions)
         if chosen:
             rows = [completion.row() for completion in chosen]
             self._trackers.log_table(step, name, rows)
@@ -178,7 +178,7 @@ class Report:
         self._remaining.evaluated(result.sampling_s)
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
-        if self._tracking.completions_every_steps:
+        if self._config.tracking.completions_every_steps:
             self._show("eval_completions", step, [(q.prompt, q.completions, q.scores) for q in result.answered])
         low, high = result.correct_rate_interval
         details = [f"95% interval: {low:.1%} to {high:.1%}"]

@@ -93,6 +93,11 @@ class PacingBuffer(Generic[GroupT]):
             self._next_to_admit += 1
             return order_number
 
+    async def reconsider(self) -> None:
+        """Lets `admit` ask anew for the last group that the run needs."""
+        async with self._changed:
+            self._changed.notify_all()
+
     async def settle(self, order_number: int, group: GroupT, *, has_signal: bool = True) -> None:
         """Records the outcome of an admitted group."""
         async with self._changed:

@@ -16,6 +16,7 @@ from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.config_updates import ConfigUpdates
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
 from services.coordinator.run.label_check import unusable_prompts
@@ -51,10 +52,12 @@ class ActiveRun:
     ) -> None:
         self.record = record
         self.events = events
-        self._config = config
+        # The parts share a copy that changes while the run is active; see ConfigUpdates.
+        self._config = config = config.model_copy()
         self._inputs = inputs
         self._controls = RunControls()
         self._version = CurrentVersion(WeightVersion(record.attempt, 0))
+        self.updates = ConfigUpdates(config, record, events, num_prompts=len(inputs.prompts))
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
         self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)
@@ -194,6 +197,7 @@ class ActiveRun:
             ledger=self._ledger,
             learner=self._learner,
             publisher=self._publisher,
+            updates=self.updates,
             reward_kl=reward_kl,
             commands=self.commands,
             boundary=self._boundary,
@@ -211,9 +215,7 @@ class ActiveRun:
             steps=steps,
             metrics=self._metrics,
             boundary=self._boundary,
-            exports=Exports(
-                self._config.checkpoint, self.record, self._controls, self._learner, self.evaluations, self._report
-            ),
+            exports=Exports(self._config, self.record, self._controls, self._learner, self.evaluations, self._report),
             evaluations=self.evaluations,
             fleet=self._fleet,
             publisher=self._publisher,

@@ -10,14 +10,14 @@ from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.config.run import CheckpointConfig
+from shoal.config import RunConfig
 
 
 @dataclass(frozen=True)
 class Exports:
     """Writes the models of steps between two steps, and keeps the last ones and the best."""
 
-    config: CheckpointConfig
+    config: RunConfig
     record: RunRecord
     controls: RunControls
     learner: LearnerClient
@@ -29,20 +29,21 @@ class Exports:
 
         A run that must stop now leaves that to its resume.
         """
-        step, every = self.record.policy_version, self.config.export_every_steps
+        settings, step = self.config.checkpoint, self.record.policy_version
+        every = settings.export_every_steps
         is_due = every > 0 and step > 0 and step % every == 0 and step not in self.record.exported_steps
         if not is_due or self.controls.stop is StopMode.NOW:
             return
         values = await self._values()
         steps = [*self.record.exported_steps, step]
-        best_step = best_of(steps, values, is_lowest=self.config.export_best == "lowest")
-        kept = kept_of(steps, self.config.export_keep_last, best_step)
+        best_step = best_of(steps, values, is_lowest=settings.export_best == "lowest")
+        kept = kept_of(steps, settings.export_keep_last, best_step)
         path = await self.learner.export_model(export_name(step), [export_name(other) for other in kept])
-        self.report.export_kept(path, kept, best_step, metric=self.config.export_best_metric)
+        self.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:
         """Reads the metric to choose by, once earlier evaluations are scored."""
-        metric = self.config.export_best_metric
+        metric = self.config.checkpoint.export_best_metric
         if not metric:
             return {}
         if metric.startswith("eval/"):

@@ -96,7 +96,7 @@ class RunLoop:
         self.metrics.begin_training()
         await self.exports.write_if_due()
         await self.evaluations.run_if_due()
-        while self.version.policy_version < self.config.run.num_steps:
+        while await self._has_another_step():
             timer, evaluated_s = StepTimer(self.controls.running_s), self.evaluations.blocked_s
             async with self.steps.report.shown_alive(
                 f"waiting for the groups of step {self.version.policy_version + 1}",
@@ -107,6 +107,7 @@ class RunLoop:
             if groups is None:
                 break
             timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
+            await self.steps.take_over_changes()
             is_applied = await self.steps.take(groups, timer)
             if is_applied and self._checkpoint_is_due:
                 await self.boundary.save_checkpoint()
@@ -116,6 +117,11 @@ class RunLoop:
             await self.boundary.save_checkpoint()
             await self.evaluations.run_last()
         await self.controls.unless_stopped(self.evaluations.finish())
+
+    async def _has_another_step(self) -> bool:
+        """Returns whether steps are left, once changes of their number are applied."""
+        await self.steps.take_over_changes()
+        return self.version.policy_version < self.config.run.num_steps
 
     @property
     def _checkpoint_is_due(self) -> bool:

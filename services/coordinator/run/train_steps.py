@@ -15,6 +15,7 @@ from services.coordinator.rollout.groups import DropReason, JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.config_updates import ConfigUpdates
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.store import long_work
 from services.coordinator.store.ledger import Ledger
@@ -61,6 +62,7 @@ class TrainSteps:
     ledger: Ledger
     learner: LearnerClient
     publisher: Publisher
+    updates: ConfigUpdates
     reward_kl: RewardKlController
     commands: RunCommands
     boundary: StepBoundary
@@ -93,6 +95,21 @@ class TrainSteps:
                 await self.commands.stay_paused()
         await self._report(step, publish)
         return True
+
+    async def take_over_changes(self) -> None:
+        """Applies changes of the configuration that wait for the next step; first writes a checkpoint.
+
+        So a restore never goes back before a change.
+        """
+        if (waiting := self.updates.waiting) is None:
+            return
+        if self.version.policy_version > 0:
+            await self.boundary.save_checkpoint()
+        async with self.learner_lock:
+            await self.learner.set_hyperparameters(self.record.run_id, waiting)
+        if "kl.coef" in self.updates.apply(waiting, self.version.policy_version):
+            self.reward_kl.coef = self.config.kl.coef
+        await self.buffer.reconsider()
 
     async def _may_publish(self) -> bool:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now."""

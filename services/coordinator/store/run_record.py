@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.store.atomic_write import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
-from shoal.config.load import config_struct
+from shoal.config.load import config_digest, config_struct
 from shoal.config.run import MAX_RUN_NAME_CHARS
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition
@@ -175,4 +175,5 @@ class RunRecord:
             num_groups=dict(num_groups),
             metrics=self.metrics,
             config=config_struct(config) if config else None,
+            etag=config_digest(config) if config else "",
         )

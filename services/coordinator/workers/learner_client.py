@@ -12,6 +12,7 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
+from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
 from shoal.rollout import Support, TrainBatch, WeightVersion
@@ -45,7 +46,7 @@ class LearnerClient:
     def __init__(self, fleet: Fleet, config: RunConfig, events: EventLog) -> None:
         self._fleet = fleet
         self._events = events
-        self._step_timeout_s = config.coordinator.train_step_timeout_s
+        self._config = config
         self._publish_timeout_s = config.weights.timeout_s
 
     @property
@@ -67,7 +68,7 @@ class LearnerClient:
         try:
             async with self._shown_alive(f"training on {len(batch.groups)} groups", long_work.SLOW_STEP_S):
                 response = await retries.TRAIN_STEP.call(
-                    lambda: self._stub.TrainStep(messages(), timeout=self._step_timeout_s)
+                    lambda: self._stub.TrainStep(messages(), timeout=self._config.coordinator.train_step_timeout_s)
                 )
         except Unavailable as error:
             raise Unavailable(f"the learner is lost: {error.message}", reason=ErrorReason.LEARNER_LOST) from error
@@ -95,10 +96,15 @@ class LearnerClient:
                 support_token_ids=[int32_to_wire(support.token_ids) for support in with_support],
                 support_counts=[int32_to_wire(support.counts) for support in with_support],
             )
-            response = await self._stub.ComputeLogprobs(request, timeout=self._step_timeout_s)
+            response = await self._stub.ComputeLogprobs(request, timeout=self._config.coordinator.train_step_timeout_s)
             for piece, data in zip(part, response.logprobs, strict=True):
                 result[piece.index].append(float32_from_wire(data, "logprobs"))
         return tuple(np.concatenate(values) for values in result)
+
+    async def set_hyperparameters(self, run_id: str, config: RunConfig) -> None:
+        """Replaces the learner's configuration between two steps."""
+        request = learner_pb2.SetHyperparametersRequest(run_id=run_id, config=config_struct(config))
+        await self._stub.SetHyperparameters(request, timeout=CONTROL_TIMEOUT_S)
 
     async def create_weight_group(
         self, epoch: int, world_size: int

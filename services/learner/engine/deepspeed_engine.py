@@ -83,6 +83,10 @@ class DeepSpeedEngine:
         """Number of trained values, on all ranks together."""
         return sum(math.prod(whole_shape(parameter)) for _, parameter in self._trained)
 
+    def set_entropy_gradient(self, is_on: bool) -> None:
+        """Sets whether the entropies that `forward` returns have a gradient."""
+        self._engine.module.scorer.entropy_gradient = is_on
+
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         """Runs `Policy.forward`."""
         scored: tuple[Tensor, Tensor] = self._engine(row, temperature)

@@ -53,6 +53,8 @@ class Command(IntEnum):
     """ExportModelRequest."""
     STOP = 8
     """Leave; no message."""
+    SET_HYPERPARAMETERS = 9
+    """SetHyperparametersRequest."""
 
 
 class ProcessGroup:

@@ -1,4 +1,4 @@
-"""`shoal run start | pause | resume | stop | checkpoint | evaluate`: control the runs of a coordinator."""
+"""`shoal run start | pause | resume | update | stop | checkpoint | evaluate`: control the runs of a coordinator."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -19,6 +19,7 @@ from services.coordinator.cli.shared.options import (
     checked_address,
     resume_request,
     start_request,
+    update_request,
 )
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
 
@@ -72,10 +73,25 @@ def resume(
         print_run(client.start_run(address, resume_request(run, overrides or [])), output)
     elif overrides:
         raise FailedPrecondition(
-            "--set changes a run that has ended: name it, and stop it first if it is active (shoal run stop)"
+            "--set resumes a run that has ended with changes, so name it; to change an active run: shoal run update"
         )
     else:
         print_run(client.resume_run(address, run), output)
+
+
+def update(
+    run: RunName = "",
+    coordinator: Coordinator = "",
+    overrides: Overrides = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change the configuration of an active run with --set, at once or from its next step on."""
+    from services.coordinator import client
+    from shoal.errors import InvalidArgument
+
+    if not overrides:
+        raise InvalidArgument("nothing is given to change: add --set, for example --set learner.learning_rate=2e-6")
+    print_run(client.update_run_config(checked_address(coordinator), update_request(run, overrides)), output)
 
 
 def stop(

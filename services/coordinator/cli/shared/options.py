@@ -94,3 +94,15 @@ def resume_request(run: str, overrides: Sequence[str]) -> "pb.StartRunRequest":
     if overrides:
         json_format.ParseDict(load_overrides(overrides), request.config)
     return request
+
+
+def update_request(run: str, overrides: Sequence[str]) -> "pb.UpdateRunConfigRequest":
+    """Makes the request that changes an active run. Raises `InvalidArgument` for overrides without a value."""
+    from google.protobuf import json_format
+
+    from shoal.config.load import load_overrides
+    from shoal.v1 import coordinator_pb2 as pb
+
+    request = pb.UpdateRunConfigRequest(run_id=run)
+    json_format.ParseDict(load_overrides(overrides), request.config)
+    return request

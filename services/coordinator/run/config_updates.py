@@ -1,0 +1,100 @@
+"""Changes of an active run's configuration: checked and stored when requested, applied where they may be.
+
+    request -> config.json, event "config_changed"; what does not alter training changes at once
+    apply   -> at the next step boundary: checkpoint, learner, the configuration that all parts share, "config_applied"
+
+`config.json` has the values from the request on, so they outlive the coordinator. The checkpoint before the change
+keeps a restore from training earlier steps again with them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct
+
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import RunConfig
+from shoal.config.changes import changed_fields
+from shoal.config.epochs import with_counted_steps
+from shoal.config.live import only_at_once, take_over, updated_config
+from shoal.config.load import config_digest
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted
+from shoal.wire import invalid
+
+
+@dataclass
+class ConfigUpdates:
+    """The changes of an active run's configuration."""
+
+    config: RunConfig
+    """Shared with all parts of the run, which read it anew at each use."""
+    record: RunRecord
+    events: EventLog
+    num_prompts: int
+    """Prompts of the data, by which epochs are counted."""
+    stored: RunConfig = field(init=False)
+    """The configuration with all changes, also those that wait for the next step."""
+
+    def __post_init__(self) -> None:
+        self.stored = self.config.model_copy()
+
+    def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> None:
+        """Checks and stores changes, and applies those that do not wait for the next step.
+
+        Values that the run has already change nothing. Raises `InvalidArgument` for a change that an active run cannot
+        take, and `Aborted` when the configuration is not that of `etag`.
+        """
+        changed = with_counted_steps(updated_config(self.stored, changes, mask), self.num_prompts)
+        fields = changed_fields(self.stored, changed)
+        if not fields:
+            return
+        if etag and etag != config_digest(self.stored):
+            raise Aborted(
+                f"the configuration of run {self.record.run_id} has changed since it had etag {etag}: read the run "
+                "again, and repeat the change",
+                reason=ErrorReason.CONFIG_CHANGED,
+            )
+        if changed.run.num_steps != self.stored.run.num_steps:
+            self._check_num_steps(changed.run.num_steps)
+        self.record.save_config(changed)
+        self.stored = changed
+        take_over(self.config, only_at_once(self.config, changed))
+        waiting = changed_fields(self.config, changed)
+        when = f" (from the next step on: {', '.join(waiting)})" if waiting else ""
+        self.events.add("config_changed", _described(fields) + when, fields=list(fields), waiting=list(waiting))
+
+    def _check_num_steps(self, num_steps: int) -> None:
+        # The step after the last one may be under way.
+        least = self.record.policy_version + 2
+        if num_steps < least:
+            raise invalid(
+                "run.num_steps",
+                f"must be at least {least}, since step {least - 1} may be under way (given: {num_steps}); to end the "
+                "run earlier, stop it",
+            )
+
+    @property
+    def waiting(self) -> RunConfig | None:
+        """The configuration of the next step, if it differs from that of the last one."""
+        return self.stored if changed_fields(self.config, self.stored) else None
+
+    def apply(self, waiting: RunConfig, policy_version: int) -> Collection[str]:
+        """Applies changes that waited, once the learner has them; returns the names of their fields."""
+        fields = changed_fields(self.config, waiting)
+        take_over(self.config, waiting)
+        self.record.num_steps = self.config.run.num_steps
+        self.record.save()
+        self.events.add(
+            "config_applied",
+            f"from step {policy_version + 1} on: {_described(fields)}",
+            fields=list(fields),
+            policy_version=policy_version,
+        )
+        return fields
+
+
+def _described(fields: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {change}" for name, change in fields.items())

@@ -1,0 +1,109 @@
+"""Changes of a run's configuration while the run is active."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct
+from pydantic import BaseModel
+
+from shoal.config.changes import changed_config, changed_fields
+from shoal.config.load import plain_values
+from shoal.config.run import RunConfig
+from shoal.config.section import Live
+from shoal.errors import FieldViolation, InvalidArgument
+
+
+def live_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterator[tuple[str, Live]]:
+    """Yields each field and table that may change while a run is active, and when it does."""
+    for name, field in section.model_fields.items():
+        live = next((item for item in field.metadata if isinstance(item, Live)), None)
+        if live is not None:
+            yield path + name, live
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from live_fields(field.annotation, f"{path}{name}.")
+
+
+def updated_config(config: RunConfig, changes: Mapping[str, Any] | Struct, mask: Sequence[str] = ()) -> RunConfig:
+    """Returns the configuration of an active run with changes.
+
+    `changes` is as for `changed_config`. `mask` holds the dotted names of the fields to take from it, all if it is
+    empty; a field that it names and `changes` lacks gets its default.
+
+    Raises `InvalidArgument` for values that are not valid, and for fields that cannot change while a run is active.
+    """
+    changed = changed_config(config, _masked(plain_values(changes), mask) if mask else changes)
+    check_live(config, changed)
+    return changed
+
+
+def check_live(config: RunConfig, changed: RunConfig) -> None:
+    """Raises `InvalidArgument` where two configurations differ in a field that cannot change in an active run."""
+    refused = {name: _WHEN_RESUMED for name in changed_fields(config, changed) if when_live(name) is None}
+    if changed.kl.needs_reference != config.kl.needs_reference:
+        refused["kl.coef"] = "loads or drops the reference policy, which only a resume does"
+    if refused:
+        known = ", ".join(name for name, _ in live_fields())
+        lines = "".join(f"\n  {name}: {reason}" for name, reason in refused.items())
+        raise InvalidArgument(
+            f"an active run cannot change:{lines}\nstop the run, and resume it with --set. While a run is active, "
+            f"these may change: {known}",
+            violations=[FieldViolation(field=name, description=reason) for name, reason in refused.items()],
+        )
+
+
+_WHEN_RESUMED = "changes only when the run is resumed"
+
+
+def when_live(name: str) -> Live | None:
+    """Returns when a field changes in an active run; None if it does not."""
+    return next((live for field, live in live_fields() if f"{name}.".startswith(f"{field}.")), None)
+
+
+def take_over(config: RunConfig, changed: RunConfig) -> None:
+    """Gives a configuration, in place, the values of another: the parts of an active run share one and read it anew.
+
+    This is the only place that changes a configuration.
+    """
+    for name in RunConfig.model_fields:
+        config.__dict__[name] = getattr(changed, name)
+
+
+def only_at_once(config: RunConfig, changed: RunConfig) -> RunConfig:
+    """Returns `config` with those changes that do not wait for the next step."""
+    kept = config.model_copy()
+    for name in changed_fields(config, changed):
+        live, (section, *rest) = when_live(name), name.split(".")
+        if live is not None and live.when == "at once":
+            (field,) = rest
+            updated = getattr(kept, section).model_copy(update={field: getattr(getattr(changed, section), field)})
+            kept.__dict__[section] = updated
+    return kept
+
+
+def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of a mask as changes, null where `changes` lacks them."""
+    masked: dict[str, Any] = {}
+    for path in mask:
+        *tables, field = path.split(".")
+        source: Any = changes
+        target = masked
+        for table in tables:
+            source = source.get(table, {}) if isinstance(source, Mapping) else {}
+            target = target.setdefault(table, {})
+        target[field] = source.get(field) if isinstance(source, Mapping) else None
+    unmasked = [name for name in changed_names(changes) if not any(f"{name}.".startswith(f"{path}.") for path in mask)]
+    if unmasked:
+        raise InvalidArgument(
+            f"config: {', '.join(unmasked)} is given, and update_mask does not name it: name it there, or leave the "
+            "mask empty to change all fields that are given"
+        )
+    return masked
+
+
+def changed_names(changes: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yields the dotted names of the fields that changes hold."""
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and value:
+            yield from changed_names(value, f"{path}{name}.")
+        else:
+            yield path + name

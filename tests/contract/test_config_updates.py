@@ -1,0 +1,129 @@
+"""Changes of the configuration of an active run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.struct_pb2 import Struct
+
+from shoal.errors import Aborted, FailedPrecondition, InvalidArgument
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+
+
+async def start_slowly(cluster: Cluster, model: Path, num_steps: int = 6) -> None:
+    """Starts a run, and returns after its second step."""
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
+    await cluster.start(arithmetic_config(model, run={"num_steps": num_steps}), run_id="updated")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+
+
+async def update(cluster: Cluster, changes: dict[str, Any], *, mask: tuple[str, ...] = (), etag: str = "") -> pb.Run:
+    request = pb.UpdateRunConfigRequest(
+        config=json_format.ParseDict(changes, Struct()), update_mask=FieldMask(paths=mask), etag=etag
+    )
+    return (await cluster.stub.UpdateRunConfig(request, timeout=60)).run
+
+
+def learning_rate(run: pb.Run) -> float:
+    return float(json_format.MessageToDict(run.config)["learner"]["learning_rate"])
+
+
+async def test_a_new_learning_rate_trains_from_the_next_step_on_and_no_restore_goes_back_before_it(
+    cluster: Cluster, model: Path
+) -> None:
+    await start_slowly(cluster, model)
+    run = await update(cluster, {"learner": {"learning_rate": 3e-4}})
+    assert learning_rate(run) == 3e-4
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    ((version, config),) = cluster.learner.configs
+    assert config.learner.learning_rate == 3e-4
+    (applied,) = [event for event in events if event.kind == "config_applied"]
+    assert applied.attributes["policy_version"] == version >= 2
+    saved = [
+        event.attributes["policy_version"] for event in events[: events.index(applied)] if event.kind == "checkpoint"
+    ]
+    assert saved[-1] == version, f"the change came at step {version}, the checkpoints before it are of {saved}"
+
+
+async def test_a_run_whose_last_step_is_under_way_can_be_extended_and_ends_with_the_new_number(
+    cluster: Cluster, model: Path
+) -> None:
+    await start_slowly(cluster, model, num_steps=4)
+    run = await update(cluster, {"run": {"num_steps": 9}})
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.num_steps) == (pb.RUN_STATE_FINISHED, 9, 9), run.message
+    assert [event.attributes["step"] for event in events if event.kind == "step"] == list(range(1, 10))
+    assert cluster.learner.configs[-1][1].run.num_steps == 9
+
+
+async def test_what_does_not_alter_training_changes_at_once_and_without_the_learner(
+    cluster: Cluster, model: Path
+) -> None:
+    await start_slowly(cluster, model)
+    await update(cluster, {"checkpoint": {"every_steps": 1}})
+    _, events = await cluster.end()
+    saved = [event.attributes["policy_version"] for event in events if event.kind == "checkpoint"]
+    assert saved[-3:] == [4, 5, 6], f"checkpoints of steps {saved}"
+    assert not cluster.learner.configs and "config_applied" not in kinds(events)
+
+
+async def test_changes_survive_a_resume(cluster: Cluster, model: Path) -> None:
+    await start_slowly(cluster, model, num_steps=40)
+    await update(cluster, {"learner": {"learning_rate": 3e-4}, "checkpoint": {"keep_last": 3}})
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    await cluster.end()
+    resumed = await cluster.start({}, run_id="updated", resume=True)
+    config = json_format.MessageToDict(resumed.config)
+    assert (config["learner"]["learning_rate"], config["checkpoint"]["keep_last"]) == (3e-4, 3)
+
+
+async def test_an_update_says_which_fields_need_a_resume_and_changes_nothing(cluster: Cluster, model: Path) -> None:
+    await start_slowly(cluster, model)
+    before = await cluster.run()
+    with pytest.raises(InvalidArgument) as caught:
+        await update(cluster, {"sampling": {"temperature": 0.5}, "learner": {"learning_rate": 1e-3}})
+    assert [violation.field for violation in caught.value.violations] == ["sampling.temperature"]
+    assert "resume" in caught.value.message and "learner.learning_rate" in caught.value.message
+    with pytest.raises(InvalidArgument, match="num_steps"):
+        await update(cluster, {"run": {"num_steps": 1}})
+    assert (await cluster.run()).etag == before.etag
+
+
+async def test_an_update_of_another_configuration_than_the_one_read_is_aborted_and_a_repeat_is_not(
+    cluster: Cluster, model: Path
+) -> None:
+    await start_slowly(cluster, model, num_steps=40)
+    read = (await cluster.run()).etag
+    run = await update(cluster, {"learner": {"learning_rate": 3e-4}}, etag=read)
+    assert run.etag != read
+    assert (await update(cluster, {"learner": {"learning_rate": 3e-4}}, etag=read)).etag == run.etag
+    with pytest.raises(Aborted, match="read the run again"):
+        await update(cluster, {"learner": {"learning_rate": 5e-4}}, etag=read)
+
+
+async def test_a_mask_names_the_fields_to_change_and_resets_those_that_are_not_given(
+    cluster: Cluster, model: Path
+) -> None:
+    await start_slowly(cluster, model, num_steps=40)
+    mask = ("learner.learning_rate", "grpo.max_skipped_steps")
+    await update(cluster, {"learner": {"learning_rate": 3e-4}, "grpo": {"max_skipped_steps": 7}}, mask=mask)
+    run = await update(cluster, {}, mask=mask)
+    config = json_format.MessageToDict(run.config)
+    assert config["learner"]["learning_rate"] == 1e-6 and "max_skipped_steps" not in config["grpo"]
+    with pytest.raises(InvalidArgument, match=r"learner\.learning_rate is given"):
+        await update(cluster, {"learner": {"learning_rate": 3e-4}}, mask=("grpo.max_skipped_steps",))
+
+
+async def test_a_run_that_has_ended_is_not_updated(cluster: Cluster, model: Path) -> None:
+    await start_slowly(cluster, model, num_steps=3)
+    await cluster.end()
+    request = pb.UpdateRunConfigRequest(
+        run_id="updated", config=json_format.ParseDict({"run": {"num_steps": 9}}, Struct())
+    )
+    with pytest.raises(FailedPrecondition, match="has ended"):
+        await cluster.stub.UpdateRunConfig(request, timeout=60)

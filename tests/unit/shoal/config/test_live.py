@@ -1,0 +1,57 @@
+from typing import Any
+
+import pytest
+
+from shoal.config import parse_config
+from shoal.config.changes import changed_fields, fixed_fields
+from shoal.config.live import live_fields, only_at_once, take_over, updated_config, when_live
+from shoal.errors import InvalidArgument
+
+BEGUN: dict[str, Any] = {
+    "model": {"path": "m"},
+    "data": {"sources": [{"path": "d.jsonl"}]},
+    "run": {"num_steps": 20},
+    "kl": {"coef": 0.01},
+}
+
+
+def test_no_field_is_both_live_and_fixed() -> None:
+    fixed = [name for name, _ in fixed_fields()]
+    both = [(live, name) for live, _ in live_fields() for name in fixed if f"{name}.".startswith(f"{live}.")]
+    assert not both, both
+
+
+def test_fields_of_a_live_table_are_live() -> None:
+    live = when_live("loss.clip_high")
+    assert live is not None and live.when == "next step"
+    assert when_live("sampling.temperature") is None
+
+
+def test_only_what_does_not_alter_training_changes_at_once() -> None:
+    config = parse_config(BEGUN)
+    changed = updated_config(config, {"loss": {"clip_high": 0.3}, "checkpoint": {"every_steps": 3}})
+    now = only_at_once(config, changed)
+    assert list(changed_fields(config, now)) == ["checkpoint.every_steps"]
+    assert list(changed_fields(config, changed)) == ["checkpoint.every_steps", "loss.clip_high"]
+
+
+def test_taking_a_configuration_over_leaves_the_defaults_of_others_alone() -> None:
+    config, other = parse_config(BEGUN), parse_config(BEGUN)
+    shared = config
+    take_over(config, updated_config(config, {"loss": {"clip_high": 0.3}, "evaluation": {"every_steps": 3}}))
+    assert shared.loss.clip_high == 0.3
+    assert not changed_fields(other, parse_config(BEGUN)) and other.loss.clip_high == 0.28
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"kl": {"coef": 0.0}}, "kl.coef"),
+        ({"grpo": {"group_size": 4}}, "grpo.group_size"),
+        ({"reward": {"weights": {"math": 0.5}}}, "reward.weights.math"),
+    ],
+)
+def test_a_field_that_needs_a_resume_is_refused_by_name(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        updated_config(parse_config(BEGUN), changes)
+    assert [violation.field for violation in caught.value.violations] == [field], caught.value.message
