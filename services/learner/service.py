@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import math
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
@@ -17,6 +15,7 @@ from services.learner.commands import LearnerCommands
 from services.learner.learner import StepResult
 from services.learner.publish import WeightPublisher
 from services.learner.ranks.process_group import Command, join_messages
+from services.learner.request_checks import check_logprobs, check_name, check_weight_group
 from services.learner.torch_thread import TorchThread
 from services.learner.train_steps import TrainSteps
 from shoal.config import RunConfig, parse_config
@@ -34,7 +33,6 @@ from shoal.worker.reexec import Reexec
 
 _log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _STOP_S = 5.0
 
 _T = TypeVar("_T")
@@ -97,7 +95,7 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.LearnerServiceConfigureRequest, context: Any
     ) -> learner_pb2.LearnerServiceConfigureResponse:
         config = parse_config(request.config)
-        _check_name(request.run_id, "run_id")
+        check_name(request.run_id, "run_id")
         if not self._lifecycle.is_configured(request.run_id, config):
             if self._lifecycle.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_READY):
                 raise self._refuse_other(request.run_id)
@@ -164,7 +162,7 @@ class LearnerService(LearnerServiceServicer):
         messages = [message async for message in request_iterator]
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._require_ready()
-        batch, body = await asyncio.to_thread(_read_batch, messages)
+        batch, body = await asyncio.to_thread(lambda: (batch_from_wire(messages), join_messages(messages)))
         future = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body))
         result = await asyncio.shield(asyncio.wrap_future(future))
         return learner_pb2.TrainStepResponse(
@@ -206,10 +204,7 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any
     ) -> learner_pb2.ComputeLogprobsResponse:
         self._require_ready()
-        if not 0 < request.temperature < math.inf:
-            raise invalid("temperature", f"must be above 0 and finite (given: {request.temperature})")
-        if request.model not in (learner_pb2.MODEL_UNSPECIFIED, learner_pb2.MODEL_POLICY, learner_pb2.MODEL_REFERENCE):
-            raise invalid("model", f"must be MODEL_POLICY or MODEL_REFERENCE (given: {request.model})")
+        check_logprobs(request)
 
         def work(commands: LearnerCommands) -> learner_pb2.ComputeLogprobsResponse:
             logprobs = commands.compute_logprobs(request)
@@ -223,12 +218,12 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.SetHyperparametersRequest, context: Any
     ) -> learner_pb2.SetHyperparametersResponse:
         self._require_ready()
-        config = parse_config(request.config)
-        if request.run_id != self._lifecycle.run_id:
+        config, run_id = parse_config(request.config), self._lifecycle.run_id
+        if request.run_id != run_id:
             raise FailedPrecondition(
-                f"the learner serves run {self._lifecycle.run_id}, not {request.run_id or 'one without a name'}",
+                f"the learner serves run {run_id}, not {request.run_id!r}",
                 reason=ErrorReason.OTHER_CONFIGURATION,
-                metadata={"run_id": self._lifecycle.run_id},
+                metadata={"run_id": run_id},
             )
 
         def check(commands: LearnerCommands) -> None:
@@ -246,10 +241,7 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.CreateWeightGroupRequest, context: Any
     ) -> learner_pb2.CreateWeightGroupResponse:
         commands, publisher = self._require_ready()
-        if request.epoch < 1:
-            raise invalid("epoch", f"must be at least 1 (given: {request.epoch})")
-        if request.world_size < 1:
-            raise invalid("world_size", f"must be at least 1, for the learner itself (given: {request.world_size})")
+        check_weight_group(request)
         # Not a command: it must get through while a broadcast hangs.
         rendezvous = await asyncio.to_thread(publisher.create_group, request.epoch, request.world_size)
         return learner_pb2.CreateWeightGroupResponse(
@@ -289,7 +281,7 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         self._require_ready()
-        _check_name(request.checkpoint_id, "checkpoint_id")
+        check_name(request.checkpoint_id, "checkpoint_id")
 
         def work(commands: LearnerCommands) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
             files = commands.save_checkpoint(request, self._lifecycle.progress)
@@ -310,7 +302,7 @@ class LearnerService(LearnerServiceServicer):
     ) -> learner_pb2.LoadCheckpointResponse:
         self._require_ready()
         if request.checkpoint_id:
-            _check_name(request.checkpoint_id, "checkpoint_id")
+            check_name(request.checkpoint_id, "checkpoint_id")
 
         def check(commands: LearnerCommands) -> None:
             if request.attempt < commands.learner.version.attempt:
@@ -333,7 +325,7 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.ExportModelRequest, context: Any
     ) -> learner_pb2.ExportModelResponse:
         self._require_ready()
-        _check_name(request.export_name or "model", "export_name")
+        check_name(request.export_name or "model", "export_name")
 
         def work(commands: LearnerCommands) -> learner_pb2.ExportModelResponse:
             path = commands.export_model(request, self._lifecycle.progress)
@@ -351,18 +343,4 @@ class LearnerService(LearnerServiceServicer):
             num_ranks=self._num_ranks,
             num_optimizer_steps=self._num_optimizer_steps,
             rank_pids=self._pids,
-        )
-
-
-def _read_batch(messages: Sequence[learner_pb2.TrainStepRequest]) -> tuple[TrainBatch, bytes]:
-    """Returns the batch, and its bytes for the other ranks."""
-    return batch_from_wire(messages), join_messages(messages)
-
-
-def _check_name(name: str, field: str) -> None:
-    """Raises `InvalidArgument` for a name that cannot be the name of a folder, for example one with a slash."""
-    if not _NAME.fullmatch(name):
-        raise invalid(
-            field,
-            f"use 1 to 128 letters, digits, '.', '_' and '-', beginning with a letter or a digit (given: {name!r})",
         )

@@ -63,7 +63,7 @@ class CheckpointConfig(Section):
 
     every_steps: Annotated[int, AT_ONCE] = Field(default=50, ge=1)
     """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
-    keep_last: Annotated[int, AT_ONCE] = Field(default=2, ge=1)
+    keep_last: int = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
     export_every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
     """Train steps between exports: the model of such a step is written as a Hugging Face folder,

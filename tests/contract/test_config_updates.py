@@ -74,12 +74,12 @@ async def test_what_does_not_alter_training_changes_at_once_and_without_the_lear
 
 async def test_changes_survive_a_resume(cluster: Cluster, model: Path) -> None:
     await start_slowly(cluster, model, num_steps=40)
-    await update(cluster, {"learner": {"learning_rate": 3e-4}, "checkpoint": {"keep_last": 3}})
+    await update(cluster, {"learner": {"learning_rate": 3e-4}, "checkpoint": {"every_steps": 3}})
     await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
     await cluster.end()
     resumed = await cluster.start({}, run_id="updated", resume=True)
     config = json_format.MessageToDict(resumed.config)
-    assert (config["learner"]["learning_rate"], config["checkpoint"]["keep_last"]) == (3e-4, 3)
+    assert (config["learner"]["learning_rate"], config["checkpoint"]["every_steps"]) == (3e-4, 3)
 
 
 async def test_an_update_says_which_fields_need_a_resume_and_changes_nothing(cluster: Cluster, model: Path) -> None:

@@ -52,12 +52,10 @@ class ActiveRun:
     ) -> None:
         self.record = record
         self.events = events
-        # The parts share a copy that changes while the run is active; see ConfigUpdates.
-        self._config = config = config.model_copy()
+        self._config = config
         self._inputs = inputs
-        self._controls = RunControls()
-        self._version = CurrentVersion(WeightVersion(record.attempt, 0))
-        self.updates = ConfigUpdates(config, record, events, num_prompts=len(inputs.prompts))
+        self._controls, self._version = RunControls(), CurrentVersion(WeightVersion(record.attempt, 0))
+        self.updates = ConfigUpdates(config, record, events, len(inputs.prompts))
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
         self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)

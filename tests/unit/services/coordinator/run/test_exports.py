@@ -6,7 +6,7 @@ import pytest
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.exports import Exports, best_of, kept_of
 from services.coordinator.store.run_record import RunRecord
-from shoal.config.run import CheckpointConfig
+from shoal.config import parse_config
 
 SCORES = {10: 0.1, 20: 0.7, 30: 0.2, 40: 0.7, 50: 0.3}
 
@@ -22,7 +22,10 @@ class Recorder:
         self.controls = RunControls()
         self.num_waits = 0
         parts: Any = {"learner": self, "report": self, "evaluations": self}
-        self.exports = Exports(config=CheckpointConfig(**settings), record=self.record, controls=self.controls, **parts)
+        values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, "checkpoint": settings}
+        evaluation = {"sources": [{"path": "e.jsonl"}], "every_steps": 1}
+        config = parse_config({**values, "evaluation": evaluation})
+        self.exports = Exports(config=config, record=self.record, controls=self.controls, **parts)
 
     async def after_step(self, step: int) -> None:
         self.record.policy_version = step

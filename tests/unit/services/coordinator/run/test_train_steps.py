@@ -29,7 +29,9 @@ class StepsWithoutGroups(TrainSteps):
 
 def make_steps(**grpo: Any) -> StepsWithoutGroups:
     refused = SimpleNamespace(version=WeightVersion(0, 0), skip_reason="not finite", metrics={})
-    parts: dict[str, Any] = dict.fromkeys(("record", "publisher", "commands", "boundary", "metrics", "gate"), Mock())
+    parts: dict[str, Any] = dict.fromkeys(
+        ("record", "publisher", "updates", "commands", "boundary", "metrics", "gate"), Mock()
+    )
     return StepsWithoutGroups(
         **parts,
         config=parse_config(CONFIG | {"grpo": grpo}),
