@@ -91,6 +91,13 @@ def _download(name: str, revision: str | None, *, weights: bool, field: str) -> 
     raise InvalidArgument(f"{field}: there is no folder {name} here, and {name}{at} cannot be downloaded: {cure}")
 
 
+def hub_revision(path: str, revision: str | None) -> str | None:
+    """Returns the revision of a model on the hub: the one given, or the commit that this machine has; else None."""
+    if path.startswith(PACKAGE_PREFIX) or local_path(path, "model.path").is_dir():
+        return None
+    return revision or resolve_model(path, weights=False).name
+
+
 def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
     """Reads config.json and generation_config.json of a model.
 

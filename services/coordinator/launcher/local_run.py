@@ -10,6 +10,7 @@ from pathlib import Path
 from services.coordinator.launcher.checks import check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, usable_gpus
 from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
+from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.extras import check_extras, extras_for
 from services.coordinator.run.preflight import check_adapted_layers, check_weights
 from services.coordinator.store.events import EVENTS, read_events
@@ -65,7 +66,9 @@ def prepare_local_run(
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
     if request.resume:
-        config = changed_config(_config_of_run(data_dir, request.run_id), request.config)
+        before = _config_of_run(data_dir, request.run_id)
+        config = changed_config(before, request.config)
+        check_num_steps(before, config, Checkpoints(data_dir / request.run_id, keep_last=1))
         if not request.config.fields:
             _check_unfinished(data_dir / request.run_id)
     else:

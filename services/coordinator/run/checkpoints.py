@@ -26,9 +26,11 @@ from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ResourceExhausted
 from shoal.v1 import learner_pb2
+from shoal.wire import invalid
 from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
@@ -151,6 +153,21 @@ class Checkpoints:
             # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
+
+
+def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
+    """Raises `InvalidArgument` when a change ends the run before the step that it is resumed from.
+
+    A number of steps of 0 is not known yet: it is counted with the prompts.
+    """
+    committed = checkpoints.committed()
+    if not committed or config.run.num_steps in (0, before.run.num_steps):
+        return
+    step = checkpoints.load_manifest(committed[-1]).policy_version
+    if config.run.num_steps < step:
+        raise invalid(
+            "run.num_steps", f"must be at least {step}, the step of the last checkpoint (given: {config.run.num_steps})"
+        )
 
 
 def _make_room(snapshot: Path) -> None:

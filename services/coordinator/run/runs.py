@@ -11,7 +11,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.active_run import ActiveRun
-from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.preflight import PreparedInputs, preflight
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.run_folders import RunFolders
@@ -68,7 +68,7 @@ class Runs:
             await asyncio.to_thread(checkpoints.check_readable)
             inputs = await asyncio.to_thread(preflight, config)
             config = with_counted_steps(config, len(inputs.prompts))
-            _check_num_steps(before, config, checkpoints)
+            check_num_steps(before, config, checkpoints)
             record.attempt += 1
             record.num_steps = config.run.num_steps
             record.state, record.message = RunState.STARTING, ""
@@ -136,15 +136,3 @@ class Runs:
             return
         await self._active.commands.stop(StopMode.NOW)
         await asyncio.wait([self._driving], timeout=grace_s)
-
-
-def _check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
-    """Raises `InvalidArgument` when a change ends the run before the step that it is resumed from."""
-    committed = checkpoints.committed()
-    if not committed or config.run.num_steps == before.run.num_steps:
-        return
-    step = checkpoints.load_manifest(committed[-1]).policy_version
-    if config.run.num_steps < step:
-        raise invalid(
-            "run.num_steps", f"must be at least {step}, the step of the last checkpoint (given: {config.run.num_steps})"
-        )

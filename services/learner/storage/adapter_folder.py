@@ -10,6 +10,7 @@ from services.learner.model.adapters import peft_config
 from services.learner.storage.weights_folder import Shapes, write_weights_file
 from shoal.config.lora import ALL_LINEAR, LoraConfig
 from shoal.config.model import ModelConfig
+from shoal.models.model_folder import hub_revision
 
 ADAPTER_FOLDER = "adapter"
 """The folder's name in that of the merged model."""
@@ -27,4 +28,5 @@ def write_adapter_folder(
     targets = lora.target_modules
     if targets == [ALL_LINEAR]:
         targets = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in shapes})
-    peft_config(lora, targets, base=model.path, revision=model.revision).save_pretrained(folder)
+    revision = hub_revision(model.path, model.revision)
+    peft_config(lora, targets, base=model.path, revision=revision).save_pretrained(folder)

@@ -42,7 +42,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
     base = _public_name(config.model.path)
     parts = [
         _header(config, is_adapter=is_adapter),
-        f"# {record.run_id}, step {step}\n\n{base}, trained with GRPO (group relative policy optimization, "
+        f"{card_title(record, step)}\n\n{base}, trained with GRPO (group relative policy optimization, "
         f"arXiv:2402.03300) for {step} of {config.run.num_steps} steps, by Shoal {__version__}.",
         f"## Load it\n\n{_loading(repo, step, base if is_adapter else '')}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
@@ -53,36 +53,42 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
     return "\n\n".join(parts) + "\n"
 
 
+def card_title(record: RunRecord, step: int) -> str:
+    """Returns the line of a card that says of which model it is."""
+    return f"# {record.run_id}, step {step}"
+
+
 def _header(config: RunConfig, *, is_adapter: bool) -> str:
     values: dict[str, Any] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["grpo", "reinforcement-learning", "shoal"],
     }
-    if _is_hub_name(config.model.path):
+    if is_hub_name(config.model.path):
         values["base_model"] = config.model.path
-    if datasets := [source.dataset for source in config.data.sources if _is_hub_name(source.dataset or "")]:
+    if datasets := [source.dataset for source in config.data.sources if is_hub_name(source.dataset or "")]:
         values["datasets"] = datasets
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
 
 
-def _is_hub_name(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """Whether a name is a repository on the hub, and no folder here."""
     return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
 
 
 def _public_name(path: str) -> str:
     """Returns the name of a repository or a package, and of a folder its last part."""
-    return path if _is_hub_name(path) or path.startswith("package:") else Path(path).name
+    return path if is_hub_name(path) or path.startswith("package:") else Path(path).name
 
 
 def _loading(repo: str, step: int, base: str) -> str:
     """Returns how a model is loaded; with `base`, how an adapter is loaded onto that model."""
     if base:
-        base = base if _is_hub_name(base) else f"FOLDER OF {base}"
+        name, base = base, base if is_hub_name(base) else f"FOLDER OF {base}"
         revision = f', revision="step-{step}"' if repo else ""
+        hint = "" if is_hub_name(name) else f", {name}, which is not on the hub: name the folder where you have it"
         return (
-            "An adapter, to be loaded with the model that it was trained on:\n\n"
+            f"An adapter, to be loaded with the model that it was trained on{hint}:\n\n"
             "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
             f'model = AutoModelForCausalLM.from_pretrained("{base}")\n'
             f'model = PeftModel.from_pretrained(model, "{repo or "FOLDER"}"{revision})\n```'

@@ -45,22 +45,19 @@ def export(
     The run may go on meanwhile. A checkpoint needs the learner's packages; an export needs none.
     """
     from services.coordinator.cli.export import hub
-    from services.coordinator.cli.export.card import model_card
-    from services.coordinator.cli.export.files import CARD, deliver, file_system, write_sums
+    from services.coordinator.cli.export.card import card_title, model_card
+    from services.coordinator.cli.export.files import CARD, check_destination, deliver, write_sums
     from services.coordinator.cli.export.model import find_model, staged
     from services.coordinator.store.run_folders import RunFolders
 
-    if not (to or push):
-        raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
-    if push:
-        hub.check_push(push)
-    elif public:
-        raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
-    if to:
-        file_system(to)
+    _check_options(to, push, public=public)
     record = RunFolders(data_dir).find(run)
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)
+    if to:
+        check_destination(to, card_title(record, model.step), is_adapter=adapter)
+    if push:
+        hub.check_repository(push, model.step, public=public)
     report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
     with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
@@ -70,6 +67,21 @@ def export(
             deliver(files, to, report)
         if push:
             hub.push(files, push, model.step, run_id=record.run_id, public=public, report=report)
+
+
+def _check_options(to: str, push: str, *, public: bool) -> None:
+    """Checks where the model goes, as far as that needs no run."""
+    from services.coordinator.cli.export import hub
+    from services.coordinator.cli.export.files import file_system
+
+    if not (to or push):
+        raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
+    if push:
+        hub.check_push(push)
+    elif public:
+        raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
+    if to:
+        file_system(to)
 
 
 def report(line: str) -> None:

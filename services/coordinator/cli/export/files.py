@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from shoal.errors import (
 SUMS = "SHA256SUMS"
 CARD = "README.md"
 _LAST = ("config.json", "adapter_config.json")
-"""What makes a folder a model, or an adapter."""
+"""What makes a folder a model, and what an adapter."""
 _EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
 _ALMOST_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9]+:/(?!/)")
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
@@ -67,6 +67,49 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
         ) from error
 
 
+def check_destination(destination: str, title: str, *, is_adapter: bool) -> None:
+    """Refuses a destination that holds something else, before a model is written, which may take minutes.
+
+    `title` is the line of the model's card that says which one it is. Whether a model of that title is the same,
+    `deliver` decides by its digests. Raises `AlreadyExists`, and as `file_system`.
+    """
+    files, root = file_system(destination)
+    try:
+        found = _found(files, root)
+        titles = files.cat_file(f"{root}/{CARD}").decode(errors="replace").splitlines() if CARD in found else []
+    except Exception as error:
+        if why := _why_refused(error):
+            raise FailedPrecondition(f"{destination} cannot be read: {why} ({error})") from error
+        raise Unavailable(f"{destination} could not be read: {type(error).__name__}: {error}") from error
+    _check_no_file(found, destination)
+    if _LAST[is_adapter] in found:
+        if SUMS not in found or (titles and title not in titles):
+            raise _another_model(destination)
+    elif found and _is_local(files):
+        raise _other_files(destination, found)
+
+
+def _found(files: Any, root: str) -> list[str]:
+    """Lists the files below a path by their paths in it; the path of a file itself is empty."""
+    return [name.removeprefix(root).lstrip("/") for name in files.find(root)]
+
+
+def _check_no_file(found: Collection[str], destination: str) -> None:
+    if "" in found:
+        raise AlreadyExists(f"{destination} is a file: name a folder with --to")
+
+
+def _another_model(destination: str) -> AlreadyExists:
+    return AlreadyExists(f"{destination} has another model: delete it, or name another place with --to")
+
+
+def _other_files(destination: str, names: Collection[str]) -> AlreadyExists:
+    return AlreadyExists(
+        f"{destination} has files that are not of this model ({', '.join(sorted(names)[:3])}): name an empty place "
+        "with --to"
+    )
+
+
 def _why_refused(error: Exception) -> str:
     """Returns what must be changed before the command can work; empty where it may work if it is repeated."""
     if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
@@ -101,21 +144,17 @@ def file_system(destination: str) -> tuple[Any, str]:
 
 def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
     own = _names(folder)
-    found = [name.removeprefix(root).lstrip("/") for name in files.find(root)]
+    found = _found(files, root)
     last = _last(folder)
-    if "" in found:
-        raise AlreadyExists(f"{destination} is a file: name a folder with --to")
+    _check_no_file(found, destination)
     if last in found:
         if SUMS in found and files.cat_file(f"{root}/{SUMS}") == (folder / SUMS).read_bytes():
             report(f"the model is complete in {destination} already")
             return
-        raise AlreadyExists(f"{destination} has another model: delete it, or name another place with --to")
-    if others := sorted(set(found) - set(own)):
-        raise AlreadyExists(
-            f"{destination} has files that are not of this model ({', '.join(others[:3])}): name an empty place with "
-            "--to"
-        )
-    if "file" in _protocols(files):
+        raise _another_model(destination)
+    if others := set(found) - set(own):
+        raise _other_files(destination, others)
+    if _is_local(files):
         _rename_into(Path(root), folder)
     else:
         for name in (*(name for name in own if name not in (SUMS, last)), SUMS, last):
@@ -133,8 +172,8 @@ def _last(folder: Path) -> str:
     return next(name for name in _LAST if (folder / name).is_file())
 
 
-def _protocols(files: Any) -> tuple[str, ...]:
-    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+def _is_local(files: Any) -> bool:
+    return "file" in ((files.protocol,) if isinstance(files.protocol, str) else files.protocol)
 
 
 def _rename_into(target: Path, folder: Path) -> None:

@@ -5,7 +5,8 @@ repository as it was, or with a commit whose tag the next push makes.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,38 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, repor
     `FailedPrecondition` where the token may not write or the repository is not as private as asked for, and
     `Unavailable` when the push breaks off.
     """
+    api = _api()
+    with _explaining(repo, step):
+        if not _exists(api, repo, step, public=public):
+            api.create_repo(repo, private=not public)
+            report(f"{repo} is created, {'public' if public else 'private'}")
+        report(f"pushing to {repo}")
+        commit = api.upload_folder(
+            repo_id=repo, folder_path=folder, commit_message=f"Step {step} of run {run_id}", delete_patterns="*"
+        )
+        api.create_tag(repo, tag=_tag(step), revision=commit.oid)
+        report(f"the model: {repo}, revision {_tag(step)}")
+
+
+def check_repository(repo: str, step: int, *, public: bool) -> None:
+    """Refuses a push that cannot work before the model is written, which may take minutes. Raises as `push`."""
+    with _explaining(repo, step):
+        _exists(_api(), repo, step, public=public)
+
+
+def _api() -> Any:
     from huggingface_hub import HfApi
+
+    return HfApi(library_name="shoal")
+
+
+@contextmanager
+def _explaining(repo: str, step: int) -> Iterator[None]:
+    """Turns the errors of the hub into ours."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        _push(HfApi(library_name="shoal"), folder, repo, step, run_id, public, report)
+        yield
     except ShoalError:
         raise
     except Exception as error:
@@ -55,30 +83,27 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, repor
                 "somebody else changes it just now"
             ) from error
         raise Unavailable(
-            f"{repo} could not be pushed to: {type(error).__name__}: {error}. It has no revision step-{step} yet; "
+            f"{repo} could not be pushed to: {type(error).__name__}: {error}. It has no revision {_tag(step)} yet; "
             "repeat the command to complete it"
         ) from error
 
 
-def _push(api: Any, folder: Path, repo: str, step: int, run_id: str, public: bool, report: Report) -> None:
+def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
+    """Whether a repository exists. Raises where it has the revision, or is not as private as asked for."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    tag = f"step-{step}"
     try:
         is_private = api.model_info(repo).private
     except RepositoryNotFoundError:
-        api.create_repo(repo, private=not public)
-        report(f"{repo} is created, {'public' if public else 'private'}")
-    else:
-        _check_visibility(repo, is_private=is_private, public=public)
-        if tag in {ref.name for ref in api.list_repo_refs(repo).tags}:
-            raise AlreadyExists(f"{repo} has a revision {tag} already: delete that tag, or name another repository")
-    report(f"pushing to {repo}")
-    commit = api.upload_folder(
-        repo_id=repo, folder_path=folder, commit_message=f"Step {step} of run {run_id}", delete_patterns="*"
-    )
-    api.create_tag(repo, tag=tag, revision=commit.oid)
-    report(f"the model: {repo}, revision {tag}")
+        return False
+    _check_visibility(repo, is_private=is_private, public=public)
+    if _tag(step) in {ref.name for ref in api.list_repo_refs(repo).tags}:
+        raise AlreadyExists(f"{repo} has a revision {_tag(step)} already: delete that tag, or name another repository")
+    return True
+
+
+def _tag(step: int) -> str:
+    return f"step-{step}"
 
 
 def _check_visibility(repo: str, *, is_private: bool, public: bool) -> None:

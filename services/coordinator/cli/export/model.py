@@ -14,6 +14,7 @@ from pathlib import Path
 
 import typer
 
+from services.coordinator.cli.export.card import is_hub_name
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.exports import export_name
 from services.coordinator.run.extras import LEARNER, check_extras
@@ -26,6 +27,7 @@ from shoal.wire.json_form import json_form
 
 _ADAPTER = "adapter"
 """Folder of the adapter in that of the merged model."""
+_ADAPTER_CONFIG = "adapter_config.json"
 _STAGING = ".export-"
 
 
@@ -114,6 +116,7 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter
             _write_from_checkpoint(model, record, staging, adapter=adapter)
         else:
             _link_files(model.folder, staging)
+        _hide_base_folder(staging / _ADAPTER / _ADAPTER_CONFIG)
         yield staging / _ADAPTER if adapter else staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -162,6 +165,18 @@ def _link(source: str, target: str) -> None:
         raise
     except OSError:  # A file system without hard links.
         shutil.copyfile(source, target)
+
+
+def _hide_base_folder(file: Path) -> None:
+    """Leaves the base model out of an adapter's configuration unless the hub has it: nobody else has that folder."""
+    if not file.is_file():
+        return
+    values = json.loads(file.read_text(encoding="utf-8"))
+    if is_hub_name(values.get("base_model_name_or_path") or ""):
+        return
+    file.unlink()  # It is a link to the run's own file.
+    values |= {"base_model_name_or_path": None, "revision": None}
+    file.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path, *, adapter: bool) -> None:

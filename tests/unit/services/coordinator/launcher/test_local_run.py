@@ -44,6 +44,24 @@ def test_a_finished_run_is_resumed_with_a_change_alone(tmp_path: Path) -> None:
     assert prepare_local_run(request, tmp_path / "runs", lambda _: None).config.run.num_steps == 300
 
 
+def test_a_resume_that_ends_before_its_checkpoint_is_refused_before_a_process_starts(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    config = parse_config({"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}})
+    folder = tmp_path / "runs" / "mine"
+    checkpoint = folder / "checkpoints" / "step-00000009"
+    checkpoint.mkdir(parents=True)
+    (folder / "config.json").write_text(config.model_dump_json())
+    RunRecord("mine", folder, RunState.STOPPED, policy_version=9).save()
+    manifest = {"checkpoint_id": "step-00000009", "attempt": 0, "policy_version": 9, "ledger_sha256": ""}
+    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "learner_files": []}))
+    request = pb.StartRunRequest(run_id="mine", resume=True)
+    request.config.update({"run": {"num_steps": 8}})
+    with pytest.raises(InvalidArgument, match=r"run.num_steps: must be at least 9, the step of the last checkpoint"):
+        prepare_local_run(request, tmp_path / "runs", lambda _: None)
+    request.config.update({"run": {"num_steps": 9}})
+    assert prepare_local_run(request, tmp_path / "runs", lambda _: None).config.run.num_steps == 9
+
+
 def test_a_misspelled_layer_is_refused_before_a_process_starts(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
     lora = {"rank": 4, "target_modules": ["q_pro"]}

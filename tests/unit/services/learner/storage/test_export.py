@@ -156,7 +156,7 @@ def test_transformers_and_peft_load_the_merged_model_and_the_adapter_and_they_ag
     lora = LoraConfig(rank=4, alpha=8, rslora=True, dropout=0.1, target_modules=targets)
     engine: Any = Adapted(source, lora)
     folder = tmp_path / "model"
-    model = ModelConfig(path=str(source), revision="v2")
+    model = ModelConfig(path=str(source), revision="v2")  # A folder has no revisions.
     export_model(engine, engine.lm, model, folder, one_rank(), dtype=torch.float32, lora=lora)
     merged, base = AutoModelForCausalLM.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(source)
     tokens = torch.arange(40, 80)[None]
@@ -167,8 +167,10 @@ def test_transformers_and_peft_load_the_merged_model_and_the_adapter_and_they_ag
     difference, moved = float((adapted - expected).abs().max()), float((adapted - unadapted).abs().mean())
     assert difference < 1e-5 and moved > 1e-3, f"they differ by {difference:.2e}, and from the base by {moved:.4f}"
     written = json.loads((folder / "adapter" / "adapter_config.json").read_text())
-    assert written["base_model_name_or_path"] == str(source) and written["revision"] == "v2"
+    assert written["base_model_name_or_path"] == str(source) and written["revision"] is None
     assert written["r"] == 4
+    others = [path for path in folder.glob("*.json") if str(tmp_path) in path.read_text()]
+    assert not others, f"{others} have a path of this machine"
     assert {path.name for path in (folder / "adapter").iterdir()} >= {"adapter_model.safetensors"}
 
 

