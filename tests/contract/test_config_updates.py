@@ -1,5 +1,7 @@
 """Changes of the configuration of an active run."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,9 @@ async def test_a_new_learning_rate_trains_from_the_next_step_on_and_no_restore_g
         event.attributes["policy_version"] for event in events[: events.index(applied)] if event.kind == "checkpoint"
     ]
     assert saved[-1] == version, f"the change came at step {version}, the checkpoints before it are of {saved}"
+    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
+        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    assert rows == [(version, '{"learner.learning_rate": "1e-06 -> 0.0003"}')], rows
 
 
 async def test_a_run_whose_last_step_is_under_way_can_be_extended_and_ends_with_the_new_number(

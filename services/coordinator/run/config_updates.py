@@ -7,7 +7,7 @@
 keeps a restore from training earlier steps again with them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,8 +81,8 @@ class ConfigUpdates:
         """The configuration of the next step, if it differs from that of the last one."""
         return self.stored if changed_fields(self.config, self.stored) else None
 
-    def apply(self, waiting: RunConfig, policy_version: int) -> Collection[str]:
-        """Applies changes that waited, once the learner has them; returns the names of their fields."""
+    def apply(self, waiting: RunConfig, policy_version: int) -> Mapping[str, str]:
+        """Applies changes that waited, once the learner has them; returns their fields, as `changed_fields`."""
         fields = changed_fields(self.config, waiting)
         take_over(self.config, waiting)
         self.record.num_steps = self.config.run.num_steps

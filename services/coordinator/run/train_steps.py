@@ -107,7 +107,9 @@ class TrainSteps:
             await self.boundary.save_checkpoint()
         async with self.learner_lock:
             await self.learner.set_hyperparameters(self.record.run_id, waiting)
-        if "kl.coef" in self.updates.apply(waiting, self.version.policy_version):
+        fields = self.updates.apply(waiting, self.version.policy_version)
+        await self.ledger.config_changed(self.version.policy_version, fields)
+        if "kl.coef" in fields:
             self.reward_kl.coef = self.config.kl.coef
         await self.buffer.reconsider()
 

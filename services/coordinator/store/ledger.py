@@ -10,9 +10,10 @@ tables. `rollouts` reads what was written, for people.
 
 import asyncio
 import errno
+import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -199,6 +200,15 @@ class Ledger:
             )
 
         await self._run(write)
+
+    async def config_changed(self, policy_version: int, fields: Mapping[str, str]) -> None:
+        """Records that steps after `policy_version` have other values of some fields; each text names both."""
+        row = (self._attempt, policy_version, time.time(), json.dumps(dict(fields)))
+        await self._run(
+            lambda connection: connection.execute(
+                "INSERT INTO config_changes (attempt, policy_version, time_s, fields) VALUES (?, ?, ?, ?)", row
+            )
+        )
 
     async def snapshot(self, path: Path) -> Sequence[SegmentDigest]:
         """Writes a copy of the database in its present state; returns the segments that it needs, which are on disk.

@@ -79,6 +79,13 @@ CREATE TABLE IF NOT EXISTS excluded_prompts (
     prompt_id TEXT PRIMARY KEY,
     order_number INTEGER NOT NULL REFERENCES groups
 );
+CREATE TABLE IF NOT EXISTS config_changes (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    attempt INTEGER NOT NULL,
+    policy_version INTEGER NOT NULL,
+    time_s REAL NOT NULL,
+    fields TEXT NOT NULL
+);
 CREATE TABLE IF NOT EXISTS payloads (
     order_number INTEGER NOT NULL REFERENCES groups,
     kind TEXT NOT NULL,
