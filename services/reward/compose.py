@@ -1,7 +1,8 @@
 """Rewards of completions, composed from the verifiers' scores by the configuration's `[reward]`.
 
 In this order: the verifiers' values, or the rewards of an environment's turns; the format, which gates them or adds to
-them; length and repetition; and, instead of all of these, the penalty for a completion that did not end by itself.
+them; style, length and repetition; and, instead of all of these, the penalty for a completion that did not end by
+itself.
 """
 
 import math
@@ -11,7 +12,9 @@ from typing import Literal
 
 from services.reward.shaping import reads_tokens, shaping_parts
 from services.reward.verifiers.r1_format import has_r1_format
+from services.reward.verifiers.think_answer_format import has_think_answer_format
 from services.reward.verifiers.think_format import has_think_format
+from shoal.config.composition import FormatRewardConfig
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.rollout import FinishReason, GroundTruth, RewardPart, Score, ScoreOutcome, VerifierScore
@@ -90,6 +93,7 @@ class Composer:
             shares.append(RewardPart("format", total - before))
         shaping = shaping_parts(
             config,
+            output.text,
             output.token_ids,
             correct=correct,
             length_limit_tokens=self.length_limit_tokens,
@@ -125,10 +129,16 @@ class Composer:
 
     def _with_format(self, verifiable: float, output: Output) -> float:
         settings = self.config.format
-        is_found = has_r1_format(output.text) if settings.kind == "r1" else has_think_format(output.text)
+        is_found = _has_format(settings, output.text)
         pays_verifiers = self.config.apply_verifiable_reward and (
             not self.config.only_reward_good_outputs or self._is_good(output)
         )
         if settings.mode == "gate" and pays_verifiers:
             return verifiable if is_found else 0.0
         return verifiable + (settings.value if is_found else 0.0)
+
+
+def _has_format(settings: FormatRewardConfig, text: str) -> bool:
+    if settings.kind == "think_answer":
+        return has_think_answer_format(text, settings.code_language)
+    return has_r1_format(text) if settings.kind == "r1" else has_think_format(text)

@@ -201,8 +201,8 @@ class RunConfig(Section):
             if is_on and self.reward.shapes:
                 raise ValueError(
                     f"{name} uses the verifiers' values one by one, before [reward] combines them: leave "
-                    "reward.verification_reward, format, overlong, length, cosine, repetition and the others at their "
-                    "defaults, and name r1_format, soft_overlong or repetition_penalty as verifiers in the data"
+                    "reward.verification_reward, format, style, overlong, length, cosine, repetition and the others at "
+                    "their defaults, and name r1_format, soft_overlong or repetition_penalty as verifiers in the data"
                 )
         if self.correction.is_on and self.loss.baseline == "behavior":
             raise ValueError(

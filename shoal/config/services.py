@@ -10,6 +10,7 @@ from shoal.config.composition import (
     LengthPenaltyConfig,
     OverlongConfig,
     RepetitionPenaltyConfig,
+    StyleConfig,
 )
 from shoal.config.custom_verifiers import (
     CustomVerifierConfig,
@@ -91,6 +92,8 @@ class RewardConfig(Section):
     """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
     format: FormatRewardConfig = FormatRewardConfig()
     """A reward for the required format."""
+    style: StyleConfig = StyleConfig()
+    """Rewards for tags and for signs of steps."""
     overlong: OverlongConfig = OverlongConfig()
     """A penalty for completions near the length limit."""
     length: LengthPenaltyConfig = LengthPenaltyConfig()
@@ -146,7 +149,8 @@ class RewardConfig(Section):
             or self.only_reward_good_outputs
             or self.non_stop_penalty is not None
             or self.format.kind != "none"
-            or any((self.overlong.factor, self.length.coef, self.cosine.factor, self.repetition.max_penalty))
+            or any((self.style.tags, self.style.steps, self.overlong.factor, self.length.coef))
+            or any((self.cosine.factor, self.repetition.max_penalty))
         )
 
 

@@ -30,12 +30,15 @@ RULE_VERIFIERS = frozenset(
         "re_search",
         "re_search_f1",
         "reasoning_gym",
+        "reasoning_steps",
         "regex",
         "repetition_penalty",
         "soft_overlong",
         "strict_math",
         "string_f1",
         "string_matcher",
+        "think_answer_format",
+        "think_answer_tags",
         "think_format",
         "up_to_max_length",
     }
@@ -183,6 +186,11 @@ class StrictMathOptions(Section):
     """Longest time for comparing one answer; past it the completion is UNSCORABLE."""
 
 
+class ThinkAnswerOptions(Section):
+    code_language: str = ""
+    """Language of a fenced block that the answer must contain; empty requires none."""
+
+
 class VerifiersConfig(Section):
     code: CodeOptions = CodeOptions()
     """A program that is run against tests of its functions."""
@@ -214,5 +222,7 @@ class VerifiersConfig(Section):
     """DAPO's penalty for completions near the length limit (arXiv:2503.14476, section 3.4)."""
     strict_math: StrictMathOptions = StrictMathOptions()
     """Mathematical equality of an answer in Minerva's form (arXiv:2206.14858)."""
+    think_answer_format: ThinkAnswerOptions = ThinkAnswerOptions()
+    """Thoughts and answer in tags, each tag on a line of its own (open-r1)."""
     up_to_max_length: LengthOptions = LengthOptions()
     """A completion at most as long as the label demands."""

@@ -69,7 +69,7 @@ def test_length_and_correctness_are_rewarded_as_by_trl(case: GoldenCase) -> None
     got = cosine_scaled_length(
         case.inputs["correct"],
         case.inputs["completion_tokens"],
-        max_length_tokens=case.config["max_length"],
+        max_length=case.config["max_length"],
         correct_range=tuple(case.config["correct_range"]),
         wrong_range=tuple(case.config["wrong_range"]),
     )

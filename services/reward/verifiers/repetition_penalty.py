@@ -1,6 +1,6 @@
 """A penalty for repeated n-grams (arXiv:2502.03373, section 4)."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -28,12 +28,12 @@ def verify(
     return Verdict(repetition_penalty(token_ids, options.ngram_size, options.max_penalty))
 
 
-def repetition_penalty(token_ids: Sequence[int], ngram_size: int, max_penalty: float) -> float:
-    """Returns `max_penalty` times the share of repeated n-grams, as `verify` documents it."""
-    num_ngrams = len(token_ids) - ngram_size + 1
+def repetition_penalty(units: Sequence[Hashable], ngram_size: int, max_penalty: float) -> float:
+    """Returns `max_penalty` times the share of repeated n-grams, as `verify` documents it; `units` may be words too."""
+    num_ngrams = len(units) - ngram_size + 1
     if num_ngrams <= 0:
         return 0.0
-    distinct = set(zip(*(token_ids[offset:] for offset in range(ngram_size)), strict=False))
+    distinct = set(zip(*(units[offset:] for offset in range(ngram_size)), strict=False))
     return max_penalty * (1 - len(distinct) / num_ngrams)
 
 

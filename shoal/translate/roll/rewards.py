@@ -8,7 +8,7 @@ from shoal.translate.roll.engine_fields import VALIDATION_FILES
 from shoal.translate.roll.reward_worker import DEFAULT_DOMAIN, RewardWorker, domains_of
 from shoal.translate.shared.draft import Draft, Origin, Source
 
-_NGRAM_PENALTY = {"max_penalty": -0.5, "ngram_size": 3}
+_NGRAM_PENALTY = {"max_penalty": -0.5, "ngram_size": 3, "unit": "words"}
 """What ROLL's crossthinkqa and ifeval workers subtract at most, and for repetitions of how many words."""
 _TEST_S, _TESTS_S = 20.0, 120.0
 """ROLL's time for the tests of a program; how long all of them may take here."""
@@ -39,9 +39,6 @@ def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draf
             draft.set("reward.timeout_s", _TESTS_S + 2, origin)
     if penalized := sorted({worker.verifier for worker in workers if worker.penalizes_repetition}):
         draft.set("reward.repetition", _NGRAM_PENALTY | {"verifiers": penalized}, origin)
-        draft.notes.append(
-            "reward.repetition: ROLL's workers crossthinkqa and ifeval count repetitions of 3 words; here of 3 tokens"
-        )
     _judge(workers, source, draft)
     _describe(workers, draft)
 

@@ -166,6 +166,10 @@ class Source:
         """Returns whether the source sets a field explicitly."""
         return name in self._values
 
+    def spellings(self) -> set[str]:
+        """Returns the names of the fields that the source sets, as it spells them."""
+        return {self._spelled[name] for name in self._values}
+
     def note_unused(self, draft: Draft, *names: str, why: str) -> None:
         """Notes each of the fields that the source sets although it changes nothing, with the reason."""
         for name in names:

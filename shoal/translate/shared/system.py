@@ -48,7 +48,8 @@ class System:
     defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Month "YYYY-MM" -> the defaults of that time which differ from the table's."""
     last_month_of: Mapping[str, str] = field(default_factory=dict)
-    """Field of a trainer that is gone -> the month, of those in `defaults_as_of`, whose defaults are nearest to its."""
+    """Field of a trainer that is gone, or that stays with an old version -> the month, of those in `defaults_as_of`,
+    whose defaults are nearest to its."""
     read_checkout: Callable[[Path], Checkout] | None = None
     """Reads defaults and chat templates from the system's own source."""
     presets: re.Pattern[str] | None = None

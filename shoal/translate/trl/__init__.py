@@ -6,6 +6,7 @@ from shoal.translate.shared.system import System
 from shoal.translate.trl.compose import compose
 from shoal.translate.trl.fields import GRPO, TRAINING
 from shoal.translate.trl.lora import LORA
+from shoal.translate.trl.open_r1 import DEFAULTS, LAST_MONTH_OF, MONTH
 from shoal.translate.trl.script_fields import BESIDE, TOOLS
 
 TRL = System(
@@ -32,6 +33,8 @@ TRL = System(
         "from_pretrained.quantization_config",
     ),
     piecewise=("model_init_kwargs",),
+    defaults_as_of={MONTH: DEFAULTS},
+    last_month_of=LAST_MONTH_OF,
     model_field="model",
     data_field="train_dataset",
 )

@@ -25,7 +25,7 @@ FULL = (
 EVALUATION = "evaluation.sources names the held-out questions, evaluation.every_steps how often they are asked"
 REWARDS = (
     "data.sources reward.weights reward.verifiers reward.apply_verifiable_reward reward.format reward.overlong "
-    "reward.repetition reward.cosine"
+    "reward.repetition reward.cosine reward.style"
 )
 HOW = "a detail of how TRL's process computes or prints"
 DTYPE = "bf16 decides the learner's type, generator.dtype the engine's"
@@ -104,6 +104,7 @@ GRPO: list[Field] = [
             "vllm_server_port",
             "vllm_server_timeout",
             "vllm_group_port",
+            "remote_gen_model_url",
         )
     ),
     mapped("vllm_gpu_memory_utilization", "number", 0.3, "generator.gpu_memory_utilization"),

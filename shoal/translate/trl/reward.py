@@ -1,21 +1,18 @@
 """TRL's reward functions, reward model and weights: those of trl.rewards by name; other functions are refused."""
 
 import ast
+from collections.abc import Mapping
 from typing import Any
 
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Unfit
+from shoal.translate.trl.open_r1 import FUNCTIONS_BY_DEFAULT, is_open_r1, note_unread, open_r1_part
+from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
 
 _CUSTOM = (
     "write it as a custom verifier, --set reward.custom.NAME.file=FILE.py, and name it in the data (verifier or "
     "verifier_column of data.sources), with its weight in reward.weights"
 )
-_COSINE = {
-    "max_value_correct": "correct_short",
-    "min_value_correct": "correct_long",
-    "min_value_wrong": "wrong_short",
-    "max_value_wrong": "wrong_long",
-}
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "accuracy_reward": (),
     "think_format_reward": (),
@@ -32,32 +29,26 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 """Functions of trl.rewards that have a counterpart, with the parameters of the factories among them."""
 _READS = {"extraction": ["latex"], "boxed_match_priority": 0}
 """What TRL's accuracy_reward reads as an answer: LaTeX only, boxes first."""
+_SHARED = ("weights", "style")
+"""Tables of [reward] that several functions set, each a key of its own."""
 _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
 """Arguments that `trl grpo` gives to a factory without arguments."""
 
 
 def compose_reward(source: Source, draft: Draft) -> None:
     """Sets the verifier of the data and the parts of the reward beside it, each with its function's weight."""
-    open_r1 = _open_r1(source)
     functions = _weighted_functions(source, draft)
+    note_unread([text for text, _ in functions], source, draft)
     if not functions:
         return
-    model = source["reward_model_name_or_path"]
-    reward: dict[str, Any] = {}
-    unfit: dict[str, list[str]] = {}
-    for text, weight in functions:
-        try:
-            part = _model(text, weight) if text == model else _part(open_r1.get(text, text), weight)
-            reward |= {name: reward.get(name, {}) | value for name, value in part.items()}
-        except Unfit as error:
-            unfit.setdefault(str(error), []).append(text)
-    for reason, texts in unfit.items():
-        draft.refuse("reward_funcs", ", ".join(texts), reason, cure="data.sources")
+    reward, is_whole = _parts(functions, source, draft)
     if not reward:
         return
     names = [name for name in ("reward_funcs", "reward_model_name_or_path") if source[name]]
     origin = source.origin(*names, *(["reward_weights"] if source["reward_weights"] else []))
-    verifiers = {*reward.get("weights", ()), *(["math"] if "cosine" in reward else [])}
+    if not names:
+        names, origin = ["reward_funcs"], Origin(f"open-r1 rewards {', '.join(text for text, _ in functions)}", False)
+    verifiers = {*reward.get("weights", ()), *([ACCURACY] if "cosine" in reward else [])}
     if len(verifiers) > 1:
         draft.refuse(
             "reward_funcs",
@@ -66,28 +57,33 @@ def compose_reward(source: Source, draft: Draft) -> None:
             "--set data.sources with its verifier_column",
             cure="data.sources",
         )
-    if "cosine" in reward and "math" not in reward.get("weights", {}):
+    if "cosine" in reward and ACCURACY not in reward.get("weights", {}):
         # The cosine reward needs to know whether an answer is right, but correctness itself earns nothing.
         reward["apply_verifiable_reward"] = False
-    if "math" in verifiers:
-        reward["verifiers"] = {"math": _READS}
+    if ACCURACY in verifiers:
+        reward["verifiers"] = {ACCURACY: _READS}
     for name, value in reward.items():
         draft.set(f"reward.{name}", value, origin)
-    if verifiers or not unfit:
+    if verifiers or is_whole:
         _set_verifier(source, draft, verifiers, names)
     if set(reward) - {"weights", "model", "verifiers"}:
-        _sum_once(source, draft, reads_solutions="math" in verifiers)
+        _sum_once(source, draft, reads_solutions=ACCURACY in verifiers)
 
 
-def _open_r1(source: Source) -> dict[str, str]:
-    """Returns the names of open-r1's reward functions that TRL has too, with their arguments from its settings."""
-    overlong = f"{source['max_completion_len']}, {source['soft_punish_cache']}"
-    repetition = f"{source['repetition_n_grams']}, {source['repetition_max_penalty']}"
-    return {
-        "accuracy": "accuracy_reward",
-        "soft_overlong_punishment": f"get_soft_overlong_punishment({overlong})",
-        "repetition_penalty": f"get_repetition_penalty_reward({repetition})",
-    }
+def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> tuple[dict[str, Any], bool]:
+    """Returns the fields of [reward] for all functions, and whether each has a counterpart; refuses the others."""
+    model = source["reward_model_name_or_path"]
+    reward: dict[str, Any] = {}
+    unfit: dict[str, list[str]] = {}
+    for text, weight in functions:
+        try:
+            part = _model(text, weight) if text == model else _part(text, weight, source)
+            _add(part, reward)
+        except Unfit as error:
+            unfit.setdefault(str(error), []).append(text)
+    for reason, texts in unfit.items():
+        draft.refuse("reward_funcs", ", ".join(texts), reason, cure="data.sources")
+    return reward, not unfit
 
 
 def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]:
@@ -96,6 +92,9 @@ def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]
     if model := source["reward_model_name_or_path"]:
         # TRL's script puts it before the functions.
         functions.insert(0, model)
+    if not functions and is_open_r1(source):
+        functions = FUNCTIONS_BY_DEFAULT
+        draft.notes.append(f"reward_funcs: without any, open-r1 rewards {', '.join(functions)}")
     if not functions:
         if weights:
             draft.refuse("reward_weights", weights, "belong to reward_funcs by position, and there are none")
@@ -111,10 +110,11 @@ def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]
 def _set_verifier(source: Source, draft: Draft, verifiers: set[str], names: list[str]) -> None:
     """Makes the verifier that of every source, or notes how to do so."""
     columns = {"verifier": next(iter(sorted(verifiers)), "passthrough")}
-    if "math" in verifiers:
+    if ACCURACY in verifiers:
         columns["ground_truth_column"] = "solution"
     if sources := draft.values.get("data.sources"):
-        draft.set("data.sources", [table | columns for table in sources], source.origin("dataset_name", *names))
+        given = (name for name in names if source[name])
+        draft.set("data.sources", [table | columns for table in sources], source.origin("dataset_name", *given))
         return
     settings = ", ".join(f'{name} = "{value}"' for name, value in columns.items())
     draft.notes.append(f"{names[0]}: give data.sources {settings}")
@@ -142,11 +142,44 @@ def _model(path: str, weight: float) -> dict[str, Any]:
     return {"model": {"path": path}, "weights": {"reward_model": weight}}
 
 
-def _part(text: str, weight: float) -> dict[str, Any]:
+def _add(part: Mapping[str, Mapping[str, Any]], reward: dict[str, Any]) -> None:
+    """Adds the fields of a function to those of the others. Raises `Unfit` for a second function of one kind."""
+    for name, values in part.items():
+        before = reward.get(name, {})
+        if before and (name not in _SHARED or before.keys() & values):
+            raise Unfit(f"another function has set reward.{name}, which one decides alone: {_CUSTOM}")
+        reward[name] = before | values
+
+
+def _part(text: str, weight: float, source: Source) -> dict[str, Any]:
     """Returns the fields of [reward] for one function. Raises `Unfit`."""
+    if weight >= 0 and (part := open_r1_part(text, weight, source)) is not None:
+        return part
     name, options = _read(text)
     if "/" in text and "(" not in text:
         return _model(text, weight)
+    _check(name, options, weight)
+    options = options or _SCRIPT.get(name, {})
+    match name:
+        case "accuracy_reward":
+            return {"weights": {ACCURACY: weight}}
+        case "think_format_reward":
+            return {"format": {"kind": "think", "mode": "add", "value": weight}}
+        case "get_soft_overlong_punishment":
+            if set(options) != set(_OPTIONS[name]):
+                raise Unfit(f"needs {' and '.join(_OPTIONS[name])}")
+            return overlong(weight, options["max_completion_len"], options["soft_punish_cache"])
+        case "get_repetition_penalty_reward":
+            most = options.get("max_penalty", -1.0)
+            return {"repetition": {"max_penalty": most * weight, "ngram_size": options.get("ngram_size", 3)}}
+    if "max_len" not in options:
+        raise Unfit("needs max_len")
+    values = {theirs: options[theirs] for theirs in COSINE if theirs in options}
+    return cosine(weight, {"max_length_tokens": options["max_len"]}, values)
+
+
+def _check(name: str, options: Mapping[str, Any], weight: float) -> None:
+    """Raises `Unfit` for a function that has no counterpart, and for parameters or a weight that do not fit it."""
     if name == "reasoning_accuracy_reward":
         raise Unfit(f"scores only the text after </think>, and gives 0 without it; no verifier does this: {_CUSTOM}")
     if name not in _OPTIONS:
@@ -157,24 +190,6 @@ def _part(text: str, weight: float) -> dict[str, Any]:
         )
     if weight < 0 and name != "accuracy_reward":
         raise Unfit(f"its weight {weight:g} is below 0, which would reward what it should punish: {_CUSTOM}")
-    options = options or _SCRIPT.get(name, {})
-    match name:
-        case "accuracy_reward":
-            return {"weights": {"math": weight}}
-        case "think_format_reward":
-            return {"format": {"kind": "think", "mode": "add", "value": weight}}
-        case "get_soft_overlong_punishment":
-            if set(options) != set(_OPTIONS[name]):
-                raise Unfit(f"needs {' and '.join(_OPTIONS[name])}")
-            limit, buffer = options["max_completion_len"], options["soft_punish_cache"]
-            return {"overlong": {"factor": weight, "max_length_tokens": limit, "buffer_tokens": buffer}}
-        case "get_repetition_penalty_reward":
-            most = options.get("max_penalty", -1.0)
-            return {"repetition": {"max_penalty": most * weight, "ngram_size": options.get("ngram_size", 3)}}
-    if "max_len" not in options:
-        raise Unfit("needs max_len")
-    values = {ours: options[theirs] for theirs, ours in _COSINE.items() if theirs in options}
-    return {"cosine": {"factor": weight, "max_length_tokens": options["max_len"], **values}}
 
 
 def _read(text: str) -> tuple[str, dict[str, Any]]:

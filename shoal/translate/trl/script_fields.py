@@ -2,9 +2,9 @@
 
 from shoal.translate.shared.field import Field, composed, ignored, mapped, not_yet, outside, refused
 from shoal.translate.trl.fields import DTYPE, EVALUATION, HOW, REWARDS, TRANSFORMERS
+from shoal.translate.trl.open_r1 import FIELDS as OPEN_R1
 
 _LOADING = "each service loads the model in its own way"
-_OPEN_R1 = "a setting of open-r1's reward functions; verifiers have their own, in reward.verifiers"
 TOOLS = ("tools", "rollout_func", "environment_factory")
 """Arguments of TRL's trainer for episodes of several turns."""
 
@@ -54,27 +54,6 @@ BESIDE: list[Field] = [
     ignored("GRPOTrainer.eval_dataset", EVALUATION),
     ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, which brings its tokenizer"),
     outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),
-    *(
-        ignored(name, _OPEN_R1)
-        for name in (
-            "code_language",
-            "code_eval_test_batch_size",
-            "code_eval_scoring_mode",
-            "parallel_code_exec_per_proc",
-            "code_provider",
-            "ioi_provider",
-            "e2b_router_url",
-            "morph_router_url",
-            "cosine_min_value_wrong",
-            "cosine_max_value_wrong",
-            "cosine_min_value_correct",
-            "cosine_max_value_correct",
-            "cosine_max_len",
-        )
-    ),
-    composed("max_completion_len", "integer", 16384, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
-    composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
-    composed("repetition_n_grams", "integer", 3, "reward.repetition", why="of open-r1's repetition_penalty"),
-    composed("repetition_max_penalty", "number", -1.0, "reward.repetition", why="of open-r1's repetition_penalty"),
+    *OPEN_R1,
 ]
 """Fields of the script or the command line beside GRPOConfig."""

@@ -138,6 +138,39 @@ def test_the_repetition_penalty_applies_to_the_verifiers_that_it_names(verifiers
     assert parts(score) == {"verifiable": 1, "repetition": penalty}
 
 
+def test_the_repetition_penalty_may_count_words_of_the_text() -> None:
+    # Three pairs of words, two of which are the same in lower case: a third of them is repeated.
+    repetition = {"max_penalty": -0.9, "ngram_size": 2, "unit": "words"}
+    score = score_of(text="Go on\n go ON", repetition=repetition)
+    assert parts(score)["repetition"] == pytest.approx(-0.3)
+    assert parts(score_of(text="go", repetition=repetition))["repetition"] == 0, "it is shorter than a pair"
+
+
+def test_the_cosine_reward_may_count_characters_of_the_text() -> None:
+    cosine = {"factor": 2, "max_length_characters": 8, "correct_short": 1, "correct_long": 0.5}
+    assert parts(score_of(1.0, text="abcd", cosine=cosine))["cosine"] == pytest.approx(1.5)
+    assert parts(score_of(1.0, text="abcdefgh", num_tokens=1, cosine=cosine))["cosine"] == pytest.approx(1.0)
+
+
+def test_style_is_rewarded_beside_the_verifiers_whatever_the_answer() -> None:
+    text = "<think>\nStep 1: a\n- b\n</think>\n<answer>\n5\n</answer>\nand\n<think>\n"
+    score = score_of(0.0, text=text, style={"tags": 0.5, "steps": 3})
+    # Three of the four tags occur once; "Step 1:" and "\\n-" are two of three signs.
+    assert parts(score) == {"verifiable": 0, "tags": 0.375, "steps": 2}
+
+
+@pytest.mark.parametrize(("language", "reward"), [("", 1.25), ("python", 1.25), ("cpp", 1.0)])
+def test_the_think_answer_format_may_require_a_program(language: str, reward: float) -> None:
+    text = "<think>\nt\n</think>\n<answer>\n```python\nx\n```\n</answer>"
+    required = {"kind": "think_answer", "mode": "add", "value": 0.25, "code_language": language}
+    assert score_of(text=text, format=required).reward == reward
+
+
+def test_a_language_needs_the_format_that_reads_it() -> None:
+    with pytest.raises(ValidationError, match="code_language"):
+        composer(format={"kind": "r1", "code_language": "cpp"})
+
+
 def test_a_completion_of_unknown_length_does_not_count_as_a_short_one() -> None:
     score = score_of(1.0, text="5", num_tokens=0, cosine={"factor": 1})
     assert (score.outcome, score.reward) == (UNSCORABLE, 0)

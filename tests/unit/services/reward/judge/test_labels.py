@@ -90,7 +90,16 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
     "string_matcher": TEXTS,
     "up_to_max_length": (["100", 5.0], ["long", None, "nan"]),
     **dict.fromkeys(
-        ["passthrough", "r1_format", "repetition_penalty", "soft_overlong", "think_format"],
+        [
+            "passthrough",
+            "r1_format",
+            "reasoning_steps",
+            "repetition_penalty",
+            "soft_overlong",
+            "think_answer_format",
+            "think_answer_tags",
+            "think_format",
+        ],
         ([None, "", {"a": [1]}], []),
     ),
     **dict.fromkeys(["general-quality", "general-safety"], ([None, "", "a"], [])),

@@ -348,3 +348,64 @@ def test_a_length_that_is_not_a_number_is_unscorable(label: Any) -> None:
 def test_strict_math_requires_the_minerva_form(completion: str, label: str, expected: float) -> None:
     VERIFIERS["strict_math"].load()
     assert value("strict_math", completion, label) == expected
+
+
+RIGHT = "<think>\nthoughts\n</think>\n<answer>\n5\n</answer>"
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (RIGHT, 1.0),
+        (RIGHT + "\n\nmore", 1.0),
+        (RIGHT + " more", 0.0),
+        (RIGHT + " more\n</answer>", 1.0),
+        ("\n" + RIGHT, 0.0),
+        ("<think>\n\n</think>\n<answer>\n\n</answer>", 1.0),
+        ("<think>\n</think>\n<answer>\n5\n</answer>", 0.0),
+        ("<think>\nt\n</think>\n<answer>\n</answer>", 0.0),
+        ("<think>\nt\n</think>\n\n<answer>\n5\n</answer>", 0.0),
+        ("<think>\nt</think>\n<answer>5</answer>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_think_answer_format_gives_each_tag_a_line(completion: str, expected: float) -> None:
+    assert value("think_answer_format", completion, None) == expected, completion
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("```python\nx\n```", 1.0),
+        ("see ```python x``` there", 1.0),
+        ("```py\nx\n```", 0.0),
+        ("```python\nx", 0.0),
+        ("x", 0.0),
+    ],
+)
+def test_the_think_answer_format_finds_a_program_in_the_answer(answer: str, expected: float) -> None:
+    completion = f"<think>\n```python\nt\n```\n</think>\n<answer>\n{answer}\n</answer>"
+    assert value("think_answer_format", completion, None, code_language="python") == expected, completion
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [(RIGHT, 1.0), (RIGHT.replace("\n", " "), 0.0), (RIGHT + "\n</answer>", 0.75), ("<think>\n", 0.25), ("", 0.0)],
+)
+def test_each_tag_that_occurs_once_is_worth_a_quarter(completion: str, expected: float) -> None:
+    assert value("think_answer_tags", completion, None) == expected, completion
+
+
+@pytest.mark.parametrize(
+    ("completion", "num_signs"),
+    [
+        ("1. a\n2. b", 1),
+        ("a\n1. b", 0),
+        ("Step 1: a Step 22: b", 2),
+        ("First, a. Next, b. Finally, c. Second, d.", 3),
+        ("a\n- b\n* c", 2),
+        ("first, step 1", 0),
+    ],
+)
+def test_three_signs_of_steps_are_worth_one(completion: str, num_signs: int) -> None:
+    assert value("reasoning_steps", completion, None) == pytest.approx(num_signs / 3), completion

@@ -81,6 +81,7 @@ def test_tags_choose_verifiers_and_classes_their_options(tmp_path: Path) -> None
     }
     assert reward.verifiers.multiple_choice.values == "soft"
     assert (reward.repetition.max_penalty, reward.repetition.ngram_size) == (-0.5, 3)
+    assert reward.repetition.unit == "words"
     assert reward.repetition.verifiers == ["ifeval_old", "multiple_choice"]
 
 

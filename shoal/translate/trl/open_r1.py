@@ -1,0 +1,120 @@
+"""Hugging Face's open-r1: reward functions by name, with their settings, and the TRL that it is written for."""
+
+from collections.abc import Collection
+from typing import Any
+
+from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.field import Field, Unfit, composed, ignored
+from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
+
+MONTH = "2025-05"
+"""The month of TRL 0.18, the version that open-r1 names in its requirements."""
+DEFAULTS = {
+    "max_prompt_length": 512,
+    "max_completion_length": 256,
+    "loss_type": "bnpo",
+    "vllm_importance_sampling_correction": False,
+    "use_bias_correction_kl": False,
+    "gradient_checkpointing": False,
+    "logging_steps": 500,
+}
+"""TRL's defaults of that month which differ from those of the table."""
+
+_CODE = "a setting of open-r1's rewards for programs, which are refused"
+FIELDS: list[Field] = [
+    *(
+        ignored(name, _CODE)
+        for name in (
+            "code_eval_test_batch_size",
+            "code_eval_scoring_mode",
+            "parallel_code_exec_per_proc",
+            "code_provider",
+            "ioi_provider",
+            "e2b_router_url",
+            "morph_router_url",
+        )
+    ),
+    composed("code_language", "text", "python", "reward.format", why="of open-r1's code_format"),
+    *(
+        composed(f"cosine_{name}", "number", default, "reward.cosine", why="of open-r1's cosine")
+        for name, default in (
+            ("min_value_wrong", 0.0),
+            ("max_value_wrong", -0.5),
+            ("min_value_correct", 0.5),
+            ("max_value_correct", 1.0),
+        )
+    ),
+    composed("cosine_max_len", "integer", 1000, "reward.cosine", why="of open-r1's cosine, in characters"),
+    composed("max_completion_len", "integer", 16384, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
+    composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
+    composed("repetition_n_grams", "integer", 3, "reward.repetition", why="of open-r1's repetition_penalty"),
+    composed("repetition_max_penalty", "number", -1.0, "reward.repetition", why="of open-r1's repetition_penalty"),
+]
+"""Fields of open-r1's reward functions."""
+
+_ITS_OWN = (
+    "benchmarks",
+    "callbacks",
+    "dataset_configs",
+    "dataset_prompt_column",
+    "hub_model_revision",
+    "overwrite_hub_revision",
+    "push_to_hub_revision",
+    "system_prompt",
+    *(row.name for row in FIELDS),
+)
+LAST_MONTH_OF = dict.fromkeys(_ITS_OWN, MONTH)
+"""Fields that open-r1's recipes have and TRL's do not -> the month whose defaults the recipe relies on."""
+
+FUNCTIONS_BY_DEFAULT = ["accuracy", "format", "tag_count"]
+_REFUSED = {
+    "length": "compares the lengths of all completions that a device scores together; reward.length is a penalty by "
+    "length alone",
+    **dict.fromkeys(
+        ("code", "binary_code", "ioi_code", "cf_code"),
+        "runs programs by E2B, Morph or Piston, on columns of its own: give data with the verifier code_stdio",
+    ),
+}
+
+
+def note_unread(functions: Collection[str], source: Source, draft: Draft) -> None:
+    """Notes the settings of functions that give no reward."""
+    for row in FIELDS:
+        function = row.why.partition("open-r1's ")[2].partition(",")[0]
+        if row.composed and function not in functions:
+            source.note_unused(draft, row.name, why=f"only the reward function {function} reads it")
+
+
+def is_open_r1(source: Source) -> bool:
+    """Returns whether the source is a recipe of open-r1."""
+    return not source.spellings().isdisjoint(_ITS_OWN)
+
+
+def open_r1_part(name: str, weight: float, source: Source) -> dict[str, Any] | None:
+    """Returns the fields of [reward] for one function by its name in open-r1; None for a name that open-r1 has not.
+
+    Raises `Unfit` for a function without a counterpart.
+    """
+    if name in _REFUSED:
+        raise Unfit(_REFUSED[name])
+    match name:
+        case "accuracy":
+            return {"weights": {ACCURACY: weight}}
+        case "format":
+            return {"format": {"kind": "think_answer", "mode": "add", "value": weight}}
+        case "code_format":
+            required = {"kind": "think_answer", "mode": "add", "value": weight}
+            return {"format": required | {"code_language": source["code_language"]}}
+        case "tag_count":
+            return {"style": {"tags": weight}}
+        case "reasoning_steps":
+            return {"style": {"steps": weight}}
+        case "soft_overlong_punishment":
+            return overlong(weight, source["max_completion_len"], source["soft_punish_cache"])
+        case "repetition_penalty":
+            most, size = source["repetition_max_penalty"], source["repetition_n_grams"]
+            return {"repetition": {"max_penalty": most * weight, "ngram_size": size, "unit": "words"}}
+        case "cosine":
+            values = {theirs: source[f"cosine_{theirs}"] for theirs in COSINE}
+            return cosine(weight, {"max_length_characters": source["cosine_max_len"]}, values)
+    return None
