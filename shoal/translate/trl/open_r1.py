@@ -77,8 +77,10 @@ _REFUSED = {
 }
 
 
-def note_unread(functions: Collection[str], source: Source, draft: Draft) -> None:
-    """Notes the settings of functions that give no reward."""
+def note_settings(functions: Collection[str], source: Source, draft: Draft) -> None:
+    """Notes the settings of functions that give no reward, and where a function differs from its counterpart."""
+    if "cosine" in functions:
+        draft.notes.append("cosine: a text beyond cosine_max_len has the value at it; open-r1's rises again")
     for row in FIELDS:
         function = row.why.partition("open-r1's ")[2].partition(",")[0]
         if row.composed and function not in functions:

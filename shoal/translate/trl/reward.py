@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Unfit
-from shoal.translate.trl.open_r1 import FUNCTIONS_BY_DEFAULT, is_open_r1, note_unread, open_r1_part
+from shoal.translate.trl.open_r1 import FUNCTIONS_BY_DEFAULT, is_open_r1, note_settings, open_r1_part
 from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
 
 _CUSTOM = (
@@ -38,7 +38,7 @@ _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_pu
 def compose_reward(source: Source, draft: Draft) -> None:
     """Sets the verifier of the data and the parts of the reward beside it, each with its function's weight."""
     functions = _weighted_functions(source, draft)
-    note_unread([text for text, _ in functions], source, draft)
+    note_settings([text for text, _ in functions], source, draft)
     if not functions:
         return
     reward, is_whole = _parts(functions, source, draft)
