@@ -159,6 +159,9 @@ class CoordinatorConfig(Section):
     """Maximum wait for a worker of each kind to register and load, at the start and whenever none is left."""
     sampling_timeout_s: Annotated[float, AT_ONCE] = Field(default=600.0, gt=0)
     """Maximum time to sample and score one group. After it the group is issued once more, then dropped."""
+    max_group_losses: int = Field(default=3, ge=1)
+    """Times that sampling or scoring one group may fail, because its generator died or a service failed on it, before
+    it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on."""
     train_step_timeout_s: Annotated[float, AT_ONCE] = Field(default=3600.0, gt=0)
     """Maximum time of one train step."""
 

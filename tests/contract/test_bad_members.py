@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.workers import standing
+from services.coordinator.workers import losses, standing
+from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
@@ -111,3 +112,55 @@ async def test_a_stalled_generator_is_left_out_of_a_join_before_the_deadline(
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     assert [event.attributes["worker_id"] for event in of_kind(events, "publish_failed")] == ["generator-1"]
     assert "worker_out_of_reach" in kinds(events), kinds(events)
+
+
+async def test_an_error_of_one_request_costs_its_group_and_no_generator(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.05)
+    generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
+    for generator in generators:
+        generator.errors[5] = Internal("vLLM failed to sample: KeyError", reason="ENGINE_FAILED")
+    await cluster.add_all(*generators)
+    await cluster.start(arithmetic_config(model, run={"num_steps": 3}, coordinator={"max_group_losses": 4}))
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    assert not {"worker_lost", "worker_out_of_reach"} & set(kinds(events)), kinds(events)
+    (dropped,) = of_kind(events, "group_dropped")
+    assert (dropped.attributes["order_number"], dropped.attributes["reason"]) == (5, "lost"), dropped
+    tries = [r for generator in generators for r in generator.requests if r.request_id.split("/")[2] == "5"]
+    assert len(tries) == 4 and len(of_kind(events, "group_reissued")) == 3, [r.request_id for r in tries]
+
+
+async def test_a_prompt_that_kills_generators_is_dropped_before_it_has_killed_all(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.05)
+    generators = [ScriptedGenerator(cluster.plane) for _ in range(3)]
+    for generator in generators:
+        generator.killing_group = 6
+    await cluster.add_all(*generators)
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}, coordinator={"max_group_losses": 2}))
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    (dropped,) = of_kind(events, "group_dropped")
+    assert (dropped.attributes["order_number"], dropped.attributes["reason"]) == (6, "lost"), dropped
+    killed = [generator for generator in generators if "6" in {r.request_id.split("/")[2] for r in generator.requests}]
+    assert len(killed) == 2, f"{len(killed)} generators were killed"
+
+
+async def test_a_generator_with_one_broken_call_serves_again_as_long_as_its_lease_lasts(
+    cluster: Cluster, model: Path
+) -> None:
+    generator = ScriptedGenerator(cluster.plane)
+    generator.errors[2] = Unavailable("the connection was reset")
+    await cluster.add_all(generator)
+    await cluster.start(arithmetic_config(model, run={"num_steps": 3}))
+    broken = (await cluster.until(lambda event: event.kind == "worker_out_of_reach"))[-1]
+    assert broken.attributes["worker_id"] == "generator-0" and "reset" in broken.message, broken
+    generator.errors.clear()
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    assert "worker_lost" not in kinds(events), kinds(events)
+    assert [event.attributes["order_number"] for event in of_kind(events, "group_reissued")] == [2], kinds(events)
+    assert not of_kind(events, "group_dropped"), kinds(events)

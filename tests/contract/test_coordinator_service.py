@@ -210,7 +210,7 @@ async def test_a_killed_generator_costs_only_what_it_was_sampling(cluster: Clust
     await cluster.kill(server, "victim")
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    assert any(event.kind == "worker_lost" and event.attributes["worker_id"] == "victim" for event in events)
+    assert any(event.kind == "worker_out_of_reach" and event.attributes["worker_id"] == "victim" for event in events)
     assert "group_reissued" in kinds(events), kinds(events)
     await assert_every_group_was_used_once(cluster, num_steps=10)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.store.events import EventLog
+from services.coordinator.workers.losses import Losses
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
@@ -88,6 +89,9 @@ class Replicas:
         self.rewards = members
 
     async def report_lost(self, member: Member, error: ShoalError) -> None:
+        self.out_of_reach(member, error)
+
+    def out_of_reach(self, member: Member, error: ShoalError) -> None:
         if member in self.rewards:
             self.rewards.remove(member)
 
@@ -108,7 +112,7 @@ async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[RewardPool]:
             address = f"127.0.0.1:{server.port}"
             channel = await stack.enter_async_context(connect(address, NAME))
             record = WorkerRecord(f"reward-{number}", worker_pb2.WORKER_KIND_REWARD, address, 0, time.monotonic())
-            members.append(Member(record, channel, RewardServiceStub(channel)))
+            members.append(Member(record, channel, RewardServiceStub(channel), serving=True))
         events = EventLog(tmp_path / "events.jsonl")
         config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
         try:
@@ -132,7 +136,7 @@ def group_of(name: str, size: int) -> GrowingGroup:
 
 async def score(rewards: RewardPool, name: str, size: int, truth: GroundTruth | None = None) -> list[Score]:
     prompt = Prompt(f"{name}:0", np.zeros(0, np.int32), "", (truth or GroundTruth("gsm8k", "5"),))
-    return list(await rewards.score(name, prompt, group_of(name, size), timeout_s=30.0))
+    return list(await rewards.score(name, prompt, group_of(name, size), timeout_s=30.0, losses=Losses(3)))
 
 
 async def test_a_busy_service_is_retried_for_the_rest_and_not_before_its_retry_delay(tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ async def test_a_completion_larger_than_a_message_is_refused_at_once(tmp_path: P
         group.complete()
         prompt = Prompt("a:0", np.zeros(0, np.int32), "", (GroundTruth("gsm8k", "5"),))
         with pytest.raises(InvalidArgument, match="larger than max"):
-            await rewards.score("group-a", prompt, group, timeout_s=30.0)
+            await rewards.score("group-a", prompt, group, timeout_s=30.0, losses=Losses(3))
 
 
 async def test_another_replica_scores_once_each_completion_that_a_dying_one_left(tmp_path: Path) -> None:
@@ -173,7 +177,7 @@ async def test_another_replica_scores_once_each_completion_that_a_dying_one_left
     twice = {text for text, count in (dying.delivered + other.delivered).items() if count > 1}
     assert len(twice) <= 3 * len(dying.calls), twice
     assert sum((dying.delivered + other.delivered).values()) - len(twice) == 12 * 8
-    assert "scored again elsewhere" in (tmp_path / "events.jsonl").read_text()
+    assert "is scored again: reward service" in (tmp_path / "events.jsonl").read_text()
 
 
 async def test_groups_go_to_the_replica_with_the_fewest_groups(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         """`num_sampling` at the begin of each load."""
         self.holds_from: int | None = None
         """Groups from this order number on wait for `may_sample`; None: all do."""
+        self.errors: dict[int, Exception] = {}
+        """Raised, after the first completion, for the groups with these order numbers."""
+        self.killing_group: int | None = None
+        """The order number of a group that breaks the connection, as one does that kills the engine."""
         self.requests: list[generator_pb2.GenerateGroupRequest] = []
         """All requests for groups, repeats included."""
         self.sampled: list[str] = []
@@ -110,9 +114,14 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.requests.append(request)
         async with self.asked:
             self.asked.notify_all()
-        is_held = self.holds_from is None or int(request.request_id.split("/")[2]) >= self.holds_from
+        order_number = int(request.request_id.split("/")[2]) if "evaluation" not in request.request_id else -1
+        is_held = self.holds_from is None or order_number >= self.holds_from
+        if order_number == self.killing_group:
+            await _break_connection(self.server)
         for index, seed in enumerate(request.seeds):
             assert self._version is not None
+            if index and order_number in self.errors:
+                raise self.errors[order_number]
             first = self._version
             self.num_sampling += 1
             try:
@@ -160,7 +169,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         await self.plane.sent.setdefault(request.epoch, asyncio.Event()).wait()
         if request.epoch in self.plane.broken:
             self._status.state = worker_pb2.WORKER_STATE_STALE
-            raise Unavailable("a peer went away")
+            raise Unavailable("a peer went away", reason="WEIGHT_GROUP_BROKEN")
         self._version = request.version
         self.loaded.set()
         self._status.state = worker_pb2.WORKER_STATE_READY
@@ -357,7 +366,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.plane.sent.setdefault(request.epoch, asyncio.Event()).set()
         self.plane.sent[request.epoch] = asyncio.Event()
         if request.epoch in self.plane.broken:
-            raise Unavailable("a member went away")
+            raise Unavailable("a member went away", reason="WEIGHT_GROUP_BROKEN")
         return learner_pb2.PublishWeightsResponse(
             version=self.plane.version(),
             hashes=HASHES,

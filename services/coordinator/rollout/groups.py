@@ -18,6 +18,8 @@ class DropReason(StrEnum):
     """It ran into `coordinator.sampling_timeout_s` twice."""
     REFUSED = "refused"
     """A worker refused the prompt as invalid."""
+    LOST = "lost"
+    """Sampling or scoring it failed `coordinator.max_group_losses` times."""
     NOT_SCORED = "not_scored"
     """Too few completions have a reward, or the greedy baseline has none."""
     NO_SIGNAL = "no_signal"
@@ -47,7 +49,7 @@ class SettledGroup:
     step_rewards: tuple[tuple[TokenReward, ...], ...] = ()
     """The rewards of each completion's steps, where `advantage.step_rewards` asks for them."""
     drop_reason: DropReason | None = None
-    """TIMEOUT or REFUSED for a group that was dropped while it was sampled or scored."""
+    """TIMEOUT, REFUSED or LOST for a group that was dropped while it was sampled or scored."""
     position: int = 0
     """Index of the prompt in the data's endless order."""
 

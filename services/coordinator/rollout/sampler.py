@@ -14,7 +14,8 @@ from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
+from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
@@ -73,7 +74,8 @@ class Sampler:
         """Samples and scores one group, on another generator if the first is lost.
 
         `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
-        issued once more under its order number, then dropped; time in a pause does not count.
+        issued once more under its order number, then dropped; time in a pause does not count. One whose sampling or
+        scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures.
         """
         with self._breaker.group():
             return await self._run_group(order_number, position, prompt)
@@ -85,6 +87,7 @@ class Sampler:
         ]
         timeout_s = self._config.coordinator.sampling_timeout_s
         num_issues, num_timeouts = 0, 0
+        losses = Losses(self._config.coordinator.max_group_losses)
         detail = ""
         while True:
             num_issues += 1
@@ -100,9 +103,12 @@ class Sampler:
                 request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
                 try:
                     async with asyncio.timeout(timeout_s):
-                        return await self._sample_and_score(group, seeds, request_id, passage)
-                except GeneratorLost as error:
+                        return await self._sample_and_score(group, seeds, request_id, passage, losses)
+                except WorkFailed as error:
                     detail = str(error)
+                    losses.count(error)
+                    if losses.are_too_many:
+                        return await self._drop(group, DropReason.LOST, detail)
                 except (TimeoutError, DeadlineExceeded):
                     detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
                     if num_pauses == self._controls.num_pauses:
@@ -111,20 +117,21 @@ class Sampler:
                         return await self._drop(group, DropReason.TIMEOUT, detail)
                 except InvalidArgument as error:
                     return await self._drop(group, DropReason.REFUSED, error.message)
+            await losses.pause()
             await self._controls.unpaused()
             self._events.add(
                 "group_reissued", f"{group_id} is issued again: {detail}", group_id=group_id, order_number=order_number
             )
 
     async def _sample_and_score(
-        self, group: SettledGroup, seeds: Sequence[int], request_id: str, passage: Passage
+        self, group: SettledGroup, seeds: Sequence[int], request_id: str, passage: Passage, losses: Losses
     ) -> SettledGroup:
         """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
         sampled, greedy = GrowingGroup(), GrowingGroup()
         greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
             sampling, scoring = self._start(
-                tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id)
+                tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id), losses
             )
             samplings = [sampling]
             if self._config.advantage.baseline == "greedy":
@@ -132,7 +139,7 @@ class Sampler:
                 seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
                 params = replace(self.sampling, temperature=0.0, return_support=False)
                 greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy")
-                sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling)
+                sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling, losses)
                 samplings.append(sampling)
             asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
         completions = tuple(sorted(sampled.completions, key=lambda completion: completion.sample_index))
@@ -156,13 +163,18 @@ class Sampler:
         )
 
     def _start(
-        self, tasks: asyncio.TaskGroup, group: SettledGroup, sampled: GrowingGroup, sampling: Coroutine[Any, Any, Any]
+        self,
+        tasks: asyncio.TaskGroup,
+        group: SettledGroup,
+        sampled: GrowingGroup,
+        sampling: Coroutine[Any, Any, Any],
+        losses: Losses,
     ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
         """Starts sampling, and scoring of the completions as they arrive; returns both."""
         task = tasks.create_task(sampling)
         # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
         task.add_done_callback(lambda _: sampled.complete())
-        return task, tasks.create_task(self._score(group, sampled))
+        return task, tasks.create_task(self._score(group, sampled, losses))
 
     async def _sample_group(
         self, group: SettledGroup, sampled: GrowingGroup, seeds: Sequence[int], request_id: str
@@ -218,16 +230,18 @@ class Sampler:
         async with contextlib.aclosing(completions):
             async for completion in completions:
                 if completion.finish_reason is FinishReason.ABORT:
-                    raise GeneratorLost(member, "it aborted the completion")
+                    raise WorkFailed(member.name, "it aborted the completion")
                 sampled.add(await self.with_text(completion))
 
-    async def _score(self, group: SettledGroup, sampled: GrowingGroup) -> Sequence[Score]:
+    async def _score(self, group: SettledGroup, sampled: GrowingGroup, losses: Losses) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
             timeout_s = self._config.coordinator.sampling_timeout_s
             is_retry = False
             while True:
                 num_outages = self._breaker.num_outages
-                scores = await self._rewards.score(group.group_id, group.prompt, sampled, timeout_s=timeout_s)
+                scores = await self._rewards.score(
+                    group.group_id, group.prompt, sampled, timeout_s=timeout_s, losses=losses
+                )
                 if not await self._breaker.rejects(scores, num_outages=num_outages, is_retry=is_retry):
                     return scores
                 is_retry = True

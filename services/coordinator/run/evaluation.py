@@ -22,7 +22,8 @@ from services.coordinator.rollout.evaluation_result import AnsweredQuestion, Eva
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.step_boundary import StepBoundary
-from services.coordinator.workers.generator_pool import GeneratorLost, GeneratorPool
+from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
@@ -224,13 +225,14 @@ class _Evaluation:
 
         async def answer(prompt: Prompt, name: str) -> AnsweredQuestion:
             nonlocal sampled_s
+            losses = Losses(self.config.coordinator.max_group_losses)
             async with slots:
-                completions = await self._sample(prompt, name)
+                completions = await self._sample(prompt, name, losses)
             self.num_unsampled -= 1
             if not self.num_unsampled:
                 sampled_s = self.controls.running_s() - began
                 self.all_sampled.set()
-            scores = await self._score(prompt, completions, name)
+            scores = await self._score(prompt, completions, name, losses)
             self.num_scored += 1
             return AnsweredQuestion(prompt, completions, scores)
 
@@ -246,20 +248,23 @@ class _Evaluation:
             ks=tuple(self.config.evaluation.pass_at_k),
         )
 
-    async def _sample(self, prompt: Prompt, name: str) -> tuple[Completion, ...]:
-        """Samples the answers to one question, all of the evaluated version; none after two timeouts."""
+    async def _sample(self, prompt: Prompt, name: str, losses: Losses) -> tuple[Completion, ...]:
+        """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
+        losses."""
         seeds = [
             evaluation_seed(self.config.run.seed, prompt.prompt_id, index)
             for index in range(self.config.evaluation.samples_per_prompt)
         ]
         num_tries, num_timeouts = 0, 0
-        while num_timeouts < MAX_TIMEOUTS:
+        while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
+            await losses.pause()
             await self.controls.moving()
             num_tries += 1
             num_pauses = self.controls.num_pauses
             try:
                 completions = await self._sample_once(prompt, seeds, f"{name}/{num_tries}")
-            except GeneratorLost as error:
+            except WorkFailed as error:
+                losses.count(error)
                 _log.info("a question is sampled again", extra={"question": name, "reason": str(error)})
                 continue
             except DeadlineExceeded:
@@ -283,23 +288,25 @@ class _Evaluation:
             timeout_s=self.config.coordinator.sampling_timeout_s,
         ):
             if completion.finish_reason is FinishReason.ABORT:
-                raise GeneratorLost(member, "it aborted the completion")
+                raise WorkFailed(member.name, "it aborted the completion")
             completions.append(await self.sampler.with_text(completion))
         return completions
 
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)
 
-    async def _score(self, prompt: Prompt, completions: Sequence[Completion], name: str) -> Sequence[Score]:
-        """Returns one score for each answer; FAILED after two timeouts."""
+    async def _score(
+        self, prompt: Prompt, completions: Sequence[Completion], name: str, losses: Losses
+    ) -> Sequence[Score]:
+        """Returns one score for each answer; FAILED after two timeouts, or too many losses."""
         for _ in range(MAX_TIMEOUTS if completions else 0):
             group = GrowingGroup()
             for completion in completions:
                 group.add(completion)
             group.complete()
-            with contextlib.suppress(DeadlineExceeded):
+            with contextlib.suppress(DeadlineExceeded, WorkFailed):
                 return await self.rewards.score(
-                    name, prompt, group, timeout_s=self.config.coordinator.sampling_timeout_s
+                    name, prompt, group, timeout_s=self.config.coordinator.sampling_timeout_s, losses=losses
                 )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
 

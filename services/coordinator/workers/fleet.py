@@ -16,6 +16,7 @@ from services.coordinator.workers.member import (
     Member,
     kind_of,
     loading_status,
+    while_leased,
     worker_name,
 )
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
@@ -31,6 +32,7 @@ from shoal.worker.reexec import MAX_END_S
 CONFIGURE_TIMEOUT_S = 30.0
 RESTART_TIMEOUT_S = MAX_END_S + 60.0
 """Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
+_OF_NO_USE = (worker_pb2.WORKER_STATE_FAILED, worker_pb2.WORKER_STATE_IDLE)
 _NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
 
@@ -48,6 +50,8 @@ class Fleet:
         self._events = events
         self._members: dict[str, Member] = {}
         self._loading: dict[str, asyncio.Task[None]] = {}
+        self._arriving: dict[str, Member] = {}
+        """The workers that are loading, by worker id."""
         self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
         self._restarting: dict[str, tuple[WorkerRecord, float]] = {}
         """Workers that restart for this run, and their deadlines. They come back under other ids."""
@@ -156,11 +160,11 @@ class Fleet:
         service, stub_of, configure, _ = SERVICES[record.kind]
         channel = connect(record.address, service)
         stub = stub_of(channel)
-        member = Member(record, channel, stub)
+        member = self._arriving[record.worker_id] = Member(record, channel, stub)
         try:
             request = configure(run_id=self._run_id, config=config_struct(self._config))
             async with self.gpu_turns.to_load(record.kind):
-                response = await stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S)
+                response = await while_leased(member, lambda: stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S))
                 while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
                     await asyncio.sleep(POLL_S)
                     response = await loading_status(member)
@@ -182,7 +186,7 @@ class Fleet:
             self._members[record.worker_id] = member
             self._log("worker_joined", record, "is ready")
         finally:
-            del self._loading[record.worker_id]
+            del self._loading[record.worker_id], self._arriving[record.worker_id]
             self._changed.notify()
 
     def _expect_restart(self, record: WorkerRecord) -> None:
@@ -219,15 +223,14 @@ class Fleet:
     async def _reach(self, member: Member) -> None:
         """Asks a member for its status until it answers or is lost."""
         try:
-            status = (await loading_status(member)).status
-            while status.state == worker_pb2.WORKER_STATE_IDLE:  # Another process at its address, not configured yet.
+            # It is about to end, or another process is at its address and not configured yet.
+            while (await loading_status(member)).status.state in _OF_NO_USE:
+                member.is_out_of_reach = True
                 await asyncio.sleep(1.0)
-                status = (await loading_status(member)).status
         except ShoalError:
             return  # Its lease has expired.
         finally:
             del self._reaching[member.record.worker_id]
-        member.is_out_of_reach = False
         # A generator serves once the publisher knows its weights.
         member.serving = member.record.kind != worker_pb2.WORKER_KIND_GENERATOR
         self._changed.notify()
@@ -253,7 +256,9 @@ class Fleet:
         deadline = now() + self._config.coordinator.worker_timeout_s
         while True:
             missing = [kind for kind in SERVICES if not self._of_kind(kind)]
-            if not missing and not self._loading and not self._restarting:
+            # One that does not answer may be dead, though its lease lasts: whoever can do without it does not wait.
+            is_loading = len(self._loading) > sum(member.is_out_of_reach for member in self._arriving.values())
+            if not missing and not is_loading and not self._restarting:
                 return
             if self._restarting:  # Its time to register and load begins once it is back.
                 deadline = now() + self._config.coordinator.worker_timeout_s

@@ -5,20 +5,19 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, Unavailable
+from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
 
-
-class GeneratorLost(Exception):
-    """A generator cannot finish a group; another one can start it again."""
-
-    def __init__(self, member: Member, reason: str) -> None:
-        super().__init__(f"{member.name}: {reason}")
+_NOT_THE_GROUPS = frozenset(
+    {ErrorReason.SHUTTING_DOWN, ErrorReason.RESTORED, ErrorReason.OTHER_RUN, ErrorReason.REQUEST_DROPPED}
+)
+"""Reasons for which a generator drops groups, whatever they are."""
 
 
 class GeneratorPool:
@@ -76,7 +75,7 @@ class GeneratorPool:
     ) -> AsyncGenerator[Completion]:
         """Yields the completions of one group from a chosen generator, each as it finishes.
 
-        `known` are the indexes of completions that an earlier call has yielded. Raises `GeneratorLost` when another
+        `known` are the indexes of completions that an earlier call has yielded. Raises `WorkFailed` when another
         generator has to start the group again.
         """
         request = generator_pb2.GenerateGroupRequest(
@@ -107,12 +106,22 @@ class GeneratorPool:
                     await asyncio.sleep(error.retry_after_s or 1.0)
                     continue
                 if len(received) < len(seeds):
-                    raise GeneratorLost(member, f"it sent {len(received)} of {len(seeds)} completions")
-        except (Unavailable, Internal) as error:
-            await self._fleet.report_lost(member, error)
-            raise GeneratorLost(member, error.message) from error
-        except (Aborted, FailedPrecondition) as error:
-            raise GeneratorLost(member, error.message) from error
+                    raise WorkFailed(member.name, f"it sent {len(received)} of {len(seeds)} completions")
+        except (Unavailable, Internal, Aborted, FailedPrecondition) as error:
+            raise self._failure(member, error) from error
         finally:
             member.outstanding -= len(seeds) - len(received)
             self.utilization.back(len(seeds) - len(received))
+
+    def _failure(self, member: Member, error: ShoalError) -> WorkFailed:
+        """Returns what an error means for the group, and takes a generator that cannot serve out of service.
+
+        An error in the generator is the request's own: the generator goes on.
+        """
+        if isinstance(error, Unavailable) or error.reason == ErrorReason.ENGINE_DEAD:
+            self._fleet.out_of_reach(member, error)
+        elif isinstance(error, FailedPrecondition):
+            member.serving = False  # Until the publisher has found out which weights it has.
+            self._fleet.notify()
+            return WorkFailed(member.name, error.message, is_loss=False)
+        return WorkFailed(member.name, error.message, is_loss=error.reason not in _NOT_THE_GROUPS)

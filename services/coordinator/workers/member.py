@@ -1,8 +1,7 @@
 """A worker of a run: its record, channel and stub, and what the run knows of it."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,14 +87,26 @@ async def status_of(member: Member) -> Any:
 
 
 async def loading_status(member: Member) -> Any:
-    """Returns the status of a worker that loads.
+    """Returns the status of a worker that loads; see `while_leased`."""
+    return await while_leased(member, lambda: status_of(member))
 
-    The import of torch or vllm can keep a worker on a busy machine from answering in time. So a call that fails is
-    repeated while the worker's lease lasts. Raises `FailedPrecondition` when the lease has expired.
+
+async def while_leased(member: Member, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Returns the result of a call to a worker.
+
+    The import of torch or vllm can keep a worker on a busy machine from answering in time. So a call that gets no
+    answer is repeated while the worker's lease lasts; meanwhile the worker is out of reach. Raises `FailedPrecondition`
+    when the lease has expired.
     """
     while not member.record.lost:
-        with suppress(DeadlineExceeded, Unavailable):
-            return await status_of(member)
+        try:
+            result = await call()
+            member.is_out_of_reach = False
+            return result
+        except (DeadlineExceeded, Unavailable) as error:
+            if error.reason != error.default_reason:  # The worker's own answer.
+                raise
+        member.is_out_of_reach = True
         await asyncio.sleep(POLL_S)
     raise FailedPrecondition(f"it is lost: {member.record.loss_reason}", reason=ErrorReason.WORKER_FAILED)
 

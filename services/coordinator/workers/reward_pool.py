@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.verifier_code import VerifierCode
@@ -16,7 +17,15 @@ from shoal.config import RunConfig
 from shoal.data.conversation import unknown_verifier
 from shoal.data.rows import row_name
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
+from shoal.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
@@ -137,10 +146,10 @@ class RewardPool:
                 raise FailedPrecondition(
                     f'labels were not checked in time: {error.message}; data.malformed_labels = "keep" skips the check'
                 ) from None
-            except (Unavailable, Internal, FailedPrecondition) as error:
+            except (Unavailable, FailedPrecondition) as error:
                 if error.reason == ErrorReason.UNIMPLEMENTED:
                     raise
-                await self._fleet.report_lost(member, error)
+                await self._leave(member, error)
             else:
                 for problem in response.problems:
                     problems[first + problem.index] = problem.reason
@@ -148,12 +157,16 @@ class RewardPool:
             finally:
                 member.outstanding -= 1
 
-    async def score(self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float) -> Sequence[Score]:
+    async def score(
+        self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float, losses: Losses
+    ) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
 
         Scoring has no side effects. So when a service is lost, another one gets the completions without a score; when
-        it is too busy, some service gets them after the delay that it asked for. Raises `FailedPrecondition` when no
-        service is there within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
+        it is too busy, some service gets them after the delay that it asked for. An error in a service is the group's
+        own: it is tried again after a pause. Raises `WorkFailed` when the group has too many `losses`,
+        `FailedPrecondition` when no service is there within coordinator.worker_timeout_s, `InvalidArgument` for a
+        completion that cannot be sent.
         """
         scores: dict[int, Score] = {}
         while True:
@@ -166,19 +179,34 @@ class RewardPool:
                     raise InvalidArgument(f"{group_id} has a completion that cannot be sent: {error.message}") from None
                 # Not earlier than asked, and spread out: many calls may have been refused at the same moment.
                 await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.2))
-            except (Unavailable, Internal, FailedPrecondition) as error:
-                # FailedPrecondition comes from a new process at the same address that is not configured yet.
-                await self._fleet.report_lost(member, error)
-                self._events.add(
-                    "scoring_repeated",
-                    f"{group_id} is scored again elsewhere: {member.name} is lost",
-                    group_id=group_id,
-                    worker_id=member.record.worker_id,
-                )
+            except Internal as error:
+                losses.count(WorkFailed(member.name, error.message))
+                if losses.are_too_many:
+                    raise WorkFailed(member.name, error.message, is_loss=False) from error
+                self._log_repeat(group_id, member, error)
+                await losses.pause()
+            except (Unavailable, FailedPrecondition) as error:
+                await self._leave(member, error)
+                self._log_repeat(group_id, member, error)
+
+    async def _leave(self, member: Member, error: ShoalError) -> None:
+        """Takes a service out of service after a call broke."""
+        if isinstance(error, Unavailable):
+            self._fleet.out_of_reach(member, error)
+        else:  # It comes from a new process at the same address that is not configured yet.
+            await self._fleet.report_lost(member, error)
+
+    def _log_repeat(self, group_id: str, member: Member, error: ShoalError) -> None:
+        self._events.add(
+            "scoring_repeated",
+            f"{group_id} is scored again: {member.name}: {error.message}",
+            group_id=group_id,
+            worker_id=member.record.worker_id,
+        )
 
     async def _choose(self) -> Member:
         deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
-        while not (members := self._fleet.rewards):
+        while not (members := [member for member in self._fleet.rewards if member.serving]):
             remaining = deadline - asyncio.get_running_loop().time()
             if remaining <= 0:
                 raise FailedPrecondition(

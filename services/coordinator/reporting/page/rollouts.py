@@ -14,6 +14,7 @@ _MIN_BAR = 2.0
 _REASONS: dict[str, str] = {
     DropReason.TIMEOUT: "it ran into coordinator.sampling_timeout_s twice",
     DropReason.REFUSED: "a worker refused the prompt",
+    DropReason.LOST: "sampling or scoring it failed coordinator.max_group_losses times",
     DropReason.NOT_SCORED: "too few completions have a reward",
     DropReason.NO_SIGNAL: "all rewards are equal, so training on it would change nothing",
     DropReason.TOO_HARD: "its share of correct completions is at most grpo.difficulty_low",

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from services.coordinator.workers import member
-from services.coordinator.workers.member import Member, loading_status
+from services.coordinator.workers.member import Member, loading_status, while_leased
 from services.coordinator.workers.registry import WorkerRegistry
+from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from shoal.v1 import worker_pb2
 
@@ -29,6 +30,14 @@ async def test_a_worker_that_is_too_busy_to_answer_while_it_loads_is_asked_again
         return result
 
     assert await loading_status(_member(WorkerRegistry(), get_status)) == "status"
+
+
+async def test_the_answer_of_a_worker_that_starts_over_is_no_silence() -> None:
+    async def configure() -> object:
+        raise Unavailable("it restarts", reason=ErrorReason.STARTING_OVER)
+
+    with pytest.raises(Unavailable, match="it restarts"):
+        await while_leased(_member(WorkerRegistry(), None), configure)
 
 
 async def test_a_worker_that_does_not_answer_is_given_up_once_its_lease_has_expired(
