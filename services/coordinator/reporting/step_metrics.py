@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from services.coordinator.reporting.rollout_metrics import rollout_metrics
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.training.step_plan import StepPlan
-from services.coordinator.workers.publisher import PublishReport
 from services.coordinator.workers.utilization import Utilization
+from services.coordinator.workers.weights.publisher import PublishReport
 from shoal.config import RunConfig
 
 

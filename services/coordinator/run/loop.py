@@ -32,7 +32,7 @@ from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store import long_work
 from services.coordinator.workers.fleet import Fleet
-from services.coordinator.workers.publisher import Publisher
+from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 

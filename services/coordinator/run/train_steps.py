@@ -25,7 +25,7 @@ from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.training.reward_kl import RewardKl, RewardKlController
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from services.coordinator.workers.learner_client import LearnerClient
-from services.coordinator.workers.publisher import Publisher, PublishReport
+from services.coordinator.workers.weights.publisher import Publisher, PublishReport
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition

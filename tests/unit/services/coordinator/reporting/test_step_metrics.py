@@ -5,8 +5,8 @@ import pytest
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer, penalized_reward
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.training.step_plan import plan_step
-from services.coordinator.workers.publisher import PublishReport
 from services.coordinator.workers.utilization import Utilization
+from services.coordinator.workers.weights.publisher import PublishReport
 from shoal.rollout import WeightVersion
 from tests.support.groups import NOW, group_config, judged, settled_group
 

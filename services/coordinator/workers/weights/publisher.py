@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.fault_finding import Failures, at_fault
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
 from services.coordinator.workers.member import Member, loaded_version, status_of
-from services.coordinator.workers.weight_broadcast import Transfer, form_group
+from services.coordinator.workers.weights.fault_finding import Failures, at_fault
+from services.coordinator.workers.weights.weight_broadcast import Transfer, form_group
 from shoal.arrays import Int32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason

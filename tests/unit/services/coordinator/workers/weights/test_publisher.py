@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from services.coordinator.workers.publisher import Publisher
+from services.coordinator.workers.weights.publisher import Publisher
 from shoal.config import parse_config
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from services.coordinator.workers.fault_finding import Failures, is_of_group, unless_silent
 from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.member import Member
+from services.coordinator.workers.weights.fault_finding import Failures, is_of_group, unless_silent
 from shoal.config.services import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.workers.fault_finding import at_fault, unless_silent
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.weights.fault_finding import at_fault, unless_silent
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable
 from shoal.v1 import worker_pb2
