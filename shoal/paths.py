@@ -1,4 +1,4 @@
-"""Paths in a configuration."""
+"""Paths of files that people name."""
 
 from pathlib import Path
 
@@ -15,11 +15,14 @@ def local_path(text: str, field: str) -> Path:
         path = Path(text).expanduser()
         path.exists()
     except (RuntimeError, OSError) as error:
-        raise InvalidArgument(f"{field}: {text!r:.100} is not a path on this machine: {_why(error)}") from None
+        raise InvalidArgument(f"{field}: {text!r:.100} is not a path on this machine: {why_unread(error)}") from None
     return path
 
 
-def _why(error: RuntimeError | OSError) -> str:
+def why_unread(error: Exception) -> str:
+    """Describes why a file cannot be read, to people who know its path: without the path, and without error numbers."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return "there is no such user for ~; write the full path"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text (byte {error.start + 1} is the first that is not)"
+    return str(error)

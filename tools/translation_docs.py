@@ -41,10 +41,11 @@ Top-p or min-p without a top-k is translated to `sampling.top_k = 1024`, for eve
 the tokens that each token was drawn from ([algorithms](algorithms.md#sampling-from-a-part-of-the-vocabulary)), and
 top-k bounds their number. A note says so. A smaller one costs less.
 
-Defaults are those of the version in the tables below. `--as-of 2026-02` takes those of that month, where Shoal knows
-them. Recipes of open-r1 are sources of TRL; they get its defaults of 2025-05, the version that open-r1 requires, and
-open-r1's reward functions where they name none. `--checkout DIR` takes open-instruct's defaults, its chat templates by
-name, and its prompt files from a clone. The code there is parsed and never run:
+Defaults are those of the version in the tables below. `--as-of 2026-02` takes those of that month, for open-instruct
+and TRL where Shoal knows them; the other systems are known in one version each, and refuse the option. Recipes of
+open-r1 are sources of TRL; they get its defaults of 2025-05, the version that open-r1 requires, and open-r1's reward
+functions where they name none. `--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its
+prompt files from a clone. The code there is parsed and never run:
 
 ```bash
 shoal config translate --from open-instruct --checkout open-instruct open-instruct/scripts/train/olmo3/7b_think_rl.sh

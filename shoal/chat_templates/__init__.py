@@ -18,7 +18,7 @@ code_block     the bare messages; asks for a program in ```python
 from pathlib import Path
 
 from shoal.errors import InvalidArgument
-from shoal.paths import local_path
+from shoal.paths import local_path, why_unread
 
 FIELD = "model.chat_template"
 _FOLDER = Path(__file__).parent
@@ -54,7 +54,7 @@ def _read(path: Path, value: str, field: str) -> str:
     except FileNotFoundError:
         why = "there is no such file on this machine"
     except (OSError, UnicodeDecodeError) as error:
-        why = f"the file cannot be read: {error}"
+        why = f"the file cannot be read: {why_unread(error)}"
     raise InvalidArgument(
         f"{field}: {value!r:.100} is neither Jinja text, which contains {{{{ or {{%, nor the name of a template "
         f"({', '.join(NAMES)}), and as a path: {why}"

@@ -20,6 +20,7 @@ from shoal.chat_templates import FIELD, is_file_name, template_text
 from shoal.config.custom_verifiers import find_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
+from shoal.paths import why_unread
 
 UNKNOWN_KEY = "unknown key"
 """Begins the description of a violation: no field has that name."""
@@ -42,7 +43,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except FileNotFoundError:
         raise InvalidArgument(f"there is no configuration file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise InvalidArgument(f"{path} cannot be read as TOML: {error}") from None
+        raise InvalidArgument(f"{path} cannot be read as TOML: {why_unread(error)}") from None
     find_files(values, path.parent)
     _override(values, overrides)
     return parse_config(values)

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.config.data import SourceConfig
 from shoal.data.rows import Row, RowSource, wanted_columns
 from shoal.errors import InvalidArgument
-from shoal.paths import local_path
+from shoal.paths import local_path, why_unread
 
 
 def read_files(source: SourceConfig) -> RowSource:
@@ -48,7 +48,7 @@ def _read_file(name: str, source: SourceConfig) -> list[Row]:
                 f"data source {path}: {suffix or 'no suffix'!r} is not supported; give .jsonl or .parquet"
             )
     except OSError as error:
-        raise InvalidArgument(f"data source {path} cannot be read: {error}") from None
+        raise InvalidArgument(f"data source {path} cannot be read: {why_unread(error)}") from None
     if not rows:
         raise InvalidArgument(f"data source {path} is empty: it needs at least one row")
     return rows

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import read_json
+from shoal.paths import why_unread
 
 _LAYERS = dict.fromkeys(
     (
@@ -54,6 +55,6 @@ def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
-                f"model.path: {path} is no safetensors file, or a damaged one ({error}); fetch it again"
+                f"model.path: {path} is no safetensors file, or a damaged one ({why_unread(error)}); fetch it again"
             ) from None
     return shapes

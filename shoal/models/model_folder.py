@@ -12,7 +12,7 @@ from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
 from shoal.models.remote_code import reason_of, warn_of_code
-from shoal.paths import local_path
+from shoal.paths import local_path, why_unread
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
@@ -145,7 +145,7 @@ def read_json(path: Path, *, optional: bool = False, field: str = "model.path") 
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{field}: {path} cannot be read as JSON: {error}") from None
+        raise InvalidArgument(f"{field}: {path} cannot be read as JSON: {why_unread(error)}") from None
     if not isinstance(value, dict):
         raise InvalidArgument(f"{field}: {path} contains no JSON object")
     return value

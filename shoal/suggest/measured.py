@@ -9,6 +9,7 @@ from shoal.config.derived import derived_values
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
+from shoal.paths import why_unread
 from shoal.suggest.cost import Rates, operations_per_token
 from shoal.suggest.shape import ModelShape, model_shape
 
@@ -25,8 +26,12 @@ def rates_of_run(folder: Path) -> Rates:
         config = parse_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [row for row in map(json.loads, lines) if "time/step" in row]
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            f"--measured {folder}: is not the folder of a run: there is no {Path(error.filename).name} in it"
+        ) from None
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"--measured {folder}: is not the folder of a run: {error}") from None
+        raise InvalidArgument(f"--measured {folder}: is not the folder of a run: {why_unread(error)}") from None
     if len(rows) < _MIN_STEPS:
         raise InvalidArgument(f"--measured {folder}: has {len(rows)} train steps, and at least {_MIN_STEPS} are needed")
     try:

@@ -44,8 +44,13 @@ def choose_version(system: System, *, as_of: str = "", checkout: Path | None = N
         if system.read_checkout is None:
             raise InvalidArgument(f"--checkout: Shoal reads nothing from a checkout of {system.name}")
         return Version(checkout=system.read_checkout(checkout))
+    if as_of and not system.defaults_as_of:
+        raise InvalidArgument(
+            f"--as-of {as_of}: Shoal knows the defaults of {system.name} of one version alone: leave it out, and write "
+            "fields with another default into the source"
+        )
     if as_of and as_of not in system.defaults_as_of:
-        known = " and ".join(system.defaults_as_of) or "no month"
+        known = " and ".join(system.defaults_as_of)
         other = "; for another one, check out that version, and give --checkout DIR" if system.read_checkout else ""
         raise InvalidArgument(f"--as-of {as_of}: the defaults of {system.name} are known for {known}{other}")
     return Version(month=as_of)

@@ -81,7 +81,7 @@ def translate(
     overrides: Overrides = None,
     as_of: Annotated[
         str,
-        typer.Option("--as-of", metavar="YYYY-MM", help="Assume the system's defaults of that month."),
+        typer.Option("--as-of", metavar="YYYY-MM", help="Assume the defaults of that month; open-instruct and trl."),
     ] = "",
     checkout: Annotated[
         Path | None,

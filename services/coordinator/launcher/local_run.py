@@ -20,6 +20,7 @@ from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
 from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from shoal.paths import why_unread
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -106,7 +107,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {error}") from None
+            raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {why_unread(error)}") from None
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""
     raise NotFound(f"--resume: there is no run {run_id!r} in {data_dir}{newest}")

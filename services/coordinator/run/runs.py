@@ -89,7 +89,7 @@ class Runs:
             if error.errno == errno.ENOSPC:
                 raise ResourceExhausted(f"the disk is full: {record.folder}", reason=ErrorReason.DISK_FULL) from error
             raise FailedPrecondition(
-                f"the run's folder cannot be written: {error}", reason=ErrorReason.FOLDER
+                f"the run's folder {record.folder} cannot be written: {error.strerror}", reason=ErrorReason.FOLDER
             ) from error
         for note in settings_without_effect(config):
             events.add("notice", note)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import InvalidArgument
+from shoal.paths import why_unread
 from shoal.translate.shared.checkout import Checkout
 
 _PACKAGE = "open_instruct"
@@ -58,7 +59,7 @@ def _module(package: Path, name: str) -> _Module:
     try:
         return _Module(package, ast.parse((package / name).read_text(encoding="utf-8")))
     except (OSError, SyntaxError, ValueError) as error:
-        raise InvalidArgument(f"--checkout: {package / name} cannot be read: {error}") from None
+        raise InvalidArgument(f"--checkout: {package / name} cannot be read: {why_unread(error)}") from None
 
 
 def _defaults(package: Path) -> dict[str, Any]:

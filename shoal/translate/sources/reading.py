@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from shoal.errors import InvalidArgument
+from shoal.paths import why_unread
 from shoal.translate.shared.system import System
 from shoal.translate.sources.interpolation import References
 from shoal.translate.sources.launch import read_flags, read_launch
@@ -35,7 +36,7 @@ def _read_file(system: System, path: Path, settings: Settings) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+        raise InvalidArgument(f"{path} cannot be read: {why_unread(error)}") from None
     if path.suffix in (".sh", ".bash"):
         _read_script(system, text, path, settings)
     elif path.suffix in (".py", ".ipynb"):

@@ -216,7 +216,7 @@ def test_rates_of_a_run_reproduce_its_step_time(small: str, tmp_path: Path) -> N
 
 
 def test_a_folder_with_an_incomplete_run_is_refused_as_a_measurement(small: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="is not the folder of a run"):
+    with pytest.raises(InvalidArgument, match=r"is not the folder of a run: there is no config.json in it$"):
         rates_of_run(tmp_path)
     with pytest.raises(InvalidArgument, match="has 2 train steps, and at least 3 are needed"):
         rates_of_run(_run_folder(tmp_path / "run", small, 2))
