@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.coordinator.launcher.ledger_size import most_ledger_bytes
+from services.coordinator.store.segments.series import SEGMENTS
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument, ResourceExhausted
@@ -90,7 +91,8 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
         return use
     # Old checkpoints are deleted, and an old export replaced, only once the new one is written.
     written = sum(path.stat().st_size for path in (run_folder / "checkpoints").rglob("*") if path.is_file())
-    ledger = sum(path.stat().st_size for path in run_folder.glob("ledger*.sqlite"))
+    of_ledger = (*run_folder.glob("ledger*.sqlite"), *(run_folder / SEGMENTS).glob("*.segment"))
+    ledger = sum(path.stat().st_size for path in of_ledger)
     return replace(
         use,
         held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes),

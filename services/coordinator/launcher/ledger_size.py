@@ -1,5 +1,6 @@
 """The size of a run's ledger: its rows, the texts, and the tokens that wait for a checkpoint."""
 
+from services.coordinator.store.segments.series import SEGMENT_BYTES
 from shoal.config import RunConfig
 from shoal.grpo.staleness import capacity
 
@@ -16,19 +17,24 @@ _TOKEN_BYTES = 4 + 4 + 4
 def most_ledger_bytes(config: RunConfig) -> int:
     """Bounds the size of the ledger and its copies in checkpoints, as if every text had the greatest length.
 
-    Texts and rows stay. Tokens go with the first checkpoint after their group was used up.
+    Texts and rows stay. Tokens go with the first checkpoint after their group was used up, but a checkpoint keeps the
+    segments that have tokens of the groups then in flight.
     """
     grpo, sampling, every_steps = config.grpo, config.sampling, config.checkpoint.every_steps
     groups_per_step = grpo.groups_per_step + grpo.max_refill_groups
     in_flight = capacity(grpo.max_staleness, grpo.groups_per_step)
     all_groups = config.run.num_steps * groups_per_step + in_flight
-    with_tokens = min(every_steps * groups_per_step + in_flight, all_groups)
     # Besides those that are kept, one checkpoint is being written.
-    num_copies = 1 + config.checkpoint.keep_last + 1
-    texts = config.data.max_prompt_tokens + grpo.group_size * sampling.max_completion_tokens
+    num_checkpoints = config.checkpoint.keep_last + 1
     tokens = grpo.group_size * sampling.max_completion_tokens
-    lasting = _TEXT_BYTES * texts + grpo.group_size * (num_copies * _ROW_BYTES + _SCORE_BYTES)
-    return all_groups * lasting + with_tokens * tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
+    texts_and_rows = _TEXT_BYTES * (config.data.max_prompt_tokens + tokens) + grpo.group_size * (
+        (1 + num_checkpoints) * _ROW_BYTES + _SCORE_BYTES
+    )
+    group_bytes = tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
+    waiting = every_steps * groups_per_step + (1 + num_checkpoints) * in_flight
+    return all_groups * texts_and_rows + min(
+        all_groups * group_bytes, waiting * group_bytes + (1 + num_checkpoints) * SEGMENT_BYTES
+    )
 
 
 def _support_bytes(top_k: int) -> int:

@@ -98,8 +98,9 @@ def test_a_ledger_that_may_become_too_large_is_said_and_not_refused(
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     check_disk(model, use)
     assert use.shortage(use.missing_bytes - 1) == "which is too little"
-    (model / "run").mkdir()
-    (model / "run" / "ledger.sqlite").write_bytes(b"x" * 1000)
+    (model / "run" / "segments").mkdir(parents=True)
+    (model / "run" / "ledger.sqlite").write_bytes(b"x" * 400)
+    (model / "run" / "segments" / "text-00000001.segment").write_bytes(b"x" * 600)
     assert expected_disk_use(model, config, model / "run").ledger_bytes == use.ledger_bytes - 1000
 
 
