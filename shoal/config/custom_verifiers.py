@@ -34,7 +34,10 @@ class CustomVerifierConfig(Section):
     """How the function is called. "shoal" gives it those of docs/rewards.md's arguments that it takes. "verl" calls
     verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`: the label must be a table with
     `ground_truth`, and `data_source` and `extra_info` if the function reads them (`label_columns` of the source); the
-    result is a number, or a table with `score`."""
+    result is a number, or a table with `score_key`."""
+    score_key: str = Field(default="score", min_length=1)
+    """The entry of a result's table that is the score, in the convention "verl". So one function can be several
+    verifiers, a part of its table each; it is called for each of them."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of each call, by name."""
     reload: bool | None = None

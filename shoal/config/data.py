@@ -46,8 +46,8 @@ class SourceConfig(Section):
     labels: list[str] = Field(default_factory=list)
     """Use only the rows whose `verifier_column` has one of these names, in any case; empty uses all. So the rows of one
     file can be several sources, each with a share of its own."""
-    verifier: str | None = None
-    """Verifier for every row; replaces `verifier_column`."""
+    verifier: str | list[str] | None = None
+    """Verifier for every row, or several, each of which reads the row's label; replaces `verifier_column`."""
     weight: float = Field(default=1.0, gt=0)
     """Factor of the rewards of its prompts."""
     system_prompt: str | None = None
@@ -62,6 +62,8 @@ class SourceConfig(Section):
             raise ValueError("give fraction or count, not both")
         if self.path == []:
             raise ValueError("path is an empty list: name at least one file")
+        if self.verifier == []:
+            raise ValueError("verifier is an empty list: name at least one, or leave it out to use verifier_column")
         if self.labels and self.verifier is not None:
             raise ValueError("labels select rows by verifier_column, which verifier replaces: give one of the two")
         return self

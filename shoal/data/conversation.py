@@ -146,6 +146,8 @@ def ground_truths_of(
     else:
         label = _column(row, source.ground_truth_column)
         labels = label if isinstance(named, list) and isinstance(label, list) else [label]
+        if isinstance(source.verifier, list):
+            labels = [label] * len(verifiers)
     if len(names) != len(labels):
         raise InvalidArgument(f"{row.where}: {len(names)} verifiers for {len(labels)} labels; one label is needed each")
     return tuple(

@@ -39,6 +39,8 @@ class Code:
     """How the function is called: `CustomVerifierConfig.convention`."""
     arguments: str = "{}"
     """Further arguments of each call, as JSON."""
+    score_key: str = "score"
+    """The entry of a result's table that is the score: `CustomVerifierConfig.score_key`."""
 
     @property
     def location(self) -> str:
@@ -68,4 +70,5 @@ def read_code(name: str, table: "CustomVerifierConfig") -> Code:
         digest=hashlib.sha256(content).hexdigest(),
         convention=table.convention,
         arguments=json.dumps(table.arguments, sort_keys=True),
+        score_key=table.score_key,
     )

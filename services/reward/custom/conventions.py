@@ -21,7 +21,7 @@ def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     arguments = json.loads(code.arguments)
     if code.convention == "verl":
         _check_takes(function, code, (*_VERL, *arguments))
-        return _of_verl(partial(function, **arguments))
+        return _of_verl(partial(function, **arguments), code.score_key)
     if arguments:
         _check_takes(partial(function), code, arguments, partly=True)
         return partial(function, **arguments)
@@ -39,8 +39,8 @@ def _check_takes(function: Callable[..., Any], code: Code, names: Any, *, partly
         raise Unusable("function", f"{code.function} cannot be called with {given}{convention}: {error}") from None
 
 
-def _of_verl(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a verifier that calls a reward function of verl.
+def _of_verl(function: Callable[..., Any], key: str) -> Callable[..., Any]:
+    """Returns a verifier that calls a reward function of verl; `key` is the entry of its table that is the score.
 
     `extra_info` is what verl's reward managers give for one turn: the row's own, the number of turns, and no scores of
     a rollout.
@@ -59,20 +59,20 @@ def _of_verl(function: Callable[..., Any]) -> Callable[..., Any]:
             ground_truth=row["ground_truth"],
             extra_info={**(row.get("extra_info") or {}), "num_turns": 2, "rollout_reward_scores": {}},
         )
-        return _awaited_score(result) if inspect.isawaitable(result) else _score(result)
+        return _awaited_score(result, key) if inspect.isawaitable(result) else _score(result, key)
 
     return verifier
 
 
-async def _awaited_score(result: Awaitable[Any]) -> Any:
-    return _score(await result)
+async def _awaited_score(result: Awaitable[Any], key: str) -> Any:
+    return _score(await result, key)
 
 
-def _score(result: Any) -> Any:
+def _score(result: Any, key: str) -> Any:
     """Returns the number in a result of verl."""
-    if isinstance(result, Mapping) and "score" not in result:
-        raise Broken(f'a table without "score" was returned; it has: {", ".join(map(str, result)) or "nothing"}')
-    return result["score"] if isinstance(result, Mapping) else result
+    if isinstance(result, Mapping) and key not in result:
+        raise Broken(f'a table without "{key}" was returned; it has: {", ".join(map(str, result)) or "nothing"}')
+    return result[key] if isinstance(result, Mapping) else result
 
 
 def _whole(value: Any) -> Any:

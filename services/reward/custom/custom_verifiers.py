@@ -147,7 +147,8 @@ def _configured(config: Mapping[str, CustomVerifierConfig]) -> tuple[list[Code],
             else:
                 module, _, function = table.entry_point.partition(":")
                 arguments = json.dumps(table.arguments, sort_keys=True)
-                codes.append(Code(name, function, module=module, convention=table.convention, arguments=arguments))
+                how = {"convention": table.convention, "arguments": arguments, "score_key": table.score_key}
+                codes.append(Code(name, function, module=module, **how))
         except Unusable as error:
             problems.append(FieldViolation(f"reward.custom.{name}.{error.field}", str(error)))
     return codes, problems

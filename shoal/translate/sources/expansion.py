@@ -1,7 +1,8 @@
-"""Shell expansions that need no shell: `${NAME#pattern}` and its kin, and `$((arithmetic))`."""
+"""Shell expansions that need no shell: `${NAME#pattern}`, `$((arithmetic))`, folders, and probes of the machine."""
 
 import ast
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping
 
@@ -60,3 +61,29 @@ def _evaluate(node: ast.expr) -> int:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_evaluate(node.operand)
     raise ValueError("not arithmetic")
+
+
+_DIRNAME = r'dirname\s+(?:--\s+)?"?(?:\$0|\$\{BASH_SOURCE(?:\[0\])?\})"?'
+_FOLDER = re.compile(
+    rf'(?:{_DIRNAME}|cd\s+(?:--\s+)?"?\$\({_DIRNAME}\)(?P<rest>[\w./-]*)"?\s+(?:[\d&]?>+&?\s*\S+\s+)*&&\s*pwd(?:\s+-P)?)'
+)
+"""`dirname "$0"`, and `cd "$(dirname "$0")/.." && pwd`."""
+_PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
+"""The end of `probe && echo one || echo other`."""
+
+
+def folder_named(command: str, script_folder: str) -> str | None:
+    """Returns the folder that `$(command)` prints: the current one, or one beside the script. None for other commands.
+
+    `script_folder` is empty if it is unknown.
+    """
+    if command.strip() == "pwd":
+        return "."
+    match = _FOLDER.fullmatch(command.strip())
+    return os.path.normpath(script_folder + (match["rest"] or "")) if match and script_folder else None
+
+
+def probed(command: str) -> str | None:
+    """Returns the word that a probe prints on a machine without the special hardware; None for other commands."""
+    match = _PROBE.search(command)
+    return match[1] if match else None

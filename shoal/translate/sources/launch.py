@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shoal.errors import InvalidArgument
-from shoal.translate.sources.shell import Word, read_script
+from shoal.translate.sources.script import Word
+from shoal.translate.sources.shell import read_script
 
 _KEYWORD = re.compile(r"[A-Za-z_]\w*=")
 _LENGTHS = ("--total_episodes", "--max_steps", "--num_train_epochs")
@@ -24,12 +26,12 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -> Launch:
+def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
     """Finds the launch in a script of a program that matches one of `programs`.
 
     Raises `InvalidArgument` when there is none, or when there are several with different settings.
     """
-    script = read_script(text)
+    script = read_script(text, path.parent)
     launches = [launch for command in script.commands for launch in _launches(command, programs)]
     if not launches:
         # bash -c "the whole command": one word.
@@ -42,10 +44,10 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, where: str) -
         other = next(
             (f"; if {word} does, translate that, with these flags after it" for word in words if _is_script(word)), ""
         )
-        raise InvalidArgument(f"{where} starts no known trainer: none of its words matches {known}{other}")
+        raise InvalidArgument(f"{path} starts no known trainer: none of its words matches {known}{other}")
     if len({_without_length(launch.arguments) for launch in launches}) > 1:
         raise InvalidArgument(
-            f"{where} starts {len(launches)} trainers with different settings; give a script that starts one"
+            f"{path} starts {len(launches)} trainers with different settings; give a script that starts one"
         )
     last = launches[-1]
     if any(launch.arguments != last.arguments for launch in launches):

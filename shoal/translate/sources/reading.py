@@ -14,8 +14,8 @@ from shoal.translate.shared.system import System
 from shoal.translate.sources.interpolation import References
 from shoal.translate.sources.launch import read_flags, read_launch
 from shoal.translate.sources.python import notebook_code, read_calls
+from shoal.translate.sources.script import Word
 from shoal.translate.sources.settings import Settings
-from shoal.translate.sources.shell import Word
 
 
 def read_settings(system: System, arguments: Sequence[str]) -> Settings:
@@ -48,7 +48,7 @@ def _read_file(system: System, path: Path, settings: Settings) -> None:
 def _read_script(system: System, text: str, path: Path, settings: Settings) -> None:
     if not system.programs:
         raise InvalidArgument(f"{path}: {system.name} is not configured by scripts; give YAML, JSON or Python")
-    launch = read_launch(text, system.programs, where=str(path))
+    launch = read_launch(text, system.programs, path=path)
     if flags := [word.partition("=")[0] for word in launch.launcher if word.startswith("--") and len(word) > 2]:
         settings.notes.append(
             f"flags of the launcher are left out ({', '.join(dict.fromkeys(flags))}): the deployment decides where "

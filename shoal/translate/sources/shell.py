@@ -9,12 +9,13 @@ is recorded as a guess.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.translate.sources.brackets import array_end, closing
 from shoal.translate.sources.branches import Branches, is_test
-from shoal.translate.sources.expansion import arithmetic, cut
+from shoal.translate.sources.expansion import arithmetic, cut, folder_named, probed
+from shoal.translate.sources.script import Script, Word
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -23,47 +24,28 @@ _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ELEMENT = re.compile(r"\[(\d+)\]")
 _INDIRECT = re.compile(r"!([A-Za-z_]\w*)")
-_PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
-"""The end of `probe && echo one || echo other`."""
 _ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Word:
-    """One word of a command."""
+def read_script(text: str, folder: Path | None = None) -> Script:
+    """Reads a script; assignments take effect in order. Loops and functions are read as if they ran once.
 
-    text: str
-    unknown: tuple[str, ...] = ()
-    """Parts whose value only a run of the script could show: "$USER", "$(date)"."""
-
-
-@dataclass
-class Script:
-    """The commands of a script, in order, and its variables."""
-
-    commands: list[list[Word]] = field(default_factory=list)
-    variables: dict[str, Word] = field(default_factory=dict)
-    arrays: dict[str, list[Word]] = field(default_factory=dict)
-    guesses: dict[str, str] = field(default_factory=dict)
-    """Variables whose value depends on an undecided test, and the value that was chosen."""
-    used: set[str] = field(default_factory=set)
-    """Variables that some command uses."""
-
-
-def read_script(text: str) -> Script:
-    """Reads a script; assignments take effect in order. Loops and functions are read as if they ran once."""
-    return _Reader(text.replace("\r\n", "\n")).read()
+    `folder` is the script's own. The folder in which a run would start it is the current one.
+    """
+    where = str(folder.absolute()) if folder is not None else ""
+    script = Script(variables={"HOME": Word(str(Path.home())), "PWD": Word(".")}, folder=where)
+    return _Reader(text.replace("\r\n", "\n"), script).read()
 
 
 class _Reader:
     """Reads one text character by character into the commands of a script."""
 
-    def __init__(self, text: str, script: Script | None = None, *, only_words: bool = False) -> None:
+    def __init__(self, text: str, script: Script, *, only_words: bool = False) -> None:
         """`only_words` reads a list of words, in which none is an assignment or a keyword."""
         self._text = text
         self._only_words = only_words
         self._at = 0
-        self._script = script or Script(variables={"HOME": Word(str(Path.home()))})
+        self._script = script
         self._words: list[Word] = []
         self._parts: list[str] = []
         self._unknown: list[str] = []
@@ -195,11 +177,12 @@ class _Reader:
             self._at += 1
 
     def _substitute(self, command: str) -> None:
-        """Reads `$(command)`, which only a run knows, unless it is a probe that prints one of two words."""
-        if probe := _PROBE.search(command):
-            # The last word is what a machine without the special hardware gives.
-            self._add(probe[1])
-            self._script.guesses[f"$({command})"] = probe[1]
+        """Reads `$(command)`, which only a run knows, unless it names a folder or is a probe."""
+        if (folder := folder_named(command, self._script.folder)) is not None:
+            self._add(folder)
+        elif (word := probed(command)) is not None:
+            self._add(word)
+            self._script.guesses[f"$({command})"] = word
             self._script.used.add(f"$({command})")
         else:
             self._add_unknown(f"$({command})")

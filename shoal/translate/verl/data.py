@@ -21,8 +21,8 @@ def compose_data(source: Source, draft: Draft) -> None:
             draft.set(ours, tables, source.origin(name, *keys))
     often = "rollout.test_freq" if source.is_set("rollout.test_freq") else "trainer.test_freq"
     test, before = source[often], source["trainer.val_before_train"]
-    names = ("n", "temperature", "top_p", "top_k", "do_sample")
-    samples, temperature, top_p, top_k, sampled = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)
+    names = ("n", "temperature", "top_p", "top_k")
+    samples, temperature, top_p, top_k = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)
     most, shown = source["data.val_max_samples"], source["trainer.log_val_generations"]
     if not source["data.val_files"]:
         how = (f"{ROLLOUT}.val_kwargs.{name}" for name in names)
@@ -34,12 +34,11 @@ def compose_data(source: Source, draft: Draft) -> None:
         draft.set("evaluation.on_start", before, source.origin("trainer.val_before_train"))
         draft.set("evaluation.samples_per_prompt", samples, source.origin(f"{ROLLOUT}.val_kwargs.n"))
         origin = source.origin(f"{ROLLOUT}.val_kwargs.temperature")
-        draft.set("evaluation.temperature", temperature if sampled else 0.0, origin)
+        draft.set("evaluation.temperature", temperature, origin)
         if shown > 0 and test > 0:
             draft.set("tracking.completions_every_steps", test, source.origin("trainer.log_val_generations", often))
             draft.set("tracking.num_completions", shown, source.origin("trainer.log_val_generations"))
         else:
             source.note_unused(draft, "trainer.log_val_generations", why="changes nothing without trainer.test_freq")
-        if sampled:
-            draft.set("evaluation.top_p", top_p, source.origin(f"{ROLLOUT}.val_kwargs.top_p"))
-            draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{ROLLOUT}.val_kwargs.top_k"))
+        draft.set("evaluation.top_p", top_p, source.origin(f"{ROLLOUT}.val_kwargs.top_p"))
+        draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{ROLLOUT}.val_kwargs.top_k"))

@@ -67,6 +67,8 @@ FIELDS: list[Field] = [
         why="data have columns here: write what the class makes of them as JSONL or Parquet",
     ),
     composed("algorithm.adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
+    composed("algorithm.gdpo_reward_keys", "texts", None, "reward.custom data.sources"),
+    composed("algorithm.gdpo_reward_weights", "numbers", None, "reward.weights"),
     composed("algorithm.norm_adv_by_std_in_grpo", "flag", True, "advantage.scale"),
     mapped("algorithm.gamma", "number", 1.0, "advantage.discount"),
     ignored("algorithm.lam", _CRITIC),
@@ -214,7 +216,7 @@ FIELDS: list[Field] = [
     composed(f"{ROLLOUT}.val_kwargs.temperature", "number", 0.0, "evaluation.temperature"),
     composed(f"{ROLLOUT}.val_kwargs.top_p", "number", 1.0, "evaluation.top_p"),
     composed(f"{ROLLOUT}.val_kwargs.top_k", "integer", -1, "evaluation.top_k"),
-    composed(f"{ROLLOUT}.val_kwargs.do_sample", "flag", False, "evaluation.temperature"),
+    ignored(f"{ROLLOUT}.val_kwargs.do_sample", "verl's engines do not read it: temperature 0 is greedy"),
     *(
         ignored(f"{ROLLOUT}.{name}", _ENGINE)
         for name in (

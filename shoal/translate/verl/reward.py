@@ -10,7 +10,7 @@ from shoal.translate.shared.toml import toml_value
 from shoal.translate.verl.fields import OVERLONG
 from shoal.translate.verl.names import TRUTH
 
-_MANAGERS = ("naive", "dapo", "batch", "prime", "limited", "rate_limited", None)
+_MANAGERS = ("naive", "dapo", "batch", "prime", "limited", "rate_limited", "gdpo", None)
 _GSM8K, _MATH = ("openai/gsm8k",), ("lighteval/math", "digitallearninggmbh/math-lighteval", "huggingfaceh4/math-500")
 _DAPO = ("math_dapo", "math_dapo_reasoning")
 _ROW_COLUMNS = ("ground_truth_column", "verifier_column")
@@ -46,6 +46,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
     """Makes a reward function of verl, by path and name, the verifier of all sources; needs them to be set."""
     names = [f"custom_reward_function.{name}" for name in ("path", "name", "reward_kwargs")]
     path, function, arguments = (source[name] for name in names)
+    parts = _parts(source, draft)
     if not path:
         source.note_unused(draft, *names, why="changes nothing without custom_reward_function.path")
         return
@@ -55,7 +56,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
         draft.refuse(names[0], path, f"{reason}: write it as a custom verifier (docs/rewards.md)", cure="reward.custom")
         return
     function = function or "compute_score"
-    name = run_name(function)
+    verifiers = list(parts) or [run_name(function)]
     table: dict[str, Any] = {"file": str(Path(path).expanduser().absolute()), "function": function}
     if path.startswith("pkg://"):
         table = {"entry_point": f"{path.removeprefix('pkg://').strip('/').replace('/', '.')}:{function}"}
@@ -64,16 +65,37 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
             f"{names[0]} = {path}: taken from the current folder; it must be on the reward service's machine"
         )
     table |= {"convention": "verl"} | ({"arguments": dict(arguments)} if arguments else {})
-    draft.set("reward.custom", {name: table}, source.origin(*(each for each in names if source.is_set(each))))
+    custom = {name: table | ({"score_key": parts[name]} if parts else {}) for name in verifiers}
+    draft.set("reward.custom", custom, source.origin(*(each for each in names if source.is_set(each))))
+    verifier = verifiers if parts else verifiers[0]
     labels = {"data_source": source["data.reward_fn_key"], "ground_truth": TRUTH, "extra_info": "extra_info"}
     draft.notes.append(
         f"{names[0]}: {function} judges every row, also those of --set data.sources: give these verifier = "
-        f'"{name}" and label_columns = {toml_value(labels)}'
+        f"{toml_value(verifier)} and label_columns = {toml_value(labels)}"
     )
     for ours in ("data.sources", "evaluation.sources"):
         if tables := draft.values.get(ours):
             kept = ({key: item for key, item in each.items() if key not in _ROW_COLUMNS} for each in tables)
-            draft.values[ours] = [each | {"verifier": name, "label_columns": labels} for each in kept]
+            draft.values[ours] = [each | {"verifier": verifier, "label_columns": labels} for each in kept]
+
+
+def _parts(source: Source, draft: Draft) -> dict[str, str]:
+    """Sets the weights of GDPO's parts of the reward; returns verifier -> entry of the function's table, or nothing."""
+    names = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
+    keys, weights = (source[name] for name in names)
+    if source["algorithm.adv_estimator"] != "gdpo" or not keys:
+        source.note_unused(draft, *names, why="changes nothing without adv_estimator = gdpo and keys")
+        return {}
+    if not source["custom_reward_function.path"]:
+        reason = "parts of what verl's own scorer returns: give data whose rows name a verifier for each"
+        draft.refuse(names[0], keys, reason, cure="data.sources")
+        return {}
+    if weights is not None and len(weights) != len(keys):
+        draft.refuse(names[1], weights, f"are {len(weights)} for {len(keys)} {names[0]}", cure="reward.weights")
+    elif weights is not None:
+        draft.set("reward.weights", dict(zip(map(run_name, keys), weights, strict=True)), source.origin(names[1]))
+    draft.notes.append(f"{names[0]}: each is a verifier of its own, and the function is called for each of them")
+    return {run_name(key): key for key in keys}
 
 
 def compose_overlong(source: Source, draft: Draft) -> None:

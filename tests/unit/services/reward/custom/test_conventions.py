@@ -48,6 +48,11 @@ def test_a_reward_function_of_verl_gets_what_verl_gives_it(tmp_path: Path) -> No
     assert seen == ["a b", {"answer": "4"}, extra] and isinstance(seen[2]["index"], int)
 
 
+def test_any_part_of_a_table_may_be_the_score(tmp_path: Path) -> None:
+    assert judged(tmp_path, VERL, LABEL, "5", score_key="acc")["value"] == 1.0
+    assert 'without "format"' in judged(tmp_path, VERL, LABEL, score_key="format")["detail"]
+
+
 def test_an_async_reward_function_of_verl_scores(tmp_path: Path) -> None:
     text = "async def compute_score(data_source, solution_str, ground_truth, **_): return {'score': 0.5}\n"
     assert judged(tmp_path, text, LABEL)["value"] == 0.5

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.translate.sources.script import Word
 from shoal.translate.sources.shell import read_script
 
 
@@ -203,3 +204,20 @@ def test_a_probe_of_the_machine_is_assumed_to_fail_and_recorded() -> None:
     script = read_script(f'D=${{D:-{probe}}}\nN=8\ncase "$D" in\n  gpu) ;;\n  npu) N=16 ;;\nesac\nrun $N')
     assert [word.text for word in script.commands[-1]] == ["run", "8"]
     assert script.guesses == {probe: "gpu"} and probe in script.used
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("$PWD/data", "./data"),
+        ('"$(pwd)"/data', "./data"),
+        ('"$(dirname "$0")/data"', "/a/b/data"),
+        ('"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/data"', "/a/b/data"),
+        ('$(cd -- "$(dirname -- "$0")/../.." >/dev/null 2>&1 && pwd -P)/data', "//data"),
+        ('"$(cd "$OTHER" && pwd)/data"', "/data"),
+    ],
+)
+def test_folders_of_a_script_need_no_run(value: str, expected: str) -> None:
+    script = read_script(f"AT={value}\nrun $AT", Path("/a/b"))
+    assert script.commands == [[Word("run"), Word(expected, script.variables["AT"].unknown)]]
+    assert bool(script.variables["AT"].unknown) == ("OTHER" in value)

@@ -195,6 +195,36 @@ def test_a_reward_function_of_verl_becomes_the_verifier_of_every_row(tmp_path: P
     assert [note for note in given.notes if 'give these verifier = "my_score" and label_columns' in note], given.notes
 
 
+def test_parts_of_a_reward_function_are_compared_one_by_one_in_gdpo(tmp_path: Path) -> None:
+    path = tmp_path / "parts.py"
+    path.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info): return {}\n")
+    values = {"custom_reward_function.path": str(path), "algorithm.adv_estimator": "gdpo"}
+    values |= {"reward.reward_manager.name": "gdpo", "data.train_files": "a.parquet"}
+    values |= {"algorithm.gdpo_reward_keys": ["Accuracy", "form"], "algorithm.gdpo_reward_weights": [1.0, 0.5]}
+    translation = translate(SYSTEMS["verl"], Settings(VERL | values), overrides=["model.path=m"])
+    assert translation.toml, [str(refusal) for refusal in translation.blocking]
+    config = parse_config(translation.values)
+    keys = {name: table.score_key for name, table in config.reward.custom.items()}
+    assert keys == {"accuracy": "Accuracy", "form": "form"}
+    assert config.reward.weights == {"accuracy": 1.0, "form": 0.5}
+    assert [source.verifier for source in config.data.sources] == [["accuracy", "form"]]
+    assert config.advantage.per_verifier and config.advantage.whiten
+
+
+def test_parts_without_a_function_are_refused_by_name() -> None:
+    values = VERL | {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": ["a"]}
+    (refusal,) = translate(SYSTEMS["verl"], Settings(values), overrides=["model.path=m"]).blocking[:1]
+    assert refusal.name == "algorithm.gdpo_reward_keys"
+
+
+def test_held_out_questions_are_sampled_as_the_settings_say_whatever_do_sample_is() -> None:
+    prefix = "actor_rollout_ref.rollout.val_kwargs"
+    values = {f"{prefix}.temperature": 0.8, f"{prefix}.top_p": 0.7, "data.val_files": "a.parquet"}
+    for settings in (values, values | {f"{prefix}.do_sample": False}, values | {f"{prefix}.do_sample": True}):
+        evaluation = config_of("verl", VERL | settings).evaluation
+        assert (evaluation.temperature, evaluation.top_p) == (0.8, 0.7), settings
+
+
 def test_a_reward_function_of_a_batch_is_refused() -> None:
     values = {"custom_reward_function.path": "/f.py", "reward_model.reward_manager": "batch"}
     (refusal,) = translate_values("verl", VERL | values).blocking
