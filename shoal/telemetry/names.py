@@ -168,6 +168,12 @@ RUN_CORRECT_RATE = MetricName(
 RUN_GROUPS = MetricName(
     "shoal.run.groups", Instrument.COUNTER, "{group}", "Groups that train steps have consumed, by ledger state."
 )
+RUN_SAMPLING = MetricName(
+    "shoal.run.sampling",
+    Instrument.GAUGE,
+    "{completion}",
+    "Completions that the run waits for from generators, also those that wait for a generator; to scale these by.",
+)
 RUN_STEP = MetricName("shoal.run.step", Instrument.HISTOGRAM, "s", "Time from one train step to the next.", _SECONDS)
 RUN_STEP_WAIT = MetricName(
     "shoal.run.step_wait",

@@ -23,7 +23,9 @@ from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
 from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score
-from shoal.telemetry import names, trace
+from shoal.telemetry import metrics, names, trace
+
+_SAMPLING = metrics.gauge(names.RUN_SAMPLING)
 
 MAX_TIMEOUTS = 2
 """Times that a group may exceed its deadline before it is dropped: one endless completion must not block the order."""
@@ -59,6 +61,7 @@ class Sampler:
         self._ledger = ledger
         self._events = events
         self._tokenizer = tokenizer
+        self._num_awaited = 0
         self.sampling = SamplingParams(
             temperature=config.sampling.temperature,
             max_completion_tokens=config.sampling.max_completion_tokens,
@@ -191,6 +194,24 @@ class Sampler:
         request_id: str,
     ) -> str:
         """Adds completions to `sampled` as they arrive; returns the generator's worker id."""
+        self._await_completions(len(seeds))
+        try:
+            return await self._sample_on_one(group, sampled, seeds, sampling, request_id)
+        finally:
+            self._await_completions(len(sampled.completions) - len(seeds))
+
+    def _await_completions(self, change: int) -> None:
+        self._num_awaited += change
+        _SAMPLING.set(self._num_awaited)
+
+    async def _sample_on_one(
+        self,
+        group: SettledGroup,
+        sampled: GrowingGroup,
+        seeds: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+    ) -> str:
         member = await self._generators.choose(len(seeds))
         with trace.span(
             names.GROUP_SAMPLE,
@@ -232,6 +253,7 @@ class Sampler:
                 if completion.finish_reason is FinishReason.ABORT:
                     raise WorkFailed(member.name, "it aborted the completion")
                 sampled.add(await self.with_text(completion))
+                self._await_completions(-1)
 
     async def _score(self, group: SettledGroup, sampled: GrowingGroup, losses: Losses) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):

@@ -1,0 +1,80 @@
+"""The completions that a run waits for are a metric, which generators are scaled by."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import numpy as np
+import pytest
+
+from services.coordinator.rollout import sampler as module
+from services.coordinator.rollout.sampler import Sampler
+from services.coordinator.workers.generator_pool import GeneratorLost
+from shoal.config import parse_config
+from shoal.rollout import FinishReason, Prompt
+
+GROUP_SIZE = 3
+VALUES = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "grpo": {"group_size": GROUP_SIZE}}
+
+
+class Generators:
+    """A generator that waits before each completion, and is lost once after the first."""
+
+    def __init__(self) -> None:
+        self.is_free, self.may_go_on = asyncio.Event(), asyncio.Semaphore(0)
+        self.num_calls = 0
+
+    async def choose(self, num_completions: int) -> Any:
+        await self.is_free.wait()
+        return SimpleNamespace(record=SimpleNamespace(worker_id="generator-1"), name="generator-1", outstanding=0)
+
+    async def sample(self, member: Any, prompt: Prompt, seeds: list[int], *_: Any, **__: Any) -> AsyncIterator[Any]:
+        self.num_calls += 1
+        for index in range(len(seeds)):
+            await self.may_go_on.acquire()
+            if self.num_calls == 1 and index == 1:
+                raise GeneratorLost(member, "it is gone")
+            yield SimpleNamespace(sample_index=index, finish_reason=FinishReason.STOP)
+
+
+async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_none_samples_and_when_one_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: asyncio.Queue[int] = asyncio.Queue()
+    monkeypatch.setattr(module, "_SAMPLING", SimpleNamespace(set=shown.put_nowait))
+    generators: Any = Generators()
+    sampler = Sampler(
+        parse_config(VALUES),
+        "run",
+        MagicMock(policy_version=0),
+        MagicMock(
+            num_pauses=0,
+            unpaused=AsyncMock(),
+            sampling_for_training=lambda: nullcontext(),
+        ),
+        MagicMock(enter=AsyncMock(return_value=MagicMock())),
+        generators=generators,
+        rewards=MagicMock(score=AsyncMock(return_value=[])),
+        breaker=MagicMock(rejects=AsyncMock(return_value=False)),
+        ledger=AsyncMock(),
+        events=MagicMock(),
+        tokenizer=None,
+        stop_token_ids=(),
+    )
+    monkeypatch.setattr(sampler, "with_text", AsyncMock(side_effect=lambda completion: completion))
+    prompt = Prompt("p", np.array([1], dtype=np.int32), "text", ())
+    running = asyncio.create_task(sampler.run_group(0, 0, prompt))
+    assert await shown.get() == GROUP_SIZE, "a group that waits for a generator counts"
+    generators.is_free.set()
+    generators.may_go_on.release()
+    assert await shown.get() == 2
+    generators.may_go_on.release()  # It is lost: nothing is owed until the group is issued again, whole.
+    assert [await shown.get(), await shown.get()] == [0, GROUP_SIZE]
+    for left in (2, 1, 0):
+        generators.may_go_on.release()
+        assert await shown.get() == left
+    await running
+    assert shown.get_nowait() == 0 and shown.empty()
