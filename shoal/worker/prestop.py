@@ -1,0 +1,74 @@
+"""`python -m shoal.worker.prestop`: holds the end of a worker back while its coordinator ends, as a preStop hook.
+
+When a whole deployment is deleted, all pods are told to end at once. But the coordinator first finishes its train step
+and has the learner write a checkpoint. So a worker waits for a coordinator that is ending, and for no other: if only
+this worker is to end, it ends now.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from shoal.errors import ShoalError
+from shoal.rpc.channel import connect
+from shoal.worker.arguments import host_port
+
+COORDINATOR_SERVICE = "shoal.v1.CoordinatorService"
+_CALL_S = 5.0
+
+
+def main() -> int:
+    """Returns 0 once the worker may end. Containers end anyway, whatever their hook returns."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
+    )
+    coordinator = os.environ.get("SHOAL_COORDINATOR")
+    parser.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        type=host_port,
+        default=coordinator,
+        required=not coordinator,
+        help="address of the coordinator [SHOAL_COORDINATOR]",
+    )
+    parser.add_argument(
+        "--settle-s",
+        type=float,
+        default=5.0,
+        help="time in which the coordinator may be told to end, after this worker (default: %(default)s)",
+    )
+    parser.add_argument("--at-most-s", type=float, default=270.0, help="longest wait (default: %(default)s)")
+    arguments = parser.parse_args()
+    waited_s = asyncio.run(
+        wait_for_end(arguments.coordinator, settle_s=arguments.settle_s, at_most_s=arguments.at_most_s)
+    )
+    print(f"waited {waited_s:.0f} s", file=sys.stderr)
+    return 0
+
+
+async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, poll_s: float = 1.0) -> float:
+    """Waits while the coordinator drains, at most `at_most_s`; returns the seconds waited.
+
+    Connects at once, since the coordinator's name may go away before its process does.
+    """
+    began = time.monotonic()
+    async with connect(coordinator, COORDINATOR_SERVICE) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=COORDINATOR_SERVICE)
+        while (waited_s := time.monotonic() - began) < at_most_s:
+            try:
+                response = await health.Check(request, timeout=_CALL_S)
+            except ShoalError:
+                break  # It is gone.
+            if response.status == health_pb2.HealthCheckResponse.SERVING and waited_s >= settle_s:
+                break
+            await asyncio.sleep(poll_s)
+    return waited_s
+
+
+if __name__ == "__main__":
+    sys.exit(main())
