@@ -10,19 +10,23 @@ import asyncio
 import os
 import sys
 import time
+from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal.errors import ShoalError
+from shoal.rpc.auth import credentials as auth
 from shoal.rpc.channel import connect
 from shoal.worker.arguments import host_port
 
 COORDINATOR_SERVICE = "shoal.v1.CoordinatorService"
+AT_MOST_S = 270.0
+"""Longest wait: more than the `--grace-s` of a coordinator in deploy/."""
 _CALL_S = 5.0
 
 
 def main() -> int:
-    """Returns 0 once the worker may end. Containers end anyway, whatever their hook returns."""
+    """Returns 0 once the worker may end, 1 without usable credentials. Containers end whatever their hook returns."""
     parser = argparse.ArgumentParser(
         prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
     )
@@ -41,8 +45,20 @@ def main() -> int:
         default=5.0,
         help="time in which the coordinator may be told to end, after this worker (default: %(default)s)",
     )
-    parser.add_argument("--at-most-s", type=float, default=270.0, help="longest wait (default: %(default)s)")
+    parser.add_argument("--at-most-s", type=float, default=AT_MOST_S, help="longest wait (default: %(default)s)")
+    parser.add_argument(
+        "--tls-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=os.environ.get("SHOAL_TLS_DIR") or None,
+        help="folder with the certificate of this worker (default: no TLS) [SHOAL_TLS_DIR]",
+    )
     arguments = parser.parse_args()
+    try:
+        auth.use(auth.Credentials.of_client(arguments.tls_dir))
+    except ShoalError as error:
+        print(error.message, file=sys.stderr)
+        return 1
     waited_s = asyncio.run(
         wait_for_end(arguments.coordinator, settle_s=arguments.settle_s, at_most_s=arguments.at_most_s)
     )

@@ -12,7 +12,7 @@ import pytest
 
 from services.coordinator.rollout import sampler as module
 from services.coordinator.rollout.sampler import Sampler
-from services.coordinator.workers.generator_pool import GeneratorLost
+from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
 from shoal.rollout import FinishReason, Prompt
 
@@ -36,7 +36,7 @@ class Generators:
         for index in range(len(seeds)):
             await self.may_go_on.acquire()
             if self.num_calls == 1 and index == 1:
-                raise GeneratorLost(member, "it is gone")
+                raise WorkFailed(member.name, "it is gone", is_loss=False)
             yield SimpleNamespace(sample_index=index, finish_reason=FinishReason.STOP)
 
 

@@ -1,0 +1,171 @@
+"""The batch files start the services on the right nodes, and end them in the right order, under a scripted Slurm.
+
+The coordinator, its certificates and its health are real; workers and the run are scripted. Node names are addresses
+of the loopback interface, where ports are free.
+"""
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import ROOT
+from tools.manifests import SLURM, script_problems
+
+RUN_EXIT_CODE = 7
+PATIENCE_S = 120
+
+# Starts the command once, as on the first node of its list, and passes a signal on to it.
+SRUN = """
+import itertools, os, sys
+words = sys.argv[1:]
+options = list(itertools.takewhile(lambda word: word.startswith("--"), words))
+command = words[len(options):]
+values = dict(option[2:].partition("=")[::2] for option in options)
+with open(os.environ["TRACE"], "a") as trace:
+    print("step", *words[:len(options)], file=trace)
+os.environ["SLURMD_NODENAME"] = values["nodelist"].split(",")[0]
+os.execvp(command[0], command)
+"""
+# Real for the coordinator and its health; a worker waits for its end.
+PYTHON = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+def trace(*words):
+    with open(os.environ["TRACE"], "a") as file:
+        print(*words, file=file)
+name = [word for word in sys.argv if word.startswith(("services.", "shoal."))][0]
+trace("start", name, *sys.argv[1:])
+if name in ("services.coordinator", "shoal.rpc.healthcheck"):
+    import subprocess
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    process = subprocess.Popen([sys.executable, *sys.argv[1:]])
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    code = process.wait()
+    if name == "services.coordinator":
+        trace("end", name)
+    sys.exit(code)
+signal.sigwait({signal.SIGTERM})
+trace("end", name)
+"""
+SHOAL = """
+import os, signal, sys
+if "certs" in sys.argv:
+    from services.coordinator.cli import main
+    main()
+with open(os.environ["TRACE"], "a") as file:
+    print("shoal", *sys.argv[1:], file=file)
+if os.environ["RUN_LASTS"]:
+    signal.pause()
+sys.exit(int(os.environ["RUN_EXIT_CODE"]))
+"""
+
+
+def test_the_scripts_pass_shellcheck() -> None:
+    scripts = sorted([*SLURM.glob("*.sbatch"), SLURM / "run.sh"])
+    assert len(scripts) == 9
+    assert not script_problems(scripts)
+
+
+def test_shellcheck_finds_a_mistake(tmp_path: Path) -> None:
+    script = tmp_path / "wrong.sh"
+    script.write_text("#!/usr/bin/env bash\nrm $1\n")
+    assert any("SC2086" in problem for problem in script_problems([script]))
+
+
+class ScriptedSlurm:
+    """A job of Slurm in a folder, with scripted programs first on its PATH."""
+
+    def __init__(self, folder: Path, num_nodes: int) -> None:
+        self.folder, self.trace = folder, folder / "trace"
+        network = f"127.{random.randrange(64, 128)}.{random.randrange(256)}"
+        self.nodes = [f"{network}.{number}" for number in range(1, num_nodes + 1)]
+        programs = folder / "bin"
+        programs.mkdir()
+        for name, text in (("srun", SRUN), ("python", PYTHON), ("shoal", SHOAL)):
+            (programs / name).write_text(f"#!{sys.executable}\n{text}")
+        (programs / "scontrol").write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(self.nodes))
+        (programs / "activate").write_text(f"export PATH={shlex.quote(str(programs))}:$PATH\n")
+        for program in programs.iterdir():
+            program.chmod(0o755)
+
+    def start(self, batch_file: str, *arguments: str, run_lasts: bool = False) -> "subprocess.Popen[str]":
+        """Starts a batch file as Slurm does."""
+        return subprocess.Popen(
+            ["bash", str(SLURM / batch_file), *arguments],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "SLURM_JOB_ID": "17",
+                "SLURM_JOB_NODELIST": "nodes",
+                "SHOAL_VENV": str(self.folder),
+                "SHOAL_DATA_DIR": str(self.folder / "runs"),
+                "PYTHONPATH": str(ROOT),
+                "TRACE": str(self.trace),
+                "RUN_EXIT_CODE": str(RUN_EXIT_CODE),
+                "RUN_LASTS": "1" if run_lasts else "",
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def lines(self, first: str) -> list[str]:
+        """Returns what followed a first word in the trace."""
+        lines = self.trace.read_text().splitlines() if self.trace.exists() else []
+        return [line.removeprefix(first).strip() for line in lines if line.startswith(f"{first} ")]
+
+
+def test_a_job_starts_the_services_on_its_nodes_and_ends_the_coordinator_first(tmp_path: Path) -> None:
+    slurm = ScriptedSlurm(tmp_path, 4)
+    job = slurm.start("nodes-4.sbatch", "my.toml", "--set", "run.num_steps=3")
+    _, errors = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == RUN_EXIT_CODE, errors
+    first, second, third, fourth = slurm.nodes
+    steps = {
+        options["job-name"]: options
+        for step in slurm.lines("step")
+        if (options := dict(word.removeprefix("--").partition("=")[::2] for word in step.split()))
+    }
+    assert steps["coordinator"]["nodelist"] == first
+    assert steps["learner"]["nodelist"] == f"{first},{second}" and steps["learner"]["gpus-per-node"] == "8"
+    assert steps["generator"]["nodelist"] == steps["reward"]["nodelist"] == f"{third},{fourth}"
+    assert (steps["generator"]["ntasks"], steps["generator"]["gpus-per-task"]) == ("16", "1")
+    started = {line.split()[0]: line.split()[1:] for line in slurm.lines("start")}
+    certificates = tmp_path / "runs" / "slurm-17" / "certificates"
+    for name, node in (("learner", first), ("generator", third), ("reward", third)):
+        command = started[f"services.{name}"]
+        assert f"--tls-dir={certificates / name}" in command, command
+        assert any(word.startswith(f"--listen={node}:") for word in command), command
+    assert f"--rdzv-endpoint={first}:29400" in started["services.learner"]
+    (run,) = slurm.lines("shoal")
+    assert f"--tls-dir {certificates / 'operator'} run start --watch" in run
+    assert "--set launch.num_learner_ranks=16" in run and run.endswith("my.toml --set run.num_steps=3")
+    ends = slurm.lines("end")
+    assert ends[0] == "services.coordinator", ends
+    assert sorted(ends[1:]) == ["services.generator", "services.learner", "services.reward"]
+
+
+def test_a_job_whose_time_is_over_ends_everything(tmp_path: Path) -> None:
+    slurm = ScriptedSlurm(tmp_path, 1)
+    job = slurm.start("nodes-1.sbatch", run_lasts=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while not slurm.lines("shoal"):
+        assert time.monotonic() < deadline and job.poll() is None, job.communicate()[1]
+        time.sleep(0.1)
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 143, errors
+    assert slurm.lines("end")[0] == "services.coordinator" and len(slurm.lines("end")) == 4
+
+
+@pytest.mark.parametrize("path", sorted(SLURM.glob("*.sbatch")), ids=lambda path: path.stem)
+def test_slurm_warns_a_job_early_enough_for_its_checkpoint(path: Path) -> None:
+    (warning,) = [line for line in path.read_text().splitlines() if "--signal" in line]
+    grace_s = int((SLURM / "run.sh").read_text().partition("--grace-s ")[2].split()[0])
+    assert int(warning.partition("@")[2]) >= grace_s + 60
