@@ -65,6 +65,10 @@ class CheckpointConfig(Section):
     """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
     keep_last: int = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
+    mirror: str = ""
+    """A second place for checkpoints: a folder, `s3://BUCKET/NAME`, `gs://BUCKET/NAME`, or another URL of fsspec. A
+    committed checkpoint is copied to `<mirror>/<run>` while the run goes on, the newest first, and `keep_last` of them
+    stay. `shoal train --resume RUN --set checkpoint.mirror=URL` takes a run from there that the data folder lacks."""
     export_every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
     """Train steps between exports: the model of such a step is written as a Hugging Face folder,
     `<run>/exports/step-<step>`, while the run goes on. 0 writes the trained model alone, at the end of the run."""

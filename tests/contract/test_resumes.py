@@ -112,3 +112,19 @@ async def test_reading_a_run_while_it_is_resumed_leaves_one_ledger(cluster: Clus
     left = {path.name for path in (cluster.data_dir / "short").glob("ledger*")} - log
     assert left == {"ledger.sqlite", *(f"ledger.attempt-{attempt}.sqlite" for attempt in range(3))}, left
     await assert_every_group_was_used_once(cluster, num_steps=5)
+
+
+async def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    mirror = tmp_path / "mirror"
+    cluster.learner.checkpoints = cluster.data_dir / "short" / "checkpoints"
+    await finish_two_steps(cluster, model, checkpoint={"every_steps": 1, "mirror": str(mirror)})
+    (cluster.data_dir / "short").rename(tmp_path / "lost")
+    changes = {"run": {"num_steps": 4}, "checkpoint": {"mirror": str(mirror)}}
+    await resume(cluster, "short", changes)
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    mirrored = [event.attributes["checkpoint_id"] for event in events if event.kind == "checkpoint_mirrored"]
+    assert (mirrored[-1], "fetched" in {event.kind for event in events}) == ("step-00000004", True), mirrored
+    await assert_every_group_was_used_once(cluster, num_steps=4)

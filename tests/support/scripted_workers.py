@@ -4,6 +4,7 @@ A `Plane` stands for the weights and the broadcast group that learner and genera
 """
 
 import asyncio
+import hashlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -287,6 +288,8 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.refuse_steps = False
         """Report of every step that its gradient is not finite."""
         self.kept: list[str] = []
+        self.checkpoints: Path | None = None
+        """Where it writes a file for each checkpoint; nowhere by default."""
         self.exports: list[str] = []
         self.configs: list[tuple[int, RunConfig]] = []
         """Configurations that replaced the first one, each with the policy version before its first step."""
@@ -377,11 +380,13 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         self.kept = list(request.keep_checkpoint_ids)
-        return learner_pb2.LearnerServiceSaveCheckpointResponse(
-            version=self.plane.version(),
-            num_ranks=1,
-            files=[learner_pb2.FileDigest(path=f"v{self.plane.policy_version}", num_bytes=1, sha256="00")],
-        )
+        file = learner_pb2.FileDigest(path=f"v{self.plane.policy_version}", num_bytes=1, sha256="00")
+        if self.checkpoints is not None:
+            folder = self.checkpoints / request.checkpoint_id / "learner"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / file.path).write_bytes(b"x")
+            file.sha256 = hashlib.sha256(b"x").hexdigest()
+        return learner_pb2.LearnerServiceSaveCheckpointResponse(version=self.plane.version(), num_ranks=1, files=[file])
 
     async def LoadCheckpoint(
         self, request: learner_pb2.LoadCheckpointRequest, context: Any

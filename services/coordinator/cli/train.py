@@ -40,7 +40,7 @@ def train(
     view = ProgressView()
     request = start_request(config, overrides or [], resume=resume, name=name)
     view.write("checking configuration, machine and model")
-    with view.showing_logs("shoal.models"):
+    with view.showing_logs("shoal.models"), view.showing_logs("services.coordinator.remote"):
         run = prepare_local_run(request, data_dir.absolute(), check_custom_verifiers)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
     free = free_bytes(run.data_dir)

@@ -32,7 +32,9 @@ class DiskUse:
     bytes_per_weight: int
     """In a checkpoint."""
     num_checkpoints: int
-    """Those that are kept, and one being written."""
+    """Those that are kept, one being written, and with a mirror one being copied."""
+    why_checkpoints: str
+    """How that number comes about."""
     export_bytes: int
     """The trained model and the exports of steps."""
     ledger_bytes: int = 0
@@ -69,7 +71,7 @@ class DiskUse:
         return (
             f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes a weight: "
             f"float32 masters and Adam's moments); the run takes about {format_bytes(self.total_bytes)}: up to "
-            f"{self.num_checkpoints} checkpoints (checkpoint.keep_last + 1) and {format_bytes(self.export_bytes)} of "
+            f"{self.num_checkpoints} checkpoints ({self.why_checkpoints}) and {format_bytes(self.export_bytes)} of "
             f"exported models{held}; its ledger takes up to {format_bytes(self.ledger_bytes)}, if every text has the "
             "greatest length"
         )
@@ -83,7 +85,8 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     use = DiskUse(
         num_weights=_num_trained(config, model_folder, weight_bytes // element_bytes),
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
-        num_checkpoints=config.checkpoint.keep_last + 1,
+        num_checkpoints=config.checkpoint.keep_last + 1 + bool(config.checkpoint.mirror),
+        why_checkpoints="checkpoint.keep_last + 1" + (", and one being mirrored" if config.checkpoint.mirror else ""),
         export_bytes=weight_bytes * (1 + _most_exports(config)),
         ledger_bytes=most_ledger_bytes(config),
     )

@@ -10,9 +10,10 @@ from pathlib import Path
 from services.coordinator.launcher.checks import check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, usable_gpus
 from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
+from services.coordinator.remote.fetching import fetch_if_absent
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.extras import check_extras, extras_for
-from services.coordinator.run.preflight import check_adapted_layers, check_weights
+from services.coordinator.run.preflight import check_adapted_layers, check_mirror, check_weights
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
 from shoal.config import RunConfig, parse_config
@@ -67,6 +68,7 @@ def prepare_local_run(
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
     if request.resume:
+        fetch_if_absent(data_dir, request.run_id, request.config)
         before = _config_of_run(data_dir, request.run_id)
         config = changed_config(before, request.config)
         check_num_steps(before, config, Checkpoints(data_dir / request.run_id, keep_last=1))
@@ -77,6 +79,7 @@ def prepare_local_run(
         request.config.CopyFrom(config_struct(config))
         request.run_id = _new_name(request.run_id, config, data_dir)
     check_extras(extras_for(config))
+    check_mirror(config)
     check_ports(config)
     gpus = usable_gpus()
     share_out(config, gpus)
@@ -110,7 +113,10 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
             raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {why_unread(error)}") from None
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""
-    raise NotFound(f"--resume: there is no run {run_id!r} in {data_dir}{newest}")
+    raise NotFound(
+        f"--resume: there is no run {run_id!r} in {data_dir}{newest}; one that has a mirror is taken from there with "
+        "--set checkpoint.mirror=URL"
+    )
 
 
 def _check_unfinished(folder: Path) -> None:

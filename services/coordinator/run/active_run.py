@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 
+from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.reporting.report import Report
 from services.coordinator.reporting.step_metrics import StepMetrics
 from services.coordinator.rollout.buffer import PacingBuffer
@@ -52,8 +53,7 @@ class ActiveRun:
     ) -> None:
         self.record = record
         self.events = events
-        self._config = config
-        self._inputs = inputs
+        self._config, self._inputs = config, inputs
         self._controls, self._version = RunControls(), CurrentVersion(WeightVersion(record.attempt, 0))
         self.updates = ConfigUpdates(config, record, events, len(inputs.prompts))
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
@@ -75,7 +75,8 @@ class ActiveRun:
             running_s=self._controls.running_s,
         )
         self.commands = RunCommands(self._controls, self._report, self._publisher, self._rewards)
-        self._checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
+        self._mirroring = Mirroring(config.checkpoint.mirror, record.folder, config.checkpoint.keep_last, events)
+        self._checkpoints = Checkpoints(record.folder, config.checkpoint.keep_last, self._mirroring)
         self._boundary = StepBoundary(
             self._controls, record, self._version, self._checkpoints, self._learner, self._ledger, self._report
         )
@@ -112,10 +113,12 @@ class ActiveRun:
         """Drives the run to its end and reports the state that it ended in. Raises nothing."""
         try:
             state = await self._with_fleet()
+            await self._mirroring.finish()
             self._report.state(state, f"{state.lower()} after step {self.record.policy_version}")
         except Exception as error:
             if not isinstance(error, (ShoalError, OSError)):
                 _log.exception("a defect ended the run")
+            await self._mirroring.finish()
             self._report.failure(error)
         finally:
             await self.evaluations.cancel()

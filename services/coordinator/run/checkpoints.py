@@ -20,11 +20,14 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
+from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile
+from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.store.atomic_write import write_atomically
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.segments.segment import SegmentDigest
+from services.coordinator.store.segments.series import SEGMENTS, Series
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -58,9 +61,11 @@ class CheckpointManifest:
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, run_folder: Path, *, keep_last: int) -> None:
+    def __init__(self, run_folder: Path, keep_last: int, mirroring: Mirroring | None = None) -> None:
+        """`mirroring` gets each new checkpoint, and has those that it copies kept meanwhile."""
         self._folder = run_folder / "checkpoints"
         self._keep_last = keep_last
+        self._mirroring = mirroring
 
     def committed(self) -> list[str]:
         """Returns the names of the committed checkpoints, oldest first."""
@@ -79,8 +84,7 @@ class Checkpoints:
         # A checkpoint of that name is of the same lineage: a restore goes back to the newest one.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is None:
-            keep = self.committed()[-self._keep_last :]
-            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, keep)).files)
+            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept())).files)
         elif former.next_order_number == progress.next_order_number:
             return checkpoint_id, False
         else:
@@ -110,6 +114,8 @@ class Checkpoints:
         await asyncio.to_thread(self._delete_old)
         kept = [self.load_manifest(name) for name in self.committed()]
         await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
+        if self._mirroring is not None:
+            self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id))
         return checkpoint_id, True
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
@@ -134,6 +140,29 @@ class Checkpoints:
         snapshot = self._folder / checkpoint_id / manifest.snapshot
         return snapshot.stat().st_size + sum(file.num_bytes for file in manifest.learner_files)
 
+    def contents(self, checkpoint_id: str) -> MirroredCheckpoint:
+        """Lists the files of a committed checkpoint, without tokens, whose groups a resume samples again."""
+        manifest = self.load_manifest(checkpoint_id)
+        path = f"{self._folder.name}/{checkpoint_id}"
+        text = (self._folder / checkpoint_id / MANIFEST).read_bytes()
+        snapshot = self._folder / checkpoint_id / manifest.snapshot
+        files = [
+            MirroredFile(f"{path}/{MANIFEST}", len(text), hashlib.sha256(text).hexdigest()),
+            MirroredFile(f"{path}/{manifest.snapshot}", snapshot.stat().st_size, manifest.ledger_sha256),
+            *(
+                MirroredFile(f"{path}/learner/{each.path}", each.num_bytes, each.sha256)
+                for each in manifest.learner_files
+            ),
+            *(
+                MirroredFile(f"{SEGMENTS}/{each.name}", each.num_bytes, each.sha256, is_shared=True)
+                for each in manifest.segments
+                if not each.name.startswith(Series.TOKENS)
+            ),
+        ]
+        return MirroredCheckpoint(
+            manifest.attempt, manifest.policy_version, manifest.next_order_number, checkpoint_id, tuple(files)
+        )
+
     def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
         """Replaces the run's ledger by the checkpoint's; keeps the abandoned one beside it."""
         snapshot = self._folder / manifest.checkpoint_id / manifest.snapshot
@@ -148,8 +177,14 @@ class Checkpoints:
             with reading(self._folder / committed[-1] / self.load_manifest(committed[-1]).snapshot):
                 pass
 
+    def _kept(self) -> list[str]:
+        """Returns the committed checkpoints that stay: the last ones, and those that are being mirrored."""
+        committed = self.committed()
+        held = self._mirroring.held if self._mirroring is not None else set()
+        return [name for name in committed if name in committed[-self._keep_last :] or name in held]
+
     def _delete_old(self) -> None:
-        for checkpoint_id in self.committed()[: -self._keep_last]:
+        for checkpoint_id in sorted({*self.committed()} - {*self._kept()}):
             # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)

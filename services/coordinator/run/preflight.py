@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from services.coordinator.remote.file_systems import file_system
 from services.coordinator.run.extras import check_extras, tracking_extras
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
@@ -49,6 +50,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
     reward model where none is configured; and `FailedPrecondition` for a tracker whose package is not installed.
     """
     check_extras(tracking_extras(config))
+    check_mirror(config)
     _check_best_metric(config.checkpoint.export_best_metric)
     _check_context(config)
     tokenizer = load_tokenizer(config.model)
@@ -80,6 +82,12 @@ def preflight(config: RunConfig) -> PreparedInputs:
         stop_token_ids=stop_token_ids(config.model, tokenizer),
         verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
     )
+
+
+def check_mirror(config: RunConfig) -> None:
+    """Raises `InvalidArgument` for a mirror that names no place, and `FailedPrecondition` without its package."""
+    if config.checkpoint.mirror:
+        file_system(config.checkpoint.mirror, "checkpoint.mirror")
 
 
 def _check_best_metric(metric: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.remote.fetching import fetch_if_absent
 from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
@@ -61,6 +62,7 @@ class Runs:
         Raises `InvalidArgument` for a change that a resumed run cannot take; see `shoal.config.changes`.
         """
         async with self._only_one():
+            await asyncio.to_thread(fetch_if_absent, self.folders.data_dir, run_id, changes or {})
             record = self.folders.find(run_id)
             before = record.load_config()
             config = changed_config(before, changes or {})

@@ -300,7 +300,17 @@ def _checkpoints(source: Source, draft: Draft) -> None:
         )
     draft.set("checkpoint.every_steps", every if every > 0 else _NEVER, source.origin("checkpoint_state_freq"))
     draft.set("checkpoint.export_every_steps", max(0, exports), source.origin("save_freq"))
+    _mirror(source, draft)
     keep, origin = source["keep_last_n_checkpoints"], source.origin("keep_last_n_checkpoints")
     keeps_all = keep is None or keep < 1
     draft.set("checkpoint.keep_last", _ALL if keeps_all else keep, origin)
     draft.set("checkpoint.export_keep_last", 0 if keeps_all else keep, origin)
+
+
+def _mirror(source: Source, draft: Draft) -> None:
+    name = "gs_checkpoint_state_dir" if source["gs_checkpoint_state_dir"] else "gs_bucket_path"
+    url = source[name]
+    if url and not url.startswith("gs://"):
+        draft.refuse(name, url, "must begin with gs://")
+    elif url:
+        draft.set("checkpoint.mirror", url, source.origin(name))

@@ -127,6 +127,8 @@ EXPERIMENT = [
     ignored("verbose", "logs are JSON lines with a level"),
     composed("checkpoint_state_freq", "integer", 200, "checkpoint.every_steps"),
     composed("checkpoint_state_dir", "text", None, "", why="checkpoints are in the run's folder"),
+    composed("gs_checkpoint_state_dir", "text", None, "checkpoint.mirror"),
+    composed("gs_bucket_path", "text", None, "checkpoint.mirror", why="if gs_checkpoint_state_dir is unset"),
     ignored("cache_dataset_only", "`shoal config check --deep` loads the data and exits"),
 ]
 
@@ -154,10 +156,6 @@ EARLIER = [
 OUTSIDE = [
     outside("push_to_hub", "flag", True, _HUB),
     *(outside(name, "any", None, _HUB) for name in ("hf_entity", "hf_repo_id", "hf_repo_revision", "hf_repo_url")),
-    *(
-        outside(name, "any", None, "Shoal does not copy checkpoints to a bucket: mount the bucket below --data-dir")
-        for name in ("gs_checkpoint_state_dir", "gs_bucket_path")
-    ),
     *(
         outside(name, "any", default, _BEAKER)
         for name, default in (

@@ -72,7 +72,7 @@ def export(
 def _check_options(to: str, push: str, *, public: bool) -> None:
     """Checks where the model goes, as far as that needs no run."""
     from services.coordinator.cli.export import hub
-    from services.coordinator.cli.export.files import file_system
+    from services.coordinator.remote.file_systems import file_system
 
     if not (to or push):
         raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
@@ -81,7 +81,7 @@ def _check_options(to: str, push: str, *, public: bool) -> None:
     elif public:
         raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
     if to:
-        file_system(to)
+        file_system(to, "--to")
 
 
 def report(line: str) -> None:

@@ -8,17 +8,16 @@ afterwards it is complete. `SHA256SUMS` has the digests of all files, in the for
 import errno
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from services.coordinator.remote.file_systems import file_system, is_local, why_refused
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     AlreadyExists,
     FailedPrecondition,
-    InvalidArgument,
     ResourceExhausted,
     ShoalError,
     Unavailable,
@@ -28,11 +27,6 @@ SUMS = "SHA256SUMS"
 CARD = "README.md"
 _LAST = ("config.json", "adapter_config.json")
 """What makes a folder a model, and what an adapter."""
-_EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
-_ALMOST_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9]+:/(?!/)")
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
-"""What the packages of file systems raise without credentials; the names, since they may not be installed."""
-
 Report = Callable[[str], None]
 
 
@@ -53,13 +47,13 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
     `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted`
     where the disk is full, and `Unavailable` when the upload breaks off.
     """
-    files, root = file_system(destination)
+    files, root = file_system(destination, "--to")
     try:
         _deliver(files, root, folder, destination, report)
     except ShoalError:
         raise
     except Exception as error:  # Each file system has errors of its own.
-        if why := _why_refused(error):
+        if why := why_refused(error):
             raise FailedPrecondition(f"{destination} cannot be written: {why} ({error})") from error
         raise Unavailable(
             f"{destination} could not be written: {type(error).__name__}: {error}. What is there has no "
@@ -73,19 +67,19 @@ def check_destination(destination: str, title: str, *, is_adapter: bool) -> None
     `title` is the line of the model's card that says which one it is. Whether a model of that title is the same,
     `deliver` decides by its digests. Raises `AlreadyExists`, and as `file_system`.
     """
-    files, root = file_system(destination)
+    files, root = file_system(destination, "--to")
     try:
         found = _found(files, root)
         titles = files.cat_file(f"{root}/{CARD}").decode(errors="replace").splitlines() if CARD in found else []
     except Exception as error:
-        if why := _why_refused(error):
+        if why := why_refused(error):
             raise FailedPrecondition(f"{destination} cannot be read: {why} ({error})") from error
         raise Unavailable(f"{destination} could not be read: {type(error).__name__}: {error}") from error
     _check_no_file(found, destination)
     if _LAST[is_adapter] in found:
         if SUMS not in found or (titles and title not in titles):
             raise _another_model(destination)
-    elif found and _is_local(files):
+    elif found and is_local(files):
         raise _other_files(destination, found)
 
 
@@ -110,38 +104,6 @@ def _other_files(destination: str, names: Collection[str]) -> AlreadyExists:
     )
 
 
-def _why_refused(error: Exception) -> str:
-    """Returns what must be changed before the command can work; empty where it may work if it is repeated."""
-    if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
-        return (
-            "set the credentials that its package reads, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, to those "
-            "of somebody who may write there"
-        )
-    return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""
-
-
-def file_system(destination: str) -> tuple[Any, str]:
-    """Returns the file system of a destination, and the path in it.
-
-    Raises `InvalidArgument` for what names none, and `FailedPrecondition` without its package.
-    """
-    from fsspec.core import url_to_fs
-
-    protocol = destination.partition("://")[0]
-    if _ALMOST_A_URL.match(destination) or protocol == "memory":
-        raise InvalidArgument(f"--to {destination}: give a folder, or a URL such as s3://BUCKET/NAME")
-    try:
-        files, root = url_to_fs(destination, use_listings_cache=False, skip_instance_cache=True)
-    except ImportError as error:
-        install = _EXTRAS.get(protocol)
-        raise FailedPrecondition(
-            f"{destination} needs a package that is not installed: {install or error}", reason=ErrorReason.MISSING_EXTRA
-        ) from None
-    except ValueError as error:
-        raise InvalidArgument(f"--to {destination}: {error}") from None
-    return files, root.rstrip("/")
-
-
 def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
     own = _names(folder)
     found = _found(files, root)
@@ -154,7 +116,7 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
         raise _another_model(destination)
     if others := set(found) - set(own):
         raise _other_files(destination, others)
-    if _is_local(files):
+    if is_local(files):
         _rename_into(Path(root), folder)
     else:
         for name in (*(name for name in own if name not in (SUMS, last)), SUMS, last):
@@ -170,10 +132,6 @@ def _names(folder: Path) -> list[str]:
 
 def _last(folder: Path) -> str:
     return next(name for name in _LAST if (folder / name).is_file())
-
-
-def _is_local(files: Any) -> bool:
-    return "file" in ((files.protocol,) if isinstance(files.protocol, str) else files.protocol)
 
 
 def _rename_into(target: Path, folder: Path) -> None:

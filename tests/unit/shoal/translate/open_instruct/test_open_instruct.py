@@ -103,6 +103,7 @@ def test_older_spellings_have_the_same_meaning() -> None:
             "checkpoint_state_dir",
             "needs checkpoint_state_freq above 0",
         ),
+        (["--gs_bucket_path", "s3://b"], "gs_bucket_path", "must begin with gs://"),
         (["--eval_on_step_0", "true", "--local_eval_every", "-1"], "eval_on_step_0", "needs local_eval_every above 0"),
         (["--load_ref_policy", "false"], "load_ref_policy", "without a reference policy beta must be 0"),
         (["--rho_mask_lower_bound", "1.5"], "rho_mask_lower_bound", "must be below 1"),
@@ -476,6 +477,12 @@ def test_exports_and_checkpoints_have_the_cadence_of_the_source() -> None:
     none = _config("--save_freq", "-1", "--keep_last_n_checkpoints", "-1").checkpoint
     assert (none.export_every_steps, none.export_keep_last, none.keep_last) == (0, 0, 1_000_000)
     assert _config().checkpoint.export_every_steps == 200
+
+
+def test_a_bucket_for_checkpoints_is_the_mirror() -> None:
+    both = ("--gs_bucket_path", "gs://bucket/models", "--gs_checkpoint_state_dir", "gs://bucket/states")
+    assert _config(*both[:2]).checkpoint.mirror == "gs://bucket/models"
+    assert _config(*both).checkpoint.mirror == "gs://bucket/states"
 
 
 def test_a_model_that_fsdp_shards_is_sharded_here_too() -> None:

@@ -1,0 +1,175 @@
+"""The mirror of a run: its checkpoints are copied to another place while it trains."""
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from services.coordinator.remote.file_systems import why_refused
+from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.long_work import shown_alive
+from shoal.quantities import format_bytes
+
+RUN_FILES = ("run.json", "config.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl")
+"""What a resume and a report need beside the checkpoint."""
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 30.0, 600.0
+_STALL_S = 300.0
+"""A run that has ended waits for its last checkpoint until nothing has been copied for so long."""
+
+
+class Mirroring:
+    """Copies the newest checkpoint to the mirror, one at a time. A failure is an event, and never ends the run."""
+
+    def __init__(self, url: str, run_folder: Path, keep_last: int, events: EventLog) -> None:
+        """An empty `url` mirrors nothing. `keep_last` is the number of checkpoints that the mirror keeps."""
+        self._url = url
+        self._run_folder = run_folder
+        self._keep_last = keep_last
+        self._events = events
+        self._wanted: MirroredCheckpoint | None = None
+        self._best: Collection[str] = ()
+        self._copying = ""
+        self._num_copied = 0
+        self._is_ending = False
+        self._woken = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> set[str]:
+        """The checkpoints that must not be deleted now."""
+        return {self._copying, self._wanted.checkpoint_id if self._wanted else ""} - {""}
+
+    def offer(self, checkpoint: MirroredCheckpoint, best: Collection[str] = ()) -> None:
+        """Has a checkpoint copied, in place of one that has not begun. `best` is kept in the mirror as well."""
+        if not self._url:
+            return
+        self._wanted, self._best = checkpoint, best
+        self._woken.set()
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+
+    async def finish(self) -> None:
+        """Waits until the newest checkpoint is mirrored, or cannot be."""
+        if self._working is None:
+            return
+        self._is_ending = True
+        self._woken.set()
+        async with shown_alive(self._events, "mirroring the last checkpoint", self._describe):
+            while not self._working.done():
+                before = self._num_copied
+                await asyncio.wait([self._working], timeout=_STALL_S)
+                if not self._working.done() and self._num_copied == before:
+                    what = f"checkpoint {self._copying} is not in {self._url}"
+                    self._failed(what, f"nothing was copied for {_STALL_S:.0f} s, and the run has ended")
+                    self._working.cancel()
+                    return
+
+    def _describe(self) -> str:
+        return f"{format_bytes(self._num_copied)} of {self._copying} are copied"
+
+    async def _work(self) -> None:
+        """Copies what is wanted until nothing is. Repeats what failed, with growing pauses, unless the run ends."""
+        pause_s = _FIRST_PAUSE_S
+        while (checkpoint := self._wanted) is not None:
+            self._wanted, self._copying, self._num_copied = None, checkpoint.checkpoint_id, 0
+            self._woken.clear()
+            try:
+                began = time.monotonic()
+                await _in_daemon_thread(partial(self._copy, checkpoint))
+                self._mirrored(checkpoint, time.monotonic() - began)
+                pause_s = _FIRST_PAUSE_S
+            except Exception as error:  # Each file system has errors of its own.
+                self._failed(f"checkpoint {self._copying} is not in {self._url}", _why(error))
+                if self._is_ending:
+                    return
+                if self._wanted is None:
+                    self._wanted = checkpoint
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._woken.wait(), pause_s)
+                    pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            else:
+                await self._delete_others()
+            finally:
+                self._copying = ""
+
+    def _copy(self, checkpoint: MirroredCheckpoint) -> None:
+        contents = {}
+        for name in RUN_FILES:
+            with suppress(FileNotFoundError):
+                contents[name] = (self._run_folder / name).read_bytes()
+        files = [
+            MirroredFile(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()
+        ]
+        whole = replace(checkpoint, files=(*checkpoint.files, *files))
+        self._folder().put(self._run_folder, whole, contents, self._count)
+
+    async def _delete_others(self) -> None:
+        def delete() -> None:
+            folder = self._folder()
+            whole = folder.whole()
+            last = whole[-self._keep_last :]
+            folder.keep_only([each for each in whole if each in last or each.checkpoint_id in self._best])
+
+        try:
+            await _in_daemon_thread(delete)
+        except Exception as error:
+            self._failed(f"older checkpoints in {self._url} are not deleted", _why(error))
+
+    def _folder(self) -> MirrorFolder:
+        return MirrorFolder(self._url, self._run_folder.name, "checkpoint.mirror")
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_copied += num_bytes
+
+    def _mirrored(self, checkpoint: MirroredCheckpoint, duration_s: float) -> None:
+        name, num_bytes = checkpoint.checkpoint_id, checkpoint.num_bytes
+        self._events.add(
+            "checkpoint_mirrored",
+            f"checkpoint {name} is in {self._url}: {format_bytes(num_bytes)} in {duration_s:.1f} s",
+            checkpoint_id=name,
+            url=self._url,
+            num_bytes=num_bytes,
+            duration_s=duration_s,
+        )
+
+    def _failed(self, what: str, reason: str) -> None:
+        self._events.add(
+            "mirror_failed",
+            f"{what}, and the run goes on: {reason}",
+            checkpoint_id=self._copying,
+            url=self._url,
+            reason=reason,
+        )
+
+
+def _why(error: Exception) -> str:
+    refused = why_refused(error)
+    return f"{refused + ': ' if refused else ''}{type(error).__name__}: {error}"
+
+
+async def _in_daemon_thread(work: Callable[[], None]) -> None:
+    """Runs work on a thread that the interpreter does not wait for: a file system may hang."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def end(error: Exception | None) -> None:
+        if not done.done():
+            done.set_exception(error) if error else done.set_result(None)
+
+    def run() -> None:
+        error = None
+        try:
+            work()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(end, error)
+
+    threading.Thread(target=run, name="mirror", daemon=True).start()
+    await done

@@ -1,0 +1,65 @@
+"""A run's folder with checkpoints of a real ledger and of a learner that writes files and trains nothing."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config import parse_config
+from shoal.rollout import Prompt
+from shoal.v1 import learner_pb2
+
+
+class FileLearner:
+    """Writes two files of a checkpoint into the run's folder."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._checkpoints = run_folder / "checkpoints"
+
+    async def save_checkpoint(
+        self, checkpoint_id: str, keep: Sequence[str]
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        folder = self._checkpoints / checkpoint_id / "learner"
+        (folder / "zero").mkdir(parents=True)
+        response = learner_pb2.LearnerServiceSaveCheckpointResponse()
+        for name, size in (("learner.json", 100), ("zero/rank_0.pt", 300_000)):
+            content = (checkpoint_id.encode() * size)[:size]
+            (folder / name).write_bytes(content)
+            response.files.add(path=name, num_bytes=size, sha256=hashlib.sha256(content).hexdigest())
+        return response
+
+
+class MirroredRun:
+    """The run "sums", whose checkpoints are written one after the other."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.folder = data_dir / "sums"
+        self.folder.mkdir(parents=True)
+        self.record = RunRecord("sums", self.folder)
+        self.record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+        self.record.save()
+        self.ledger = Ledger(self.folder / "ledger.sqlite", attempt=0)
+        self.checkpoints = Checkpoints(self.folder, keep_last=2)
+        self._learner = cast(LearnerClient, FileLearner(self.folder))
+
+    async def open(self) -> "MirroredRun":
+        """Opens the ledger."""
+        await self.ledger.open()
+        return self
+
+    async def save(self, step: int) -> str:
+        """Issues the group of a step and writes the step's checkpoint; returns its name."""
+        prompt = Prompt(f"sums:{step}", np.arange(3, dtype=np.int32), f"question {step}", ())
+        await self.ledger.issued(step, step, f"g{step}", prompt, "", step, "")
+        await self.ledger.step_done(Progress(step, step + 1, step), trained=(), dropped=((step, "no_signal"),))
+        self.record.policy_version = step
+        self.record.save()
+        checkpoint_id, _ = await self.checkpoints.save(self._learner, self.ledger, attempt=0)
+        return checkpoint_id

@@ -1,0 +1,196 @@
+"""The mirror of a run, in a folder and on a real S3 server."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from services.coordinator.remote import mirroring as module
+from services.coordinator.remote.fetching import fetch_if_absent, fetch_run
+from services.coordinator.remote.mirror_folder import MirrorFolder
+from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.store.events import EventLog, read_events
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.rollouts import list_rollouts
+from shoal.errors import DataLoss, NotFound, Unavailable
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.support.mirrored_run import MirroredRun
+from tests.support.s3_server import s3_server
+
+
+@pytest.fixture(scope="module")
+def s3_port() -> Iterator[int]:
+    with s3_server() as port:
+        urlopen(Request(f"http://127.0.0.1:{port}/backups", method="PUT")).close()
+        yield port
+
+
+@pytest.fixture
+def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
+    """The way to the S3 server, which may be cut."""
+    with cutting_proxy(s3_port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield proxy
+
+
+async def mirrored(run: MirroredRun, url: str, checkpoint_id: str, *, keep_last: int = 2) -> list[str]:
+    """Mirrors a checkpoint, as at the end of a run; returns the kinds of the run's events."""
+    events = EventLog(run.folder / "events.jsonl")
+    mirroring = Mirroring(url, run.folder, keep_last, events)
+    mirroring.offer(run.checkpoints.contents(checkpoint_id))
+    await mirroring.finish()
+    events.close()
+    return [event.kind for event in read_events(run.folder / "events.jsonl")]
+
+
+async def last_step(data_dir: Path) -> int:
+    """The step of the checkpoint in a fetched run, whose ledger and files are read as a resume reads them."""
+    folder = data_dir / "sums"
+    checkpoints = Checkpoints(folder, keep_last=2)
+    (checkpoint_id,) = checkpoints.committed()
+    manifest = checkpoints.load_manifest(checkpoint_id)
+    checkpoints.restore_ledger(manifest, folder / "ledger.sqlite", attempt=1)
+    ledger = Ledger(folder / "ledger.sqlite", attempt=1)
+    progress = await ledger.open()
+    await ledger.close()
+    shard = folder / "checkpoints" / checkpoint_id / "learner" / "zero" / "rank_0.pt"
+    assert shard.read_bytes().startswith(checkpoint_id.encode()) and shard.stat().st_size == 300_000
+    groups = list_rollouts(folder, pb.ListRolloutsRequest()).groups
+    assert [group.prompt_text for group in groups] == [f"question {step}" for step in range(1, len(groups) + 1)]
+    return progress.policy_version
+
+
+async def test_a_run_is_resumed_in_an_empty_folder_from_a_real_s3_server(tmp_path: Path, s3: CuttingProxy) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), "s3://backups/whole"
+    for step in (1, 2):
+        assert (await mirrored(run, url, await run.save(step)))[-1] == "checkpoint_mirrored"
+    await run.ledger.close()
+    fetch_if_absent(tmp_path / "there", "sums", {"checkpoint": {"mirror": url}})
+    assert await last_step(tmp_path / "there") == 2
+    assert [event.kind for event in read_events(tmp_path / "there" / "sums" / "events.jsonl")][-1] == "fetched"
+
+
+async def test_of_a_copy_that_was_cut_off_half_way_the_one_before_is_taken(tmp_path: Path, s3: CuttingProxy) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), "s3://backups/cut"
+    await mirrored(run, url, await run.save(1))
+    s3.max_bytes = s3.num_bytes + 150_000
+    assert (await mirrored(run, url, await run.save(2)))[-1] == "mirror_failed"
+    s3.max_bytes = None
+    fetch_run(url, "sums", tmp_path / "there")
+    assert await last_step(tmp_path / "there") == 1
+    assert (await mirrored(run, url, "step-00000002"))[-1] == "checkpoint_mirrored", "a repeat does not complete it"
+    fetch_run(url, "sums", tmp_path / "later")
+    assert await last_step(tmp_path / "later") == 2
+    await run.ledger.close()
+
+
+async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    for step in (1, 2):
+        await mirrored(run, url, await run.save(step))
+    await run.ledger.close()
+    (shard,) = (tmp_path / "mirror").glob("sums/checkpoints/step-00000002.*/learner/zero/rank_0.pt")
+    shard.write_bytes(b"x" + shard.read_bytes()[1:])
+    fetch_run(url, "sums", tmp_path / "there")
+    assert await last_step(tmp_path / "there") == 1
+    told = read_events(tmp_path / "there" / "sums" / "events.jsonl")[-1].message
+    assert "step-00000002 there is damaged" in told and "rank_0.pt" in told, told
+    (tmp_path / "mirror").rename(tmp_path / "mirror.gone")
+    with pytest.raises(NotFound, match="has no checkpoint of run 'sums'"):
+        fetch_run(url, "sums", tmp_path / "elsewhere")
+
+
+async def test_where_no_copy_is_whole_nothing_is_fetched(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    await mirrored(run, url, await run.save(1))
+    await run.ledger.close()
+    next((tmp_path / "mirror").glob("sums/checkpoints/*/config.json")).unlink()
+    with pytest.raises(DataLoss, match=r"no checkpoint of run sums .* is whole.*config.json is missing"):
+        fetch_run(url, "sums", tmp_path / "there")
+    assert not list((tmp_path / "there").iterdir()), "it left something behind"
+
+
+async def test_the_mirror_keeps_the_last_ones_and_each_segment_once(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    for step in (1, 2, 3, 4):
+        await mirrored(run, url, await run.save(step), keep_last=2)
+    await run.ledger.close()
+    left = sorted(path.name for path in (tmp_path / "mirror/sums/checkpoints").iterdir())
+    assert left == ["step-00000003.0.4", "step-00000004.0.5"], left
+    segments = [path.name for path in (tmp_path / "mirror/sums/segments").iterdir()]
+    assert len(segments) == 2, f"two checkpoints name one segment at two lengths: {segments}"
+
+
+async def test_the_newest_checkpoint_goes_before_those_in_between_and_what_is_copied_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on, put = asyncio.Event(), threading.Event(), MirrorFolder.put
+    loop = asyncio.get_running_loop()
+
+    def held_put(*arguments: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_go_on.wait(60), "the test did not let the copy go on"
+        put(*arguments)
+
+    monkeypatch.setattr(MirrorFolder, "put", held_put)
+    run = await MirroredRun(tmp_path / "here").open()
+    events = EventLog(run.folder / "events.jsonl")
+    mirroring = Mirroring(str(tmp_path / "mirror"), run.folder, 5, events)
+    run.checkpoints = Checkpoints(run.folder, keep_last=1, mirroring=mirroring)
+    await run.save(1)
+    await begun.wait()
+    for step in (2, 3, 4):
+        await run.save(step)
+    assert mirroring.held == {"step-00000001", "step-00000004"}
+    assert run.checkpoints.committed()[0] == "step-00000001", "the checkpoint that is being copied was deleted"
+    may_go_on.set()
+    await mirroring.finish()
+    events.close()
+    await run.ledger.close()
+    names = [event.attributes["checkpoint_id"] for event in read_events(run.folder / "events.jsonl")]
+    assert names == ["step-00000001", "step-00000004"], names
+
+
+async def test_a_mirror_that_fails_is_an_event_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.0)
+    run = await MirroredRun(tmp_path / "here").open()
+    (tmp_path / "mirror").write_text("no folder")
+    events = EventLog(run.folder / "events.jsonl")
+    mirroring = Mirroring(str(tmp_path / "mirror"), run.folder, 2, events)
+    mirroring.offer(run.checkpoints.contents(await run.save(1)))
+    async for event in events.watch():
+        if event.kind == "mirror_failed":
+            (tmp_path / "mirror").unlink(missing_ok=True)
+        if event.kind == "checkpoint_mirrored":
+            break
+    await mirroring.finish()
+    events.close()
+    await run.ledger.close()
+    fetch_run(str(tmp_path / "mirror"), "sums", tmp_path / "there")
+    assert await last_step(tmp_path / "there") == 1
+
+
+async def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, s3: CuttingProxy) -> None:
+    s3.max_bytes = 0
+    with pytest.raises(Unavailable, match=r"checkpoint\.mirror: s3://backups/away could not be read"):
+        fetch_run("s3://backups/away", "sums", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_the_folder_has_is_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / "run.json").write_text("{}")
+    fetch_if_absent(tmp_path, "sums", {"checkpoint": {"mirror": "s3://nowhere/at/all"}})
+    fetch_if_absent(tmp_path, "other", {"checkpoint": {"mirror": ""}})
