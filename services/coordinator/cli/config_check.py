@@ -57,11 +57,11 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
     """
     inputs = preflight(config)
     config = with_counted_steps(config, len(inputs.prompts))
-    num_labels, unusable = _check_labels(config, inputs)
-    prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
     model_folder = check_weights(config)
     if note := check_adapted_layers(config, model_folder):
         print(f"note: {note}", file=sys.stderr)
+    num_labels, unusable = _check_labels(config, inputs)
+    prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
     held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
     facts = {
         "train_steps": config.run.num_steps,

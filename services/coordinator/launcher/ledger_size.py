@@ -18,12 +18,13 @@ def most_ledger_bytes(config: RunConfig) -> int:
     """Bounds the size of the ledger and its copies in checkpoints, as if every text had the greatest length.
 
     Texts and rows stay. Tokens go with the first checkpoint after their group was used up, but a checkpoint keeps the
-    segments that have tokens of the groups then in flight.
+    segments that have tokens of the groups then in flight. Where the number of steps is not known yet, those until the
+    first checkpoint count.
     """
     grpo, sampling, every_steps = config.grpo, config.sampling, config.checkpoint.every_steps
     groups_per_step = grpo.groups_per_step + grpo.max_refill_groups
     in_flight = capacity(grpo.max_staleness, grpo.groups_per_step)
-    all_groups = config.run.num_steps * groups_per_step + in_flight
+    all_groups = (config.run.num_steps or every_steps) * groups_per_step + in_flight
     # Besides those that are kept, one checkpoint is being written.
     num_checkpoints = config.checkpoint.keep_last + 1
     tokens = grpo.group_size * sampling.max_completion_tokens

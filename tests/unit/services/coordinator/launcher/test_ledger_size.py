@@ -65,6 +65,10 @@ def test_supports_rare_checkpoints_and_more_copies_take_more(sections: dict[str,
     assert most_ledger_bytes(config_of(**sections)) - most_ledger_bytes(config_of()) == added
 
 
+def test_a_run_whose_steps_are_not_counted_yet_has_those_until_a_checkpoint() -> None:
+    assert most_ledger_bytes(config_of(run={"total_epochs": 3})) == most_ledger_bytes(config_of(run={"num_steps": 10}))
+
+
 def test_groups_that_active_sampling_may_add_count() -> None:
     grpo = {"group_size": 4, "groups_per_step": 8, "max_staleness": 0}
     more = {**grpo, "active_sampling": True, "max_refills": 2}
