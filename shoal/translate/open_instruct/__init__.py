@@ -15,6 +15,7 @@ from shoal.translate.open_instruct.fields import (
     REWARD,
     TOOLS,
 )
+from shoal.translate.open_instruct.judge import JUDGE_ADDRESS
 from shoal.translate.open_instruct.tracking import PLACEMENT, TRACKING
 from shoal.translate.shared.system import System
 
@@ -36,4 +37,5 @@ OPEN_INSTRUCT = System(
     defaults_as_of=DEFAULTS_AS_OF,
     last_month_of={"local_rollout_batch_size": "2026-02"},
     read_checkout=read_checkout,
+    environment=(JUDGE_ADDRESS,),
 )

@@ -1,5 +1,6 @@
 """open-instruct's GRPO flags, one row each, with the defaults of its code, which differ from its guide."""
 
+from shoal.translate.open_instruct.judge import JUDGE_ADDRESS
 from shoal.translate.shared.field import (
     accepted,
     choice,
@@ -264,6 +265,9 @@ REWARD = [
         "azure/gpt-4o-mini-standard",
         "reward.judge",
         why="without the provider before the first slash; its address is reward.judge.base_url",
+    ),
+    composed(
+        JUDGE_ADDRESS, "text", None, "reward.judge", why="a variable of the environment, for models of hosted_vllm/"
     ),
     composed("llm_judge_max_tokens", "integer", 2048, "reward.judge", why=_WITH_JUDGE),
     ignored(

@@ -1,7 +1,7 @@
 """Descriptions of other systems: what a translation needs to know about each."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class System:
     whose defaults are nearest to its."""
     read_checkout: Callable[[Path], Checkout] | None = None
     """Reads defaults and chat templates from the system's own source."""
+    environment: Collection[str] = ()
+    """Fields that are variables of the environment, which a launch script sets or gives to its launcher."""
     presets: re.Pattern[str] | None = None
     """References to the system's own files, which are known by name and left as they are."""
     is_nested: bool = False

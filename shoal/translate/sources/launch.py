@@ -1,8 +1,9 @@
 """The launch of a trainer in a script: its arguments, without the launcher around it."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from shoal.errors import InvalidArgument
@@ -24,6 +25,8 @@ class Launch:
     guesses: tuple[str, ...] = ()
     """Variables whose value depends on an undecided test, each with the value that was chosen."""
     notes: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The environment: what the script assigns, and what the launcher's `--env NAME=VALUE` adds."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
@@ -53,7 +56,10 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
     if any(launch.arguments != last.arguments for launch in launches):
         last = replace(last, notes=("the script runs the trainer again for longer: the last length counts",))
     guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
-    return replace(last, guesses=tuple(guesses))
+    assigned = {name: word.text for name, word in script.variables.items() if not word.unknown}
+    given = (word.partition("=") for flag, word in pairwise(last.launcher) if flag == "--env")
+    variables = assigned | {name: value for name, _, value in given}
+    return replace(last, guesses=tuple(guesses), variables=variables)
 
 
 def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:

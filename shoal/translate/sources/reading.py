@@ -58,6 +58,7 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         settings.take({"program": launch.program})
     if "num_processes" in system.names and (processes := _processes(launch.launcher)):
         settings.take({"num_processes": processes})
+    settings.take({name: value for name in system.environment if (value := launch.variables.get(name))})
     settings.notes += launch.notes
     for guess in launch.guesses:
         settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")

@@ -1,5 +1,6 @@
 """Settings that Unsloth decides differently from TRL."""
 
+import re
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
@@ -10,6 +11,8 @@ from shoal.translate.trl.fields import FULL
 from shoal.translate.trl.lengths import compose_lengths, set_context
 from shoal.translate.unsloth.lora import compose_lora
 
+_IN_4_BITS = re.compile(r"(-unsloth)?-bnb-4bit$", re.IGNORECASE)
+"""How the names of Unsloth's quantized copies end."""
 _NEUTRAL = {"repetition_penalty": (1,), "presence_penalty": (0,), "frequency_penalty": (0,)}
 _SAMPLING = ("temperature", "top_p", "min_p")
 _NOT_OF_SAMPLING = ("include_stop_str_in_output", "seed", "max_tokens", "n", "logprobs", "skip_special_tokens")
@@ -46,12 +49,22 @@ def compose(source: Source, draft: Draft) -> None:
             f"num_generations ({grown}), since a generation batch must consist of whole groups"
         )
     compose_all_but_lengths(_UnslothSource(source), draft)
+    _whole_model(source, draft)
     _sampling(source, draft)
     compose_lora(source, draft)
     is_dapo = source.is_set("loss_type") and source["loss_type"] == "dapo"
     if is_dapo and not source.is_set("mask_truncated_completions"):
         draft.set("grpo.mask_truncated_completions", True, source.origin("loss_type"))
     _lengths(source, draft)
+
+
+def _whole_model(source: Source, draft: Draft) -> None:
+    """Takes the model whose copy in 4 bits the source names: the learner quantizes the whole one itself."""
+    path = draft.values.get("model.path") or ""
+    whole = _IN_4_BITS.sub("", path)
+    if whole != path:
+        draft.set("model.path", whole, source.origin("model_name_or_path"))
+        draft.notes.append(f"model.path = {whole}: {path} is its copy in 4 bits; the learner quantizes the whole model")
 
 
 def _lengths(source: Source, draft: Draft) -> None:

@@ -335,6 +335,23 @@ def test_a_judge_keeps_its_settings_and_takes_its_address_from_overrides() -> No
     assert (judge.base_url, judge.model, judge.max_tokens) == ("http://h/v1", "Qwen/Qwen3-32B", 99)
 
 
+@pytest.mark.parametrize("how", ["-- python mason.py --env A=1 --env HOSTED_VLLM_API_BASE=$URL --", "export"])
+def test_a_judge_on_a_server_has_the_address_that_the_script_gives_it(tmp_path: Path, how: str) -> None:
+    script = tmp_path / "run.sh"
+    export = "export HOSTED_VLLM_API_BASE=$URL" if how == "export" else ""
+    launcher = "" if how == "export" else how.removeprefix("-- ")
+    flags = "--model_name_or_path m --llm_judge_model hosted_vllm/Qwen/Qwen3-32B"
+    script.write_text(f"URL=http://judge:8000/v1\n{export}\n{launcher} python open_instruct/grpo_fast.py {flags}\n")
+    judge = parse_config(translate_arguments("open-instruct", [str(script)]).values).reward.judge
+    assert (judge.base_url, judge.model) == ("http://judge:8000/v1", "Qwen/Qwen3-32B")
+
+
+def test_the_address_of_a_server_is_none_for_a_judge_elsewhere() -> None:
+    translation = _translate("--llm_judge_model", "gpt-4o", "--HOSTED_VLLM_API_BASE", "http://judge:8000/v1")
+    assert parse_config(translation.values).reward.judge.base_url == ""
+    assert any(note.startswith("HOSTED_VLLM_API_BASE = http://judge:8000/v1:") for note in translation.notes)
+
+
 def test_without_judge_flags_there_is_no_judge() -> None:
     assert _config().reward.judge.model == ""
 

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
+from shoal.translate.sources.settings import Settings
 from tests.support.translations import BASE, config_of
 
 NOTEBOOK = """
@@ -60,3 +63,12 @@ def test_a_chat_template_by_name_is_refused(tmp_path: Path) -> None:
     path.write_text('tokenizer = get_chat_template(tokenizer, chat_template="gemma-3")' + NOTEBOOK.format(more=""))
     result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
     assert [refusal.name for refusal in result.blocking] == ["get_chat_template.chat_template"]
+
+
+@pytest.mark.parametrize("name", ["unsloth/m-7b-bnb-4bit", "unsloth/m-7b-unsloth-bnb-4bit", "unsloth/m-7b"])
+def test_a_copy_in_4_bits_stands_for_its_whole_model(name: str) -> None:
+    settings = Settings({"from_pretrained.model_name": name, "get_peft_model.r": 8, "max_steps": 1})
+    translation = translate(SYSTEMS["unsloth"], settings, overrides=['data.sources=[{path = "d.jsonl"}]'])
+    assert translation.values["model"]["path"] == "unsloth/m-7b"
+    assert translation.values["learner"]["lora"]["quantization"] == "nf4"
+    assert any("is its copy in 4 bits" in note for note in translation.notes) == name.endswith("4bit")
