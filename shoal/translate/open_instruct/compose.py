@@ -308,8 +308,10 @@ def _checkpoints(source: Source, draft: Draft) -> None:
 
 
 def _mirror(source: Source, draft: Draft) -> None:
-    name = "gs_checkpoint_state_dir" if source["gs_checkpoint_state_dir"] else "gs_bucket_path"
-    url = source[name]
+    states, models = source["gs_checkpoint_state_dir"], source["gs_bucket_path"]
+    name, url = ("gs_checkpoint_state_dir", states) if states else ("gs_bucket_path", models)
+    if states:
+        source.note_unused(draft, "gs_bucket_path", why="gs_checkpoint_state_dir is the mirror")
     if url and not url.startswith("gs://"):
         draft.refuse(name, url, "must begin with gs://")
     elif url:
