@@ -8,6 +8,10 @@ import pytest
 
 TESTS = Path(__file__).parent
 
+# Before torch is imported. Where tests share the cores, threads that spin while they wait for each other cost three
+# times the work; the services set it for themselves.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spreads the files of tests/integration, which compute, evenly among those of tests/contract, which mostly wait.

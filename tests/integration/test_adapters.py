@@ -19,6 +19,7 @@ from shoal.weights.adapter import adapter_name, adapter_shapes
 from shoal.weights.manifest import hashes_from_wire
 from shoal.wire import float32_from_wire
 from tests.support.loopback import GENERATOR
+from tests.support.packages import skip_without
 from tests.support.real_generator import (
     CANARY,
     PROMPT,
@@ -36,7 +37,7 @@ from tests.support.real_generator import (
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
+skip_without("vllm")
 
 # A rank for which vLLM has no room of just that size.
 RANK, ALPHA = 6, 12

@@ -12,11 +12,12 @@ from services.generator.engine import Sample
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
 from shoal.rollout import Completion, Rollout, SamplingParams, Support, TrainGroup
+from tests.support.packages import skip_without
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
+skip_without("vllm")
 
 from services.generator.vllm_engine import VllmEngine  # noqa: E402  (after the checks)
 from services.generator.vllm_sampling import sampling_params  # noqa: E402  (after the checks)

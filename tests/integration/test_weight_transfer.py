@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.library_source import class_of, source_of
+from tests.support.packages import skip_without
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
+skip_without("vllm")
 pytestmark = pytest.mark.integration
 
 

@@ -30,6 +30,7 @@ from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
 from shoal.wire import float32_from_wire
 from tests.support.loopback import GENERATOR
+from tests.support.packages import skip_without
 from tests.support.real_generator import (
     CANARY,
     PROMPT,
@@ -49,7 +50,7 @@ from tests.support.tiny_model import SPECIAL_TOKENS, make_tiny_model, make_token
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
+skip_without("vllm")
 
 
 @dataclass
@@ -215,7 +216,8 @@ async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_t
     client: Client, setting: Setting
 ) -> None:
     await client.publish(weights_of(setting.old), 8)
-    sender = Sender(setting.generator, weights_of(setting.new))
+    # The sending process imports torch and transformers first, which takes long on a busy machine.
+    sender = Sender(setting.generator, weights_of(setting.new), timeout_s=START_TIMEOUT_S)
     *_, before_last, last = sender.manifest.buckets()
     assert "k_proj" in before_last.tensors[-1].name and "v_proj" in last.tensors[0].name, "not within a layer"
     process = multiprocessing.get_context("spawn").Process(
@@ -225,7 +227,7 @@ async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_t
     request = pb.JoinWeightGroupRequest(
         rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=sender.manifest.to_wire()
     )
-    await client.stub.JoinWeightGroup(request, timeout=TIMEOUT_S)
+    await client.stub.JoinWeightGroup(request, timeout=START_TIMEOUT_S)
     call = client.loading(sender.rendezvous.epoch, WeightVersion(0, 9))
     assert (await call.read()).stage == pb.LOAD_STAGE_READY
     with pytest.raises(Unavailable, match="lost a member"):

@@ -5,6 +5,7 @@ with the environment that torchrun would give them. Each calls `main()` of the m
 Ends with 1 as soon as one of them fails.
 """
 
+import gc
 import importlib
 import os
 import socket
@@ -14,6 +15,9 @@ from collections.abc import Callable
 
 from shoal.worker.parent import die_with_parent
 from tests.support.processes import run_together
+
+_IMPORTED_LATER = ("transformers.models.llama.modeling_llama", "deepspeed.runtime.zero.muon.original_muon", "peft")
+"""What a learner imports with its first model. It takes seconds."""
 
 
 def run_ranks(module: str, sizes: tuple[int, ...], *arguments: str) -> None:
@@ -25,6 +29,9 @@ def main() -> int:
     sizes = [int(size) for size in sys.argv[1].split(",")]
     sys.argv = sys.argv[2:]
     ranks_main = importlib.import_module(sys.argv[0]).main
+    for name in _IMPORTED_LATER:
+        importlib.import_module(name)
+    gc.freeze()  # DeepSpeed collects garbage often, each time through all that was imported.
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in sizes]
     pids = {
         _fork(ranks_main, rank, size, listener)

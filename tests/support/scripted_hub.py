@@ -58,7 +58,7 @@ class ScriptedHub(ThreadingHTTPServer):
 def scripted_hub() -> Iterator[ScriptedHub]:
     """Runs the hub in a thread."""
     with ScriptedHub() as hub:
-        thread = threading.Thread(target=hub.serve_forever, daemon=True)
+        thread = threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield hub
