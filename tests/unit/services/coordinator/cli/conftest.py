@@ -26,6 +26,7 @@ def shoal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
     """Runs `shoal` in this process; returns its exit code, standard output, and standard error."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()  # What libraries wrote when fixtures imported them.
         monkeypatch.setattr("sys.argv", ["shoal", *arguments])
         code = 0
         try:
