@@ -1,4 +1,7 @@
-"""`python -m services.coordinator`: serves runs and workers until SIGTERM, then stops the active run."""
+"""`python -m services.coordinator`: serves runs and workers until SIGTERM, then writes the active run's checkpoint.
+
+At its start it goes on with the run that it drove when it ended, however it ended.
+"""
 
 import argparse
 import asyncio
@@ -27,41 +30,7 @@ SERVICE = "shoal.v1.CoordinatorService"
 
 def main() -> int:
     """Parses the command line and serves; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m services.coordinator", description="Drives runs; serves their workers and clients."
-    )
-    parser.add_argument(
-        "--listen",
-        type=host_port,
-        default=os.environ.get("SHOAL_LISTEN") or "127.0.0.1:50050",
-        metavar="HOST:PORT",
-        help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
-    )
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        default=os.environ.get("SHOAL_DATA_DIR") or "runs",
-        metavar="FOLDER",
-        help="folder of the runs (default: %(default)s) [SHOAL_DATA_DIR]",
-    )
-    parser.add_argument("--log-file", type=Path, help="write logs to this file instead of standard error")
-    parser.add_argument(
-        "--metrics-port",
-        type=port,
-        default=os.environ.get("SHOAL_METRICS_PORT") or None,
-        metavar="PORT",
-        help="port for Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
-    )
-    parser.add_argument("--port-file", type=Path, help="write host:port to this file once the service answers")
-    parser.add_argument(
-        "--grace-s",
-        type=float,
-        default=60.0,
-        help="longest wait for the active run's checkpoint, in seconds (default: %(default)s)",
-    )
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
-    add_security_options(parser)
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     hide_torch()
     if arguments.die_with_parent:
         die_with_parent()
@@ -84,10 +53,55 @@ def main() -> int:
     return 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m services.coordinator", description="Drives runs; serves their workers and clients."
+    )
+    parser.add_argument(
+        "--listen",
+        type=host_port,
+        default=os.environ.get("SHOAL_LISTEN") or "127.0.0.1:50050",
+        metavar="HOST:PORT",
+        help="address to listen on; port 0 takes a free one (default: %(default)s) [SHOAL_LISTEN]",
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=os.environ.get("SHOAL_DATA_DIR") or "runs",
+        metavar="FOLDER",
+        help="folder of the runs (default: %(default)s) [SHOAL_DATA_DIR]",
+    )
+    parser.add_argument(
+        "--name",
+        default=os.environ.get("SHOAL_COORDINATOR_NAME") or "",
+        help="name among coordinators that share a data folder: each goes on with its own runs (default: none) "
+        "[SHOAL_COORDINATOR_NAME]",
+    )
+    parser.add_argument("--log-file", type=Path, help="write logs to this file instead of standard error")
+    parser.add_argument(
+        "--metrics-port",
+        type=port,
+        default=os.environ.get("SHOAL_METRICS_PORT") or None,
+        metavar="PORT",
+        help="port for Prometheus; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
+    )
+    parser.add_argument("--port-file", type=Path, help="write host:port to this file once the service answers")
+    parser.add_argument(
+        "--grace-s",
+        type=float,
+        default=60.0,
+        help="longest wait for the active run's checkpoint, in seconds (default: %(default)s)",
+    )
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
+    add_security_options(parser)
+    return parser
+
+
 async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
-    runs = Runs(arguments.data_dir, registry)
+    runs = Runs(arguments.data_dir, registry, name=arguments.name)
     check_folder(arguments.data_dir)
+    runs.take_up()
     server = RpcServer(listen=arguments.listen, allow_wildcard_address=arguments.allow_wildcard_address)
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
     await server.start()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,8 +30,9 @@ EVALUATION_TIMEOUT_S = 4 * 3600.0
 """For `Evaluate`, which waits for the end of a step and for every answer."""
 WATCH_TIMEOUT_S = 24 * 3600.0
 """For one call of `WatchRun`; further calls watch a longer run."""
-MAX_RECONNECTS = 5
-"""Attempts to reopen a broken `WatchRun` stream. Each event resets the count."""
+RECONNECT_S = 180.0
+"""Longest wait for a coordinator that restarts."""
+_MAX_PAUSE_S = 3.0
 
 
 @asynccontextmanager
@@ -55,22 +57,44 @@ async def follow(
 
     Reopens a broken stream after its last event. Raises `Unavailable` when the coordinator does not come back.
     """
-    num_failures = 0
+    patience = Patience()
     while True:
         request = pb.WatchRunRequest(run_id=run_id, after_sequence=after_sequence)
         try:
             async for response in stub.WatchRun(request, timeout=WATCH_TIMEOUT_S):
                 after_sequence = response.event.sequence
-                num_failures = 0
+                patience = Patience()
                 yield response.event
             return
         except DeadlineExceeded:
             continue
-        except Unavailable:
-            num_failures += 1
-            if num_failures > MAX_RECONNECTS:
-                raise
-            await asyncio.sleep(min(5.0, 0.5 * 2**num_failures))
+        except Unavailable as error:
+            await patience.wait(error)
+
+
+async def patiently(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Makes a call that is safe to repeat, again while a coordinator that restarts does not answer."""
+    patience = Patience()
+    while True:
+        try:
+            return await call()
+        except Unavailable as error:
+            await patience.wait(error)
+
+
+class Patience:
+    """Growing pauses between calls to a coordinator that may be restarting."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._pause_s = 0.5
+
+    async def wait(self, error: Unavailable) -> None:
+        """Waits for the next call. Raises the error when the coordinator has been away for RECONNECT_S."""
+        if time.monotonic() - self._began_s > RECONNECT_S:
+            raise error
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(_MAX_PAUSE_S, 2 * self._pause_s)
 
 
 def start_run(address: str, request: pb.StartRunRequest) -> pb.Run:

@@ -86,7 +86,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def Evaluate(
         self, request: pb.EvaluateRequest, context: grpc.aio.ServicerContext[pb.EvaluateRequest, pb.EvaluateResponse]
     ) -> pb.EvaluateResponse:
-        result = await self._runs.active(request.run_id).evaluations.request()
+        result = await self._runs.active(request.run_id).evaluate()
         return pb.EvaluateResponse(
             version=version_to_wire(result.version),
             num_prompts=len(result.answered),

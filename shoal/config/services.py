@@ -164,6 +164,9 @@ class CoordinatorConfig(Section):
     it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on."""
     train_step_timeout_s: Annotated[float, AT_ONCE] = Field(default=3600.0, gt=0)
     """Maximum time of one train step."""
+    max_restarts: int = Field(default=10, ge=0)
+    """Times that a run goes on by itself from its last checkpoint, after its learner or its coordinator was lost,
+    without a step in between that is new. Then it fails, with the reasons. The pauses before such restarts grow."""
 
 
 class WeightsConfig(Section):

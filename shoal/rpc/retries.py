@@ -1,21 +1,13 @@
 """Retry policies of the rpcs. To change whether or how a call is retried, change this file alone.
 
-Most retries happen inside gRPC, before the caller sees an error: SAFE_METHODS, with the policy of `service_config`.
-`TrainStep` is too large for gRPC's retry buffer, so its caller retries it: TRAIN_STEP.
+Retries happen inside gRPC, before the caller sees an error: SAFE_METHODS, with the policy of `service_config`.
 
-What callers do after an error is no retry policy: the coordinator sends work that a lost worker did not finish to
-another one, and waits as long as a full queue asks (services/coordinator/workers/{generator,reward}_pool.py).
+What callers do after an error is no retry policy: the coordinator repeats a call to a learner that still serves
+(services/coordinator/workers/learner_client.py), sends work that a lost worker did not finish to another one, and waits
+as long as a full queue asks (`generator_pool.py` and `reward_pool.py` beside it).
 """
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
-
-from shoal.errors import Unavailable
-
-_T = TypeVar("_T")
 
 SAFE_METHODS: dict[str, tuple[str, ...]] = {
     "shoal.v1.GeneratorService": (
@@ -66,9 +58,9 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
 }
 """Methods that the contract calls safe to retry with the same request.
 
-These are absent: `StartRun` (a repeat finds its own run active), `TrainStep` (see TRAIN_STEP), `LoadWeights` and
-`PublishWeights` (each is one pass of collectives with other members; a repeat needs a new epoch). gRPC retries a
-stream only until the first message of the response has arrived.
+These are absent: `StartRun` (a repeat finds its own run active), `TrainStep` (too large for gRPC's retry buffer),
+`LoadWeights` and `PublishWeights` (each is one pass of collectives with other members; a repeat needs a new epoch).
+gRPC retries a stream only until the first message of the response has arrived.
 """
 
 
@@ -85,24 +77,3 @@ def service_config(service_full_name: str) -> str:
         "retryableStatusCodes": ["UNAVAILABLE"],
     }
     return json.dumps({"methodConfig": [{"name": methods, "retryPolicy": policy}]})
-
-
-@dataclass(frozen=True)
-class CallerRetries:
-    """Retries that the caller makes itself, while the peer is UNAVAILABLE."""
-
-    max_attempts: int
-    pause_s: float
-
-    async def call(self, start: Callable[[], Awaitable[_T]]) -> _T:
-        """Returns the result of the first call that succeeds. Raises the `Unavailable` of the last attempt."""
-        for _ in range(self.max_attempts - 1):
-            try:
-                return await start()
-            except Unavailable:
-                await asyncio.sleep(self.pause_s)
-        return await start()
-
-
-TRAIN_STEP = CallerRetries(max_attempts=3, pause_s=1.0)
-"""`LearnerService.TrainStep`. The step's id keeps the learner from applying a repeat."""

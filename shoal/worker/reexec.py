@@ -14,8 +14,8 @@ with STARTING_OVER, ends in the way that SIGTERM ends it, and restarts. What sta
 
 The restarted worker registers under another id. The coordinator waits for it (services/coordinator/workers/fleet.py).
 
-A worker that fails ends with exit code 1. Then the supervisor of `shoal train` starts it again, unless it is the
-learner (services/coordinator/launcher/supervisor.py); in a container the restart policy does, under torchrun torchrun.
+A worker that fails ends with exit code 1. Then the supervisor of `shoal train` starts it again
+(services/coordinator/launcher/supervisor.py); in a container the restart policy does, under torchrun torchrun.
 """
 
 import contextlib

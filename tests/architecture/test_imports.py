@@ -24,7 +24,7 @@ def test_coordinator_command_line_and_library_import_nothing_heavy() -> None:
     statement = (
         "import shoal, services.coordinator.cli\n"
         "import services.coordinator.cli.train_session, services.coordinator.cli.config_check\n"
-        "import services.coordinator.service, services.coordinator.run.preflight\n"
+        "import services.coordinator.service, services.coordinator.run.checks.preflight\n"
         "import shoal.config.load, shoal.data, shoal.rpc.server, shoal.telemetry.setup, shoal.weights.manifest\n"
         "import shoal.models.reward_model, services.reward.service, services.reward.offline"
     )

@@ -153,20 +153,37 @@ def test_a_second_signal_ends_everything_at_once(train: Callable[..., Train], tm
     assert not run.survivors()
 
 
-@pytest.mark.parametrize("module", ["services.coordinator", "tests.support.scripted_train"])
-def test_a_process_that_the_run_needs_is_named_when_it_dies(
-    train: Callable[..., Train], tmp_path: Path, module: str
-) -> None:
-    run = train(step_s=1.0)
-    run.until("step 2/5")
-    run.until("checkpoint step-00000002 is written")
-    run.child(module).kill()
+def test_a_run_goes_on_by_itself_when_its_processes_are_killed(train: Callable[..., Train], tmp_path: Path) -> None:
+    run = train("--set", "run.num_steps=12", step_s=0.5)
+    for count, module in enumerate(("services.coordinator", "tests.support.scripted_train"), start=1):
+        run.until("checkpoint step-")
+        run.child(module).kill()
+        run.until("is restarted (pid")
+        run.until(f"attempt {count} begins at step")
+    run.until("step 12/12")
     code, output, errors = run.end()
-    kind = "coordinator" if "coordinator" in module else "learner"
-    assert code == 1, output + errors
-    assert f"error: the {kind} process ended: killed by SIGKILL" in errors, errors
-    assert f"its log: {tmp_path / 'runs' / 'sums' / 'logs' / f'{kind}.log'}" in errors
-    assert "resume from checkpoint step-0000000" in errors and "shoal train --resume sums" in errors
+    assert code == 0, output + errors
+    assert "the coordinator ended; attempt 1 begins" in output, output
+    record = json.loads((tmp_path / "runs" / "sums" / "run.json").read_text())
+    assert (record["state"], record["attempt"]) == ("FINISHED", 2), record
+    sequence = [
+        json.loads(line)["sequence"] for line in (tmp_path / "runs" / "sums" / "events.jsonl").read_text().splitlines()
+    ]
+    assert sequence == list(range(1, len(sequence) + 1)), "the events are numbered over the coordinator's restart"
+    assert not run.survivors()
+
+
+def test_a_signal_while_the_coordinator_is_away_ends_it_with_the_command_that_resumes(
+    train: Callable[..., Train],
+) -> None:
+    run = train("--set", "run.num_steps=100", step_s=0.3)
+    run.until("checkpoint step-")
+    run.child("services.coordinator").kill()
+    run.until("coordinator died")
+    run.process.send_signal(signal.SIGINT)
+    code, output, errors = run.end()
+    assert code == 130, output + errors
+    assert "resume from checkpoint step-" in output, output
     assert not run.survivors()
 
 

@@ -237,7 +237,7 @@ async def test_a_run_does_not_wait_for_a_slow_tracker_which_gets_everything_in_t
 ) -> None:
     slow = Slow()
     monkeypatch.setattr(trackers, "TensorBoardTracker", lambda folder: slow)
-    monkeypatch.setattr("services.coordinator.run.preflight.check_extras", lambda extras: None)
+    monkeypatch.setattr("services.coordinator.run.checks.preflight.check_extras", lambda extras: None)
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     await cluster.start(config(model, {"tensorboard": True}, run={"num_steps": 4}))
     events = await cluster.until(lambda event: event.kind == "state" and event.attributes["state"] == "FINISHED")
@@ -271,7 +271,7 @@ async def test_a_tracker_that_fails_is_reported_and_does_not_end_the_run(
 ) -> None:
     broken = Broken()
     monkeypatch.setattr(trackers, "TensorBoardTracker", lambda folder: broken)
-    monkeypatch.setattr("services.coordinator.run.preflight.check_extras", lambda extras: None)
+    monkeypatch.setattr("services.coordinator.run.checks.preflight.check_extras", lambda extras: None)
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     await cluster.start(config(model, {"tensorboard": True}, run={"num_steps": 4}))
     run, events = await cluster.end()

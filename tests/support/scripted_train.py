@@ -35,10 +35,15 @@ class PrintingLearner(ScriptedLearner):
 async def _serve(coordinator: str) -> None:
     plane = Plane()
     learner = PrintingLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
+    name = os.getpid()  # Another process is another worker.
+    kinds = (
+        (worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
+        (worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),
+        (worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward"),
+    )
     workers = [
-        await serve_worker(coordinator, worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
-        await serve_worker(coordinator, worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),
-        await serve_worker(coordinator, worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward"),
+        await serve_worker(coordinator, kind, servicer, f"{word}-{name}", comes_back=True)
+        for kind, servicer, word in kinds
     ]
     print("serving", flush=True)
     await asyncio.gather(*(beating for _, beating in workers))

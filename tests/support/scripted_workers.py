@@ -4,6 +4,7 @@ A `Plane` stands for the weights and the broadcast group that learner and genera
 """
 
 import asyncio
+import contextlib
 import hashlib
 import random
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import grpc
 import numpy as np
 
 from shoal.config import RunConfig, parse_config
-from shoal.errors import FailedPrecondition, Unavailable
+from shoal.errors import FailedPrecondition, NotFound, Unavailable
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import (
@@ -420,30 +421,29 @@ _SERVICES = {
 
 
 async def serve_worker(
-    coordinator: str, kind: worker_pb2.WorkerKind.ValueType, servicer: Any, worker_id: str
+    coordinator: str, kind: worker_pb2.WorkerKind.ValueType, servicer: Any, worker_id: str, *, comes_back: bool = False
 ) -> tuple[RpcServer, "asyncio.Task[None]"]:
-    """Serves a scripted worker, registers it, and keeps its lease."""
+    """Serves and registers a scripted worker, and keeps its lease; with `comes_back`, over a coordinator's restart."""
     server = RpcServer(listen="127.0.0.1:0")
     server.add(ADD_TO_SERVER[_SERVICES[kind]], servicer, _SERVICES[kind])
     await server.start()
     servicer.server = server
     stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(coordinator, COORDINATOR))
-    await stub.RegisterWorker(
-        coordinator_pb2.RegisterWorkerRequest(
-            worker_id=worker_id,
-            kind=kind,
-            address=f"127.0.0.1:{server.port}",
-        ),
-        timeout=10,
+    registration = coordinator_pb2.RegisterWorkerRequest(
+        worker_id=worker_id, kind=kind, address=f"127.0.0.1:{server.port}"
     )
+    await stub.RegisterWorker(registration, timeout=10)
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(1)
             try:
                 await stub.Heartbeat(coordinator_pb2.HeartbeatRequest(worker_id=worker_id), timeout=60)
-            except Exception:
-                return
+            except (NotFound, Unavailable):
+                if not comes_back:
+                    return
+                with contextlib.suppress(Unavailable):
+                    await stub.RegisterWorker(registration, timeout=60)
 
     return server, asyncio.create_task(beat())
 

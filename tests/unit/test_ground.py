@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.cli.shared.exit_codes import ExitCode
-from services.coordinator.run.preflight import preflight
+from services.coordinator.run.checks.preflight import preflight
 from shoal.config import load_config, parse_config
 from shoal.config.load import config_struct
 from shoal.errors import InvalidArgument

@@ -8,8 +8,8 @@ from typing import Any
 
 from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
-from services.coordinator.run.label_check import Labels, left_out
-from services.coordinator.run.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
+from services.coordinator.run.checks.label_check import Labels, left_out
+from services.coordinator.run.checks.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
 from shoal.config.epochs import with_counted_steps

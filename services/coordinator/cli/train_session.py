@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import tempfile
 import time
@@ -9,11 +10,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf import json_format
+
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.progress import ProgressView
-from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow
+from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow, patiently
 from services.coordinator.launcher.local_run import LocalRun
-from services.coordinator.launcher.plan import plan_coordinator, plan_workers
+from services.coordinator.launcher.plan import plan_coordinator, plan_coordinator_again, plan_workers
 from services.coordinator.launcher.process import adopt_orphans, kill_descendants
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from shoal.errors import Internal, ShoalError, Unavailable
@@ -27,10 +30,8 @@ ResultT = TypeVar("ResultT")
 
 COORDINATOR_START_TIMEOUT_S = 120.0
 START_POLL_S = 0.05
-LOSS_GRACE_S = 30.0
-"""Time for the coordinator to notice the learner's death and record it: two leases."""
 STOP_GRACE_S = 600.0
-"""Time for the step under way and a checkpoint, where the learner is left."""
+"""Time for the step under way and a checkpoint."""
 SAME_SIGNAL_S = 0.5
 """Signals closer together count as one: tools that end a process often signal both the process and its group."""
 _DEATH_NOTICE_S = 1.0
@@ -45,7 +46,12 @@ class TrainSession:
         self._view = view
         self._supervisor = Supervisor(run.folder / "logs", lambda text: view.write(text, "process"))
         self._stub: CoordinatorServiceAsyncStub | None = None
+        self._name = f"shoal-train-{secrets.token_hex(4)}"
+        """The coordinator's, which takes up no other run at its restart."""
         self._is_accepted = False
+        self._furthest_step = 0
+        self._joined: set[str] = set()
+        """Kinds of worker that have joined since the last new step."""
         self._signals: list[signal.Signals] = []
         self._last_signal_at = -SAME_SIGNAL_S
         self._signaled = asyncio.Event()  # Replaced at every signal.
@@ -113,7 +119,7 @@ class TrainSession:
     async def _request_stop(self, stub: "CoordinatorServiceAsyncStub") -> None:
         request = pb.StopRunRequest(run_id=self._run.request.run_id, mode=pb.STOP_MODE_NOW)
         with contextlib.suppress(ShoalError):  # The run may have ended in the meantime.
-            await stub.StopRun(request, timeout=CALL_TIMEOUT_S)
+            await patiently(lambda: stub.StopRun(request, timeout=CALL_TIMEOUT_S))
 
     async def _end_processes(self) -> None:
         """Ends all processes. Another signal cuts their grace period short."""
@@ -132,6 +138,8 @@ class TrainSession:
             self._view.write("loading tokenizer and data")
             await self._while_processes_live(self._start_run(stub))
             self._is_accepted = True
+            again = plan_coordinator_again(address, name=self._name, data_dir=self._run.data_dir)
+            self._supervisor.replan(again)
             self._view.write(f"run {self._run.request.run_id} is accepted; control it from another terminal with:")
             self._view.write(f"    shoal run status|pause|resume|stop --coordinator {address}")
             self._start_workers(address)
@@ -147,7 +155,7 @@ class TrainSession:
         """Starts the coordinator and returns its address."""
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
             port_file = Path(folder) / "address"
-            plan = plan_coordinator(self._run.config, data_dir=self._run.data_dir, port_file=port_file)
+            plan = plan_coordinator(self._run.config, name=self._name, data_dir=self._run.data_dir, port_file=port_file)
             self._supervisor.start(plan)
             address = await self._while_processes_live(_until_written(port_file))
         self._view.write(f"the coordinator serves at {address}")
@@ -169,10 +177,21 @@ class TrainSession:
         async for event in follow(stub, run_id):
             if event.sequence > self._run.last_past_event:
                 self._view.show(event)
+                self._forgive(event)
             else:
                 self._view.remember(event)
-        response = await stub.GetRun(pb.GetRunRequest(run_id=run_id), timeout=CALL_TIMEOUT_S)
-        return response.run
+        request = pb.GetRunRequest(run_id=run_id)
+        return (await patiently(lambda: stub.GetRun(request, timeout=CALL_TIMEOUT_S))).run
+
+    def _forgive(self, event: pb.RunEvent) -> None:
+        """Lets the supervisor forget restarts after which the run has taken a new step."""
+        attributes = json_format.MessageToDict(event.attributes)
+        if event.kind == "worker_joined":
+            self._joined.add(attributes["worker_kind"].partition(" ")[0])
+        elif event.kind == "step" and attributes["step"] > self._furthest_step:
+            self._furthest_step = attributes["step"]
+            self._supervisor.forgive({"coordinator", *self._joined})
+            self._joined.clear()
 
     async def _while_processes_live(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Returns the result of `work`. Raises `ProcessDied` when a process ends that the run needs."""
@@ -188,10 +207,9 @@ class TrainSession:
             died = guarding.exception()
             if isinstance(died, ProcessDied) and died.kind != "coordinator" and self._is_accepted:
                 self._view.write(f"{died.message.partition(chr(10))[0]}; the coordinator closes the run", "error")
-                has_learner = died.kind != "learner"
-                if has_learner and self._stub is not None:
+                if self._stub is not None:
                     await self._request_stop(self._stub)
-                await asyncio.wait({working}, timeout=STOP_GRACE_S if has_learner else LOSS_GRACE_S)
+                await asyncio.wait({working}, timeout=STOP_GRACE_S)
             if isinstance(died, ProcessDied) and self._is_accepted:
                 raise Internal(f"{died.message}\n{self._run.how_to_resume()}", reason=died.reason) from died
             assert died is not None

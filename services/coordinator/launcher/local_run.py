@@ -12,8 +12,8 @@ from services.coordinator.launcher.devices import share_out, usable_gpus
 from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
 from services.coordinator.remote.fetching import fetch_if_absent
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
-from services.coordinator.run.extras import check_extras, extras_for
-from services.coordinator.run.preflight import check_adapted_layers, check_mirror, check_weights
+from services.coordinator.run.checks.extras import check_extras, extras_for
+from services.coordinator.run.checks.preflight import check_adapted_layers, check_mirror, check_weights
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
 from shoal.config import RunConfig, parse_config

@@ -25,23 +25,36 @@ class ProcessPlan:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     """Variables that are added to, or replace, those of this process."""
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether a run survives the death of the process: generators and rewards have no state that the run needs."""
-        return self.kind in ("generator", "reward")
+    may_restart: bool = True
+    """Whether it is started again when it dies."""
 
 
-def plan_coordinator(config: RunConfig, *, data_dir: Path, port_file: Path) -> ProcessPlan:
-    """Plans the coordinator, which starts first: the other processes need its address."""
-    command = _python(
+def plan_coordinator(config: RunConfig, *, name: str, data_dir: Path, port_file: Path) -> ProcessPlan:
+    """Plans the coordinator, which starts first: the other processes need its address.
+
+    `name` is one that no other coordinator has. It does not restart: a death before its first run is accepted has a
+    cause that a restart would meet again.
+    """
+    command = _coordinator(
+        f"{LOOPBACK}:{config.launch.coordinator_port}", name, data_dir, "--port-file", str(port_file)
+    )
+    return ProcessPlan("coordinator", "coordinator", command, _environment(1), may_restart=False)
+
+
+def plan_coordinator_again(address: str, *, name: str, data_dir: Path) -> ProcessPlan:
+    """Plans the restart of a coordinator, at the address that the workers know. It goes on with its run."""
+    return ProcessPlan("coordinator", "coordinator", _coordinator(address, name, data_dir), _environment(1))
+
+
+def _coordinator(address: str, name: str, data_dir: Path, *options: str) -> tuple[str, ...]:
+    return _python(
         "coordinator",
-        "--listen", f"{LOOPBACK}:{config.launch.coordinator_port}",
+        "--listen", address,
+        "--name", name,
         "--data-dir", str(data_dir),
-        "--port-file", str(port_file),
+        *options,
         *_metrics(os.environ.get("SHOAL_METRICS_PORT")),
     )  # fmt: skip
-    return ProcessPlan("coordinator", "coordinator", command, _environment(1))
 
 
 def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: Sequence[str]) -> list[ProcessPlan]:

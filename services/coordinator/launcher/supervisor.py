@@ -6,7 +6,7 @@ shoal/worker/reexec.py tells that story.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ END_POLL_S = 0.05
 GRACE_S = 20.0
 """Longest time for processes to end by themselves."""
 MAX_RESTARTS = 5
-"""Restarts of one process. The count begins again after a life of RESET_AFTER_S."""
+"""Restarts of one process. The count begins again after a life of RESET_AFTER_S, and by `forgive`."""
 RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
@@ -45,6 +45,8 @@ class ProcessDied(Internal):
 @dataclass
 class _Supervised:
     child: ChildProcess
+    plan: ProcessPlan
+    """Plan of its next start."""
     num_restarts: int = 0
     restart_at: float | None = None
     """Time of its next start; None while it runs, and when it is not restarted any more."""
@@ -67,8 +69,18 @@ class Supervisor:
         """Starts a process; its log is `<log_folder>/<name>.log`."""
         self._log_folder.mkdir(parents=True, exist_ok=True)
         child = ChildProcess(plan, self._log_folder / f"{plan.name}.log")
-        self._processes[plan.name] = _Supervised(child)
+        self._processes[plan.name] = _Supervised(child, plan)
         return child
+
+    def replan(self, plan: ProcessPlan) -> None:
+        """Plans the next starts of a process that runs."""
+        self._processes[plan.name].plan = plan
+
+    def forgive(self, kinds: Collection[str]) -> None:
+        """Counts the restarts of the processes of some kinds from zero: a new step shows that they work."""
+        for process in self._processes.values():
+            if process.child.plan.kind in kinds and process.restart_at is None:
+                process.num_restarts = 0
 
     async def watch(self) -> None:
         """Restarts processes that die, until one dies that the run needs.
@@ -85,14 +97,14 @@ class Supervisor:
         if process.restart_at is not None:
             if now >= process.restart_at:
                 process.restart_at = None
-                process.child = ChildProcess(child.plan, child.log_file)
+                process.child = ChildProcess(process.plan, child.log_file)
                 self._report(f"{child.plan.name} is restarted (pid {process.child.pid})")
             return
         status = child.exit_status()
         if status is None or process.is_abandoned:
             return
         child.kill()  # Its descendants may outlive it.
-        if not child.plan.may_restart:
+        if not process.plan.may_restart:
             raise ProcessDied(child)
         if now - child.started_at > RESET_AFTER_S:
             process.num_restarts = 0

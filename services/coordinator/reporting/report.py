@@ -20,7 +20,7 @@ from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import RunConfig
 from shoal.errors import ShoalError
-from shoal.quantities import format_bytes
+from shoal.quantities import format_bytes, format_duration
 from shoal.telemetry import metrics as telemetry
 from shoal.telemetry import names
 
@@ -67,6 +67,34 @@ class Report:
             message += f"; resume from {checkpoint_id} with: shoal train --resume {self._record.run_id}"
         self.state(RunState.FAILED, message)
 
+    def restarting(self, reason: str, pause_s: float, max_restarts: int) -> None:
+        """Reports that another attempt is about to begin by itself."""
+        count = len(self._record.restart_reasons)
+        self._events.add(
+            "restarting",
+            f"{reason}; attempt {self._record.attempt + 1} begins"
+            + (f" in {format_duration(pause_s)}" if pause_s else "")
+            + (f" (restart {count} of {max_restarts} without a new step)" if count > 1 else ""),
+            reason=reason,
+            attempt=self._record.attempt + 1,
+            pause_s=pause_s,
+            num_restarts=count,
+            max_restarts=max_restarts,
+        )
+
+    def interrupted(self) -> None:
+        """Reports that the coordinator ends, and that the run goes on at its next start."""
+        record = self._record
+        record.message = f"the coordinator ended after step {record.policy_version}; the run goes on at its next start"
+        with contextlib.suppress(OSError):
+            record.save()
+        self._events.add(
+            "interrupted",
+            record.message,
+            policy_version=record.policy_version,
+            checkpoint_id=record.last_checkpoint_id,
+        )
+
     def restored(self, policy_version: int, checkpoint_id: str) -> None:
         """Reports where an attempt begins, with ledger and learner restored. Discards the metrics of later steps."""
         kept = self._metrics_file.keep_until(policy_version)
@@ -91,7 +119,7 @@ class Report:
         """
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         num_steps = self._config.run.num_steps
-        self._record.policy_version = step
+        self._record.step_trained(step)
         self._record.metrics = metrics
         self._record.save()
         self._metrics_file.add(step, metrics)

@@ -1,224 +1,186 @@
-"""An active run: the wiring of its parts, and its life from the first worker to the exported model."""
+"""An active run: its attempts, one after the other, until it ends.
+
+    inputs -> attempt -> FINISHED, STOPPED, or FAILED with an error that every attempt would meet
+                | the learner is lost, or a killed coordinator is back
+                v
+              pause -> the next attempt, from the last checkpoint; `coordinator.max_restarts` bounds those in vain
+
+Workers, requests, events and reports are those of the run, so generators and reward services stay loaded meanwhile.
+"""
 
 import asyncio
-import contextlib
 import logging
+from dataclasses import dataclass
 
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.reporting.report import Report
-from services.coordinator.reporting.step_metrics import StepMetrics
-from services.coordinator.rollout.buffer import PacingBuffer
-from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.controls import RunControls, StopMode
-from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.rollout.groups import JudgedGroup
-from services.coordinator.rollout.prompt_order import PromptOrder
-from services.coordinator.rollout.sampler import Sampler
-from services.coordinator.rollout.sampling_gate import SamplingGate
-from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.run.attempt import Attempt
+from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates
-from services.coordinator.run.evaluation import Evaluations
-from services.coordinator.run.exports import Exports
-from services.coordinator.run.label_check import unusable_prompts
-from services.coordinator.run.loop import RunLoop, last_order_number
-from services.coordinator.run.preflight import PreparedInputs
-from services.coordinator.run.recovery import recover
-from services.coordinator.run.step_boundary import StepBoundary
-from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store.events import EventLog
-from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord, RunState
-from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.fleet import Fleet
-from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.registry import WorkerRegistry
-from services.coordinator.workers.reward_pool import RewardPool
-from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
-from shoal.errors import FailedPrecondition, ShoalError
-from shoal.grpo.staleness import capacity
-from shoal.rollout import WeightVersion
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ShoalError, Unavailable
 
 _log = logging.getLogger(__name__)
 
+MAX_PAUSE_S = 30.0
+"""Longest pause before a restart. The first restart after a new step has none, the second 1 s, and so on, doubled."""
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """Counts the restarts of a run since its last new step; the run's record keeps them over the coordinator's end."""
+
+    record: RunRecord
+    max_restarts: int
+
+    def begin(self, reason: str) -> float:
+        """Counts a restart, and returns the pause before it in seconds.
+
+        Raises `FailedPrecondition` with the reasons of all when there were as many as are allowed.
+        """
+        reasons = self.record.restart_reasons
+        if len(reasons) >= self.max_restarts:
+            earlier = f"; before: {'; '.join(reversed(reasons))}" if reasons else ""
+            raise FailedPrecondition(
+                f"{reason}; the run was restarted {len(reasons)} times without a new step "
+                f"(coordinator.max_restarts){earlier}",
+                reason=ErrorReason.RESTARTS_SPENT,
+            )
+        reasons.append(f"attempt {self.record.attempt} at step {self.record.policy_version}: {reason}")
+        return 0.0 if len(reasons) == 1 else min(MAX_PAUSE_S, 2.0 ** (len(reasons) - 2))
+
 
 class ActiveRun:
-    """One run while it is active: connects its parts and drives them to the end."""
+    """One run while it is active: begins its attempts, and reports how it ends."""
 
     def __init__(
-        self, record: RunRecord, config: RunConfig, inputs: PreparedInputs, registry: WorkerRegistry, events: EventLog
+        self,
+        record: RunRecord,
+        config: RunConfig,
+        registry: WorkerRegistry,
+        events: EventLog,
+        *,
+        inputs: PreparedInputs | None = None,
+        restart_reason: str = "",
     ) -> None:
+        """`inputs` are loaded when the run is driven if they are left out.
+
+        `restart_reason` is given for a run that goes on by itself: its next attempt counts as a restart.
+        """
         self.record = record
         self.events = events
-        self._config, self._inputs = config, inputs
-        self._controls, self._version = RunControls(), CurrentVersion(WeightVersion(record.attempt, 0))
-        self.updates = ConfigUpdates(config, record, events, len(inputs.prompts))
-        self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
+        self._config = config
+        self._registry = registry
+        self._inputs = inputs
+        self._restart_reason = restart_reason
+        self._controls = RunControls()
         self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)
-        self._learner = LearnerClient(self._fleet, config, events)
-        self._publisher = Publisher(
-            config, self._fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
-        )
-        generators = GeneratorPool(
-            self._fleet, wait_timeout_s=config.coordinator.worker_timeout_s, running_s=self._controls.running_s
-        )
-        self._rewards = RewardPool(self._fleet, events, config, self._controls.running_s)
-        self._metrics = StepMetrics(
-            config,
-            num_prompts=len(inputs.prompts.prompts),
-            generators=generators.utilization,
-            rewards=self._rewards.utilization,
-            running_s=self._controls.running_s,
-        )
-        self.commands = RunCommands(self._controls, self._report, self._publisher, self._rewards)
-        self._mirroring = Mirroring(config.checkpoint.mirror, record.folder, config.checkpoint.keep_last, events)
-        self._checkpoints = Checkpoints(record.folder, config.checkpoint.keep_last, self._mirroring)
-        self._boundary = StepBoundary(
-            self._controls, record, self._version, self._checkpoints, self._learner, self._ledger, self._report
-        )
-        self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
-        self._sampler = Sampler(
-            config,
-            record.run_id,
-            self._version,
-            self._controls,
-            self._gate,
-            generators=generators,
-            rewards=self._rewards,
-            breaker=CircuitBreaker(config.reward, events, self.commands.pause),
-            ledger=self._ledger,
-            events=events,
-            tokenizer=inputs.tokenizer,
-            stop_token_ids=inputs.stop_token_ids,
-        )
-        self.evaluations = Evaluations(
-            config,
-            inputs.evaluation_prompts,
-            f"{record.run_id}/{record.attempt}",
-            version=self._version,
-            controls=self._controls,
-            boundary=self._boundary,
-            commands=self.commands,
-            sampler=self._sampler,
-            generators=generators,
-            rewards=self._rewards,
-            report=self._report,
-        )
+        checkpoint = config.checkpoint
+        self._mirroring = Mirroring(checkpoint.mirror, record.folder, checkpoint.keep_last, events)
+        self._restarts = Restarts(record, config.coordinator.max_restarts)
+        self._updates: ConfigUpdates | None = None
+        self._attempt: Attempt | None = None
+        self._is_interrupted = False
+        self.commands = RunCommands(self._controls, self._report)
+        if record.state is RunState.PAUSED:
+            self._controls.pause()
+        elif record.state is RunState.STOPPING:
+            self._controls.request_stop(StopMode.NOW)
+
+    @property
+    def updates(self) -> ConfigUpdates:
+        """The changes of the run's configuration. Raises `Unavailable` before its data are loaded."""
+        if self._updates is None:
+            raise Unavailable("the run loads its data; ask again in a moment")
+        return self._updates
+
+    async def evaluate(self) -> EvaluationResult:
+        """Requests an evaluation, as `Evaluations.request`. Raises `Unavailable` before the first attempt."""
+        if self._attempt is None:
+            raise Unavailable("the run loads its data; ask again in a moment")
+        return await self._attempt.evaluations.request()
+
+    def interrupt(self) -> None:
+        """Ends the attempt at the next step boundary, with a checkpoint; the coordinator's next start goes on."""
+        self._is_interrupted = self._controls.stop is None
+        self._controls.request_stop(StopMode.NOW)
 
     async def drive(self) -> None:
         """Drives the run to its end and reports the state that it ended in. Raises nothing."""
         try:
-            state = await self._with_fleet()
+            async with first_error(asyncio.TaskGroup()) as tasks:
+                managing = tasks.create_task(self._fleet.manage())
+                state = await self._drive_attempts()
+                managing.cancel()
             await self._mirroring.finish()
-            self._report.state(state, f"{state.lower()} after step {self.record.policy_version}")
+            if self._is_interrupted and state is RunState.STOPPED:
+                self._report.interrupted()
+            else:
+                self._report.state(state, self._describe_end(state))
         except Exception as error:
+            self._is_interrupted = False
             if not isinstance(error, (ShoalError, OSError)):
                 _log.exception("a defect ended the run")
             await self._mirroring.finish()
             self._report.failure(error)
         finally:
-            await self.evaluations.cancel()
             self._controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
-            with contextlib.suppress(ShoalError):
-                await self._ledger.close()
             await self._report.close()
-            self.events.close()
+            self.events.close(goes_on=self._is_interrupted and not self.record.state.has_ended)
 
-    async def _with_fleet(self) -> RunState:
-        """Drives the run while its fleet is managed; returns the state that it ends in."""
-        async with first_error(asyncio.TaskGroup()) as tasks:
-            managing = tasks.create_task(self._fleet.manage())
-            state = await self._from_start_to_end()
-            managing.cancel()
-        return state
+    def _describe_end(self, state: RunState) -> str:
+        step, checkpoint_id = self.record.policy_version, self.record.last_checkpoint_id
+        message = f"{state.lower()} after step {step}"
+        if state is RunState.STOPPED and step > 0 and not checkpoint_id.endswith(f"{step:08d}"):
+            message += f", without the learner; a resume goes on from {checkpoint_id or 'the beginning'}"
+        return message
 
-    async def _from_start_to_end(self) -> RunState:
-        """Prepares, trains and evaluates, exports; returns the state that the run ends in."""
-        self._report.state(RunState.STARTING, "waiting for workers and their models")
-        # Before the first prompt there is nothing to drain.
-        loop = await self._controls.unless_stopped(self._prepare(), by=tuple(StopMode))
-        if loop is None:
-            return RunState.STOPPED
-        self.commands.training_begins(self._version.policy_version)
-        await loop.run()
-        await self._boundary.save_checkpoint()
-        if self._controls.stop is StopMode.NOW:
-            return RunState.STOPPED
-        policy_version = self._version.policy_version
-        self._report.exported(policy_version, await self._learner.export_model())
-        return RunState.FINISHED if policy_version >= self._config.run.num_steps else RunState.STOPPED
+    async def _drive_attempts(self) -> RunState:
+        """Drives attempts until one ends the run; returns the state that it ends in."""
+        inputs = self._inputs
+        if inputs is None:
+            inputs = await asyncio.to_thread(preflight, self._config)
+        updates = self._updates = ConfigUpdates(self._config, self.record, self.events, len(inputs.prompts))
+        while True:
+            if self._restart_reason and not await self._begin_restart():
+                return RunState.STOPPED
+            self._attempt = Attempt(
+                self.record,
+                self._config,
+                inputs,
+                updates=updates,
+                mirroring=self._mirroring,
+                controls=self._controls,
+                commands=self.commands,
+                fleet=self._fleet,
+                report=self._report,
+                events=self.events,
+            )
+            try:
+                return await self._attempt.run()
+            except ShoalError as error:
+                if error.reason != ErrorReason.LEARNER_LOST:
+                    raise
+                if self._controls.stop is not None:
+                    return RunState.STOPPED
+                self._restart_reason = error.message
 
-    async def _prepare(self) -> RunLoop:
-        """Waits for workers, recovers the run's state, publishes its version, and builds the loop from there."""
-        async with first_error(asyncio.TaskGroup()) as tasks:
-            tasks.create_task(self._fleet.wait_until_ready())
-            # Labels are checked while models load.
-            checking = tasks.create_task(unusable_prompts(self._config.data, self._rewards, self.events, self._inputs))
-        if self.record.attempt > 0:  # A service that served the run before has the code of that time.
-            await self._rewards.reload_verifiers()
-        unusable = checking.result()
-        self.evaluations.leave_out(unusable)
-        loop = await self._recovered_loop(unusable)
-        await self._publisher.publish(self._version.weights)
-        await self.commands.stay_paused()
-        return loop
-
-    async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:
-        """Recovers ledger and learner, and builds the loop that continues from their state."""
-        progress, checkpoint_id = await recover(
-            self.record, self._version, self._checkpoints, self._ledger, self._learner
-        )
-        reward_kl = RewardKlController(self._config, self._learner)
-        if progress.kl_coef is not None and self._config.kl.target is not None:
-            reward_kl.coef = progress.kl_coef
-        self._report.restored(progress.policy_version, checkpoint_id)
-        grpo = self._config.grpo
-        buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
-            capacity=capacity(grpo.max_staleness, grpo.groups_per_step),
-            groups_per_step=grpo.groups_per_step,
-            max_refills=grpo.max_refill_groups,
-            first_order_number=progress.next_order_number,
-            last_order_number=lambda: last_order_number(self._config, self._controls, self._version, buffer),
-        )
-        prompt_order = PromptOrder(
-            self._inputs.prompts, await self._ledger.issue_state(), easy_rate=grpo.easy_rate, unusable=unusable
-        )
-        steps = TrainSteps(
-            config=self._config,
-            record=self.record,
-            version=self._version,
-            progress=progress,
-            buffer=buffer,
-            gate=self._gate,
-            prompt_order=prompt_order,
-            ledger=self._ledger,
-            learner=self._learner,
-            publisher=self._publisher,
-            updates=self.updates,
-            reward_kl=reward_kl,
-            commands=self.commands,
-            boundary=self._boundary,
-            metrics=self._metrics,
-            report=self._report,
-            learner_lock=self._fleet.gpu_turns.learner_lock,
-        )
-        return RunLoop(
-            config=self._config,
-            controls=self._controls,
-            version=self._version,
-            prompt_order=prompt_order,
-            sampler=self._sampler,
-            buffer=buffer,
-            steps=steps,
-            metrics=self._metrics,
-            boundary=self._boundary,
-            exports=Exports(self._config, self.record, self._controls, self._learner, self.evaluations, self._report),
-            evaluations=self.evaluations,
-            fleet=self._fleet,
-            publisher=self._publisher,
-            commands=self.commands,
-        )
+    async def _begin_restart(self) -> bool:
+        """Waits for the time of the next attempt and counts it; returns False if the run is to stop instead."""
+        pause_s = self._restarts.begin(self._restart_reason)
+        self._report.restarting(self._restart_reason, pause_s, self._restarts.max_restarts)
+        if not await self._controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):
+            return False
+        self.record.attempt += 1
+        self.record.save()
+        return True

@@ -10,13 +10,22 @@ from services.coordinator.workers.weights.publisher import Publisher
 class RunCommands:
     """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
 
-    def __init__(self, controls: RunControls, report: Report, publisher: Publisher, rewards: RewardPool) -> None:
+    def __init__(self, controls: RunControls, report: Report) -> None:
         self._controls = controls
         self._report = report
-        self._publisher = publisher
-        self._rewards = rewards
+        self._publisher: Publisher | None = None
+        self._rewards: RewardPool | None = None
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run where it is neither paused nor stopping."""
+
+    def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
+        """Reports that an attempt waits for its workers; the commands act on its publisher and rewards from now on."""
+        self._publisher, self._rewards = publisher, rewards
+        self._working = (RunState.STARTING, "resumed")
+        if self._controls.is_paused:
+            self._report.state(RunState.PAUSED, "paused; waiting for workers and their models")
+        elif self._controls.stop is None:
+            self._report.state(RunState.STARTING, "waiting for workers and their models")
 
     def training_begins(self, policy_version: int) -> None:
         """Reports that the run begins to train, unless it is paused or stopping."""
@@ -29,14 +38,14 @@ class RunCommands:
         if not self._controls.is_paused:
             self._controls.pause()
             self._report.state(RunState.PAUSED, reason)
-            await self._publisher.pause()
+            await self._pause_generators()
 
     async def resume(self) -> None:
         """Resumes a paused run, with the code that its custom verifiers have by now.
 
         Raises `InvalidArgument` if that code cannot be used; the run then stays paused.
         """
-        if self._controls.is_paused:
+        if self._controls.is_paused and self._rewards is not None:
             await self._rewards.reload_verifiers()
         if self._controls.is_paused:
             # First: a publish that ends meanwhile must not pause the generators after this, and a run that ends
@@ -46,7 +55,7 @@ class RunCommands:
                 self._report.state(*self._working)
             else:
                 self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
-            await self._publisher.resume()
+            await self._resume_generators()
 
     async def stop(self, mode: StopMode) -> None:
         """Requests the end of the run."""
@@ -54,7 +63,7 @@ class RunCommands:
         self._controls.request_stop(mode)
         self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
         if was_paused and mode is StopMode.DRAIN:
-            await self._publisher.resume()
+            await self._resume_generators()
 
     async def save_checkpoint(self) -> str:
         """Requests a checkpoint at the next step boundary, waits for it, and returns its name."""
@@ -63,15 +72,27 @@ class RunCommands:
     async def stay_paused(self) -> None:
         """Pauses the generators again after a publish, which lets them sample, if the run was paused meanwhile."""
         if self._controls.stands_still:
-            await self._publisher.pause()
+            await self._pause_generators()
+
+    async def follow_pause(self) -> None:
+        """Pauses or resumes the generators as the run is: those that join may come from an attempt that was paused."""
+        await (self._pause_generators() if self._controls.stands_still else self._resume_generators())
 
     async def begin_evaluation(self) -> None:
         """Lets the generators sample answers if the run is paused; they sample nothing for training then."""
         if self._controls.stands_still:
             self._controls.begin_evaluation_in_pause()
-            await self._publisher.resume()
+            await self._resume_generators()
 
     async def end_evaluation(self) -> None:
         """Pauses the generators again if the run is still paused."""
         self._controls.end_evaluation_in_pause()
         await self.stay_paused()
+
+    async def _pause_generators(self) -> None:
+        if self._publisher is not None:
+            await self._publisher.pause()
+
+    async def _resume_generators(self) -> None:
+        if self._publisher is not None:
+            await self._publisher.resume()

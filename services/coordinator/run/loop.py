@@ -9,8 +9,8 @@ Three loops run side by side while a run trains:
     _train           the next groups in order                _issue_groups, by releasing slots after a publish
     _catch_up        generators without current weights      the generators, by publishing to them alone
 
-`Fleet.manage` runs beside them and configures workers that join. An error in any of them ends the run; workers that
-join and leave are not errors.
+`Fleet.manage` runs beside them and configures workers that join. An error in any of them ends the attempt; workers that
+join and leave are not errors, except that another attempt begins where the learner is lost (active_run.py).
 """
 
 import asyncio
@@ -160,7 +160,7 @@ class RunLoop:
             if self.publisher.has_late:
                 async with self.steps.learner_lock:
                     await self.publisher.catch_up(self.version.weights)
-                await self.commands.stay_paused()
+                await self.commands.follow_pause()
             await self.fleet.wait_for_change(timeout_s=1.0)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,9 @@ from typing import Any
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.remote.fetching import fetch_if_absent
-from services.coordinator.rollout.controls import StopMode
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
-from services.coordinator.run.preflight import PreparedInputs, preflight
+from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
@@ -24,16 +24,20 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.notes import settings_without_effect
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
+from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError
 from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire import invalid
+
+_log = logging.getLogger(__name__)
 
 
 class Runs:
     """Starts runs, finds them, and gives access to the active one."""
 
-    def __init__(self, data_dir: Path, registry: WorkerRegistry) -> None:
+    def __init__(self, data_dir: Path, registry: WorkerRegistry, *, name: str = "") -> None:
+        """`name` tells this coordinator from others that share the data folder."""
         self.folders = RunFolders(data_dir)
+        self._name = name
         self._registry = registry
         self._active: ActiveRun | None = None
         self._driving: asyncio.Task[None] | None = None
@@ -73,6 +77,7 @@ class Runs:
             check_num_steps(before, config, checkpoints)
             record.attempt += 1
             record.num_steps = config.run.num_steps
+            record.restart_reasons = []
             record.state, record.message = RunState.STARTING, ""
             begun = self._begin(record, config, inputs)
             if changed := changed_fields(before, config):
@@ -80,11 +85,28 @@ class Runs:
                 self.active(run_id).events.add("config_changed", message, fields=list(changed))
             return begun
 
-    def _begin(self, record: RunRecord, config: RunConfig, inputs: PreparedInputs) -> RunRecord:
+    def take_up(self) -> None:
+        """Goes on with the run that this coordinator drove when it ended, if there is one.
+
+        Call it before the first rpc is served, so that whoever follows the run finds it active.
+        """
+        left = [record for record in self.folders.left() if record.coordinator == self._name]
+        if not left:
+            return
+        record = left[0]
+        try:
+            self._begin(record, record.load_config(), None, restart_reason="the coordinator ended")
+        except ShoalError as error:
+            _log.error("the run cannot go on", extra={"run_id": record.run_id, "error": error.message})
+
+    def _begin(
+        self, record: RunRecord, config: RunConfig, inputs: PreparedInputs | None, *, restart_reason: str = ""
+    ) -> RunRecord:
         try:
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
             events = EventLog(record.folder / EVENTS)
+            record.coordinator = self._name
             record.save_config(config)
             record.save()
         except OSError as error:
@@ -95,7 +117,7 @@ class Runs:
             ) from error
         for note in settings_without_effect(config):
             events.add("notice", note)
-        self._active = ActiveRun(record, config, inputs, self._registry, events)
+        self._active = ActiveRun(record, config, self._registry, events, inputs=inputs, restart_reason=restart_reason)
         self._driving = asyncio.create_task(self._active.drive())
         self._driving.add_done_callback(lambda _: lock.release())
         return record
@@ -105,7 +127,10 @@ class Runs:
         """Raises `FailedPrecondition` while a run is active or being started."""
         if self._starting.locked() or (self._driving is not None and not self._driving.done()):
             name = self._active.record.run_id if self._active else "another one"
-            raise FailedPrecondition(f"a run is active: {name}; stop it first", reason=ErrorReason.RUN_ACTIVE)
+            raise FailedPrecondition(
+                f"a run is active: {name}; follow it with shoal run watch, or stop it first",
+                reason=ErrorReason.RUN_ACTIVE,
+            )
         async with self._starting:
             yield
 
@@ -133,8 +158,11 @@ class Runs:
         return follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
 
     async def close(self, grace_s: float) -> None:
-        """Stops the active run with a checkpoint; waits for it for at most `grace_s` seconds."""
+        """Interrupts the active run with a checkpoint, and waits for that for at most `grace_s` seconds.
+
+        The run goes on at the next start of the coordinator.
+        """
         if self._active is None or self._driving is None or self._driving.done():
             return
-        await self._active.commands.stop(StopMode.NOW)
+        self._active.interrupt()
         await asyncio.wait([self._driving], timeout=grace_s)

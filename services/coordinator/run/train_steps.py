@@ -21,7 +21,7 @@ from services.coordinator.store import long_work
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.rows import TrainedGroup
-from services.coordinator.store.run_record import RunRecord, RunState
+from services.coordinator.store.run_record import RunRecord
 from services.coordinator.training.reward_kl import RewardKl, RewardKlController
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from services.coordinator.workers.learner_client import LearnerClient
@@ -138,10 +138,9 @@ class TrainSteps:
         if self._taking is None:
             return
         was_interrupted = not self._taking.done()
-        if was_interrupted:
-            self.report.state(RunState.STOPPING, "the run ends with an error; waiting for the step that has begun")
         try:
-            step = await self._taking
+            async with self.report.shown_alive("an error ended the attempt", lambda: "waiting for the step under way"):
+                step = await self._taking
             if step is not None:
                 await self._report(step, None)
         except Exception as error:

@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition
+from shoal.errors import FailedPrecondition, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire.json_form import json_line
 
@@ -37,7 +37,7 @@ class EventLog:
         if _is_torn(path):
             self._file.write("\n")
         self._changed = Signal()
-        self._closed = False
+        self._closed = self._goes_on = False
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
         """Appends one event and logs its message."""
@@ -60,7 +60,10 @@ class EventLog:
         self._changed.notify()
 
     async def watch(self, after_sequence: int = 0) -> AsyncIterator[pb.RunEvent]:
-        """Yields the events after a sequence number, including future ones, until the log is closed."""
+        """Yields the events after a sequence number, including future ones, until the log is closed.
+
+        Raises `Unavailable` at the end of the coordinator for a run that goes on at its next start.
+        """
         position = 0
         while True:
             changed = self._changed.next
@@ -69,13 +72,18 @@ class EventLog:
                 position += 1
                 if event.sequence > after_sequence:
                     yield event
+            if self._closed and self._goes_on:
+                raise Unavailable("the coordinator ends; the run goes on at its next start", reason=ErrorReason.ENDING)
             if self._closed:
                 return
             await changed.wait()
 
-    def close(self) -> None:
-        """Ends the log: watchers receive the remaining events, then the end."""
-        self._closed = True
+    def close(self, *, goes_on: bool = False) -> None:
+        """Ends the log: watchers receive the remaining events, then the end.
+
+        Where the run `goes_on` at the coordinator's next start, they are to ask there for the events after those.
+        """
+        self._closed, self._goes_on = True, goes_on
         self._file.close()
         self._changed.notify()
 

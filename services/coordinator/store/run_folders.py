@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from services.coordinator.store.rollouts import count_groups
-from services.coordinator.store.run_record import RunRecord
+from services.coordinator.store.run_record import RunRecord, is_driven
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
@@ -26,6 +26,16 @@ class RunFolders:
             with contextlib.suppress(OSError, DataLoss):
                 records.append(RunRecord.load(path.parent))
         return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
+
+    def left(self) -> list[RunRecord]:
+        """Returns the runs that have not ended and that no coordinator drives, newest first."""
+        records = []
+        for path in self.data_dir.glob("*/run.json"):
+            with contextlib.suppress(OSError, DataLoss):
+                record = RunRecord.load_as_left(path.parent)
+                if not record.state.has_ended and not is_driven(path.parent):
+                    records.append(record)
+        return sorted(records, key=lambda record: record.create_time_s, reverse=True)
 
     def find(self, run_id: str) -> RunRecord:
         """Returns a run by name; an empty name means one that is active, or else the newest.

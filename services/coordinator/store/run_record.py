@@ -100,6 +100,12 @@ class RunRecord:
     last_checkpoint_id: str = ""
     exported_steps: list[int] = field(default_factory=list)
     """The steps whose models are in the run's exports, in order."""
+    coordinator: str = ""
+    """Name of the coordinator that drives the run, and takes it up again at its start if it was killed."""
+    furthest_step: int = 0
+    """The last step that any attempt has trained; those up to it are repeated after a restore."""
+    restart_reasons: list[str] = field(default_factory=list)
+    """Why the run was restarted, for each restart since `furthest_step` was trained."""
     weight_epoch: int = 0
     """The last epoch that a broadcast group of this run was named by."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -110,6 +116,12 @@ class RunRecord:
         values = asdict(self)
         del values["folder"]
         write_atomically(self.folder / "run.json", json.dumps(values, indent=2) + "\n")
+
+    def step_trained(self, step: int) -> None:
+        """Records a step that is trained; one that no attempt has trained before makes restarts count from zero."""
+        self.policy_version = step
+        if step > self.furthest_step:
+            self.furthest_step, self.restart_reasons = step, []
 
     def next_weight_epoch(self) -> int:
         """Returns an epoch that no broadcast group of this run has had.
@@ -122,18 +134,11 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":
-        """Reads `run.json`. A run that has not ended and that nobody drives has FAILED: its coordinator is gone.
+        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED.
 
         Raises `DataLoss` when the file cannot be read.
         """
-        path = folder / "run.json"
-        try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            values["state"] = RunState(values["state"])
-            record = cls(folder=folder, **values)
-        except (OSError, ValueError, KeyError, TypeError) as error:  # Truncated, edited, or of another version.
-            why = error.strerror if isinstance(error, OSError) else error
-            raise DataLoss(f"{path} does not describe a run: {why}; restore it, or name another run") from None
+        record = cls.load_as_left(folder)
         if not record.state.has_ended and not is_driven(folder):
             record.state = RunState.FAILED
             record.message = (
@@ -141,6 +146,18 @@ class RunRecord:
                 f"shoal train --resume {record.run_id}"
             )
         return record
+
+    @classmethod
+    def load_as_left(cls, folder: Path) -> "RunRecord":
+        """Reads `run.json` with the state that its coordinator left. Raises `DataLoss` when it cannot be read."""
+        path = folder / "run.json"
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            values["state"] = RunState(values["state"])
+            return cls(folder=folder, **values)
+        except (OSError, ValueError, KeyError, TypeError) as error:  # Truncated, edited, or of another version.
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataLoss(f"{path} does not describe a run: {why}; restore it, or name another run") from None
 
     def save_config(self, config: RunConfig) -> None:
         """Writes the resolved configuration to `config.json`."""

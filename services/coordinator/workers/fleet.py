@@ -58,7 +58,7 @@ class Fleet:
         self._reaching: dict[str, asyncio.Task[None]] = {}
         """By worker id, the calls that wait for members that are out of reach."""
         self._learner_loss = ""
-        """Why the learner was lost; empty while it is not."""
+        """Why the attempt's learner was lost; empty while it is not."""
         self._changed = Signal()
         self.gpu_turns = GpuTurns(
             config,
@@ -79,30 +79,38 @@ class Fleet:
         """The learner's rank 0. Raises `FailedPrecondition` when it is lost."""
         learners = self._of_kind(worker_pb2.WORKER_KIND_LEARNER)
         if not learners:
-            raise FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST)
+            raise self._learner_is_lost()
         return learners[0]
 
     def _of_kind(self, kind: int) -> list[Member]:
         return [member for member in self._members.values() if member.record.kind == kind]
 
     async def manage(self) -> None:
-        """Follows the registry for as long as the run lasts.
-
-        Raises `FailedPrecondition` when the learner is lost, and the policy with it.
-        """
+        """Follows the registry for as long as the run lasts."""
         try:
             while True:
                 self._reconcile()
-                if self._learner_loss:
-                    raise FailedPrecondition(
-                        f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST
-                    )
                 await self._registry.wait_for_change(timeout_s=1.0)
         finally:
             for task in (*self._loading.values(), *self._reaching.values()):
                 task.cancel()
             for member in self._members.values():
                 await member.channel.close()
+
+    def begin_attempt(self) -> None:
+        """Lets another attempt use the members: with another learner if one was lost, and without their weights."""
+        self._learner_loss = ""
+        for member in self.generators:
+            member.serving = False
+
+    async def raise_when_learner_is_lost(self) -> None:
+        """Waits until the attempt's learner is lost, and the policy with it; then raises `FailedPrecondition`."""
+        while not self._learner_loss:
+            await self._changed.wait()
+        raise self._learner_is_lost()
+
+    def _learner_is_lost(self) -> FailedPrecondition:
+        return FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST)
 
     def _reconcile(self) -> None:
         alive = {record.worker_id: record for kind in SERVICES for record in self._registry.alive(kind_of(kind))}
@@ -150,7 +158,7 @@ class Fleet:
         del self._members[member.record.worker_id]
         member.serving = False
         self._log("worker_lost", member.record, f"is lost: {reason}", reason=reason)
-        if has_policy:  # The run never used any other learner.
+        if has_policy:  # The attempt never used any other learner.
             self._learner_loss = reason
         # Leave the channel open for the calls that are under way on it; they end by themselves.
         self._changed.notify()
@@ -177,6 +185,8 @@ class Fleet:
             await channel.close()
             if error.reason == ErrorReason.STARTING_OVER:
                 self._expect_restart(record)
+            elif record.lost:  # It may come back, and cannot be said to fail.
+                self._log("worker_lost", record, f"is lost: {record.loss_reason}", reason=record.loss_reason)
             else:
                 self._failures[record.worker_id] = (record, error)
                 self._log("worker_failed", record, f"cannot serve this run: {error.message}")
@@ -234,6 +244,22 @@ class Fleet:
         # A generator serves once the publisher knows its weights.
         member.serving = member.record.kind != worker_pb2.WORKER_KIND_GENERATOR
         self._changed.notify()
+
+    async def still_serves(self, member: Member) -> bool:
+        """Whether a member still serves after a call to it broke off. Waits for its answer while its lease lasts."""
+        try:
+            status = (await loading_status(member)).status
+        except FailedPrecondition:
+            pass
+        else:
+            if status.state == worker_pb2.WORKER_STATE_READY:
+                return True
+            self._registry.report_lost(
+                member.record.worker_id, status.message or "a process that is not configured answers at its address"
+            )
+        if self._members.get(member.record.worker_id) is member:
+            self._remove(member, member.record.loss_reason)
+        return False
 
     async def wait_until_ready(self) -> None:
         """Waits for a worker of each kind, and for all that are loading or restarting.

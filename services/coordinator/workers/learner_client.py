@@ -1,9 +1,10 @@
 """Calls to the learner, in the types of the run."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,16 +15,21 @@ from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Unavailable
+from shoal.errors import FailedPrecondition, Internal, Unavailable
 from shoal.rollout import Support, TrainBatch, WeightVersion
-from shoal.rpc import retries
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+
+ResultT = TypeVar("ResultT")
 
 CONTROL_TIMEOUT_S = 30.0
 """For calls that do not run a model."""
 STORAGE_TIMEOUT_S = 1800.0
 """For calls that write or read a whole model."""
+
+MAX_CALLS = 5
+"""Times that a call is made to a learner that still serves after the connection broke."""
+PAUSE_S = 1.0
 
 NUM_TOKENS_A_CALL = 2**18
 """Tokens of sequences and supports in one call for log-probabilities: 1 MiB each way, and seconds between two
@@ -49,13 +55,33 @@ class LearnerClient:
         self._config = config
         self._publish_timeout_s = config.weights.timeout_s
 
+    async def _call(self, call: Callable[[Any], Awaitable[ResultT]], *, is_repeatable: bool = True) -> ResultT:
+        """Makes a call with the learner's stub, again where the connection broke and the learner still serves.
+
+        Raises `FailedPrecondition` (LEARNER_LOST) once it is known that the learner does not, else the call's error.
+        """
+        member = self._fleet.learner
+        for calls_left in reversed(range(MAX_CALLS)):
+            try:
+                return await call(member.stub)
+            except (Unavailable, Internal, FailedPrecondition) as error:
+                if not await self._fleet.still_serves(member):
+                    raise FailedPrecondition(
+                        f"the learner is lost: {member.record.loss_reason}", reason=ErrorReason.LEARNER_LOST
+                    ) from error
+                if not (is_repeatable and calls_left and isinstance(error, Unavailable)):
+                    raise
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError("the last call returns or raises")
+
     @property
-    def _stub(self) -> Any:
-        return self._fleet.learner.stub
+    def _step_timeout_s(self) -> float:
+        return self._config.coordinator.train_step_timeout_s  # It may change while the run is active.
 
     async def version(self) -> WeightVersion:
         """Returns the version of the learner's weights."""
-        status = await self._stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=CONTROL_TIMEOUT_S)
+        request = learner_pb2.LearnerServiceGetStatusRequest()
+        status = await self._call(lambda stub: stub.GetStatus(request, timeout=CONTROL_TIMEOUT_S))
         return version_from_wire(status.version)
 
     async def train_step(self, batch: TrainBatch) -> StepResult:
@@ -65,13 +91,8 @@ class LearnerClient:
             for message in batch_to_wire(batch):
                 yield message
 
-        try:
-            async with self._shown_alive(f"training on {len(batch.groups)} groups", long_work.SLOW_STEP_S):
-                response = await retries.TRAIN_STEP.call(
-                    lambda: self._stub.TrainStep(messages(), timeout=self._config.coordinator.train_step_timeout_s)
-                )
-        except Unavailable as error:
-            raise Unavailable(f"the learner is lost: {error.message}", reason=ErrorReason.LEARNER_LOST) from error
+        async with self._shown_alive(f"training on {len(batch.groups)} groups", long_work.SLOW_STEP_S):
+            response = await self._call(lambda stub: stub.TrainStep(messages(), timeout=self._step_timeout_s))
         return StepResult(
             applied=response.applied,
             skip_reason=response.skip_reason,
@@ -88,15 +109,7 @@ class LearnerClient:
         """
         result: list[list[Float32Array]] = [[] for _ in sequences]
         for part in _parts(sequences, supports):
-            with_support = [piece.support for piece in part if piece.support is not None]
-            request = learner_pb2.ComputeLogprobsRequest(
-                token_ids=[int32_to_wire(piece.token_ids) for piece in part],
-                temperature=temperature,
-                model=learner_pb2.MODEL_REFERENCE,
-                support_token_ids=[int32_to_wire(support.token_ids) for support in with_support],
-                support_counts=[int32_to_wire(support.counts) for support in with_support],
-            )
-            response = await self._stub.ComputeLogprobs(request, timeout=self._config.coordinator.train_step_timeout_s)
+            response = await self._compute_logprobs(_request(part, temperature))
             for piece, data in zip(part, response.logprobs, strict=True):
                 result[piece.index].append(float32_from_wire(data, "logprobs"))
         return tuple(np.concatenate(values) for values in result)
@@ -104,21 +117,28 @@ class LearnerClient:
     async def set_hyperparameters(self, run_id: str, config: RunConfig) -> None:
         """Replaces the learner's configuration between two steps."""
         request = learner_pb2.SetHyperparametersRequest(run_id=run_id, config=config_struct(config))
-        await self._stub.SetHyperparameters(request, timeout=CONTROL_TIMEOUT_S)
+        await self._call(lambda stub: stub.SetHyperparameters(request, timeout=CONTROL_TIMEOUT_S))
+
+    async def _compute_logprobs(
+        self, request: learner_pb2.ComputeLogprobsRequest
+    ) -> learner_pb2.ComputeLogprobsResponse:
+        return await self._call(lambda stub: stub.ComputeLogprobs(request, timeout=self._step_timeout_s))
 
     async def create_weight_group(
         self, epoch: int, world_size: int
     ) -> tuple[weights_pb2.WeightRendezvous, weights_pb2.Manifest]:
         """Creates the broadcast group of an epoch; returns where to join it, and the tensors to expect."""
         request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
-        response = await self._stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S)
+        response = await self._call(lambda stub: stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S))
         return response.rendezvous, response.manifest
 
     async def publish_weights(self, epoch: int, canary: weights_pb2.Canary) -> learner_pb2.PublishWeightsResponse:
         """Broadcasts the current weights."""
         request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
         # The learner enforces the deadline itself; this one is for a learner that does not answer at all.
-        response = await self._stub.PublishWeights(request, timeout=self._publish_timeout_s + CONTROL_TIMEOUT_S)
+        timeout_s = self._publish_timeout_s + CONTROL_TIMEOUT_S
+        # A repeat would be another pass of collectives, which needs another epoch.
+        response = await self._call(lambda stub: stub.PublishWeights(request, timeout=timeout_s), is_repeatable=False)
         assert isinstance(response, learner_pb2.PublishWeightsResponse)
         return response
 
@@ -128,7 +148,7 @@ class LearnerClient:
         """Writes a checkpoint, and deletes the earlier ones that `keep` does not name."""
         request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep)
         async with self._shown_alive(f"writing checkpoint {checkpoint_id}"):
-            response = await self._stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+            response = await self._call(lambda stub: stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S))
         assert isinstance(response, learner_pb2.LearnerServiceSaveCheckpointResponse)
         return response
 
@@ -138,7 +158,7 @@ class LearnerClient:
         """Restores a checkpoint."""
         request = learner_pb2.LoadCheckpointRequest(checkpoint_id=checkpoint_id, files=files, attempt=attempt)
         async with self._shown_alive(f"restoring {checkpoint_id or 'the model of the configuration'}"):
-            response = await self._stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S)
+            response = await self._call(lambda stub: stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S))
         return version_from_wire(response.version)
 
     async def export_model(self, export_name: str = "", keep: Sequence[str] = ()) -> str:
@@ -148,7 +168,7 @@ class LearnerClient:
         """
         request = learner_pb2.ExportModelRequest(export_name=export_name, keep_export_names=keep)
         async with self._shown_alive(f"writing export {export_name}" if export_name else "writing the trained model"):
-            response = await self._stub.ExportModel(request, timeout=STORAGE_TIMEOUT_S)
+            response = await self._call(lambda stub: stub.ExportModel(request, timeout=STORAGE_TIMEOUT_S))
         return str(response.path)
 
     def _shown_alive(self, work: str, first_after_s: float | None = None) -> AbstractAsyncContextManager[None]:
@@ -172,6 +192,17 @@ class _Piece:
     def num_numbers(self) -> int:
         of_support = 0 if self.support is None else len(self.support.token_ids) + len(self.support.counts)
         return len(self.token_ids) + of_support
+
+
+def _request(part: Sequence[_Piece], temperature: float) -> learner_pb2.ComputeLogprobsRequest:
+    with_support = [piece.support for piece in part if piece.support is not None]
+    return learner_pb2.ComputeLogprobsRequest(
+        token_ids=[int32_to_wire(piece.token_ids) for piece in part],
+        temperature=temperature,
+        model=learner_pb2.MODEL_REFERENCE,
+        support_token_ids=[int32_to_wire(support.token_ids) for support in with_support],
+        support_counts=[int32_to_wire(support.counts) for support in with_support],
+    )
 
 
 def _parts(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iterator[Sequence[_Piece]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.run.preflight import preflight
+from services.coordinator.run.checks.preflight import preflight
 from shoal.config import load_config
 from tests.support.repository import ROOT
 

@@ -16,8 +16,8 @@ import typer
 
 from services.coordinator.cli.export.card import is_hub_name
 from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.checks.extras import LEARNER, check_extras
 from services.coordinator.run.exports import export_name
-from services.coordinator.run.extras import LEARNER, check_extras
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import dump_config

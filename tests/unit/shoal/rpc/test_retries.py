@@ -3,8 +3,7 @@ import re
 
 import pytest
 
-from shoal.errors import Unavailable
-from shoal.rpc.retries import SAFE_METHODS, CallerRetries, service_config
+from shoal.rpc.retries import SAFE_METHODS, service_config
 from tests.support.repository import ROOT
 
 PROTOS = ROOT / "proto" / "shoal" / "v1"
@@ -52,18 +51,3 @@ def test_only_unavailable_is_retried():
 
 def test_calls_of_an_unknown_service_are_never_retried():
     assert json.loads(service_config("other.v1.Service")) == {}
-
-
-async def test_a_caller_retries_while_the_peer_is_unavailable_and_raises_the_last_error():
-    errors = [Unavailable("first"), Unavailable("second")]
-
-    async def call():
-        if errors:
-            raise errors.pop(0)
-        return "done"
-
-    policy = CallerRetries(max_attempts=3, pause_s=0.0)
-    assert await policy.call(call) == "done"
-    errors += [Unavailable("first"), Unavailable("second"), Unavailable("third")]
-    with pytest.raises(Unavailable, match="third"):
-        await policy.call(call)

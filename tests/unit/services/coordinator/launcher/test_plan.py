@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.launcher.plan import plan_coordinator, plan_workers
+from services.coordinator.launcher.plan import plan_coordinator, plan_coordinator_again, plan_workers
 from shoal.config import RunConfig, parse_config
 
 
@@ -24,12 +24,21 @@ def test_the_plan_has_as_many_processes_as_configured(tmp_path: Path, monkeypatc
     assert [plans[name].environment["OMP_NUM_THREADS"] for name in ("learner", "generator-0", "reward-0")] == [
         "2", "4", "1",
     ]  # fmt: skip
-    assert [name for name, plan in plans.items() if not plan.may_restart] == ["learner"]
+    assert all(plan.may_restart for plan in plans.values())
+
+
+def test_a_coordinator_restarts_at_its_address_and_only_once_its_run_is_accepted(tmp_path: Path) -> None:
+    first = plan_coordinator(_config(), name="one", data_dir=tmp_path, port_file=tmp_path / "port")
+    again = plan_coordinator_again("127.0.0.1:7", name="one", data_dir=tmp_path)
+    assert (first.name, first.may_restart) == (again.name, not again.may_restart)
+    for plan, address in ((first, "127.0.0.1:0"), (again, "127.0.0.1:7")):
+        options = dict(zip(plan.command[3::2], plan.command[4::2], strict=True))
+        assert (options["--listen"], options["--name"]) == (address, "one")
 
 
 def test_the_number_of_threads_in_the_environment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    plan = plan_coordinator(_config(), data_dir=tmp_path, port_file=tmp_path / "port")
+    plan = plan_coordinator(_config(), name="one", data_dir=tmp_path, port_file=tmp_path / "port")
     assert plan.environment["OMP_NUM_THREADS"] == "3"
 
 

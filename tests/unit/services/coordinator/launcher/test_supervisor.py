@@ -16,8 +16,8 @@ from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from tests.support.waiting import PATIENCE_S, block_until, eventually
 
 
-def _plan(name: str, kind: str, code: str) -> ProcessPlan:
-    return ProcessPlan(name, kind, (sys.executable, "-c", code), {})
+def _plan(name: str, kind: str, code: str, *, may_restart: bool = True) -> ProcessPlan:
+    return ProcessPlan(name, kind, (sys.executable, "-c", code), {}, may_restart=may_restart)
 
 
 # Starts a grandchild, in a separate session if `aside`, prints its pid, and sleeps. Ignores SIGTERM if `deaf`.
@@ -95,18 +95,51 @@ time.sleep(600)
     assert len(deaths) == 2 and "exit code 1; RuntimeError: the engine is dead" in deaths[0], reports
 
 
-@pytest.mark.parametrize(("kind", "exit_code"), [("learner", 1), ("generator", 3)])
+@pytest.mark.parametrize(("kind", "exit_code"), [("coordinator", 1), ("generator", 3)])
 async def test_a_death_that_the_run_cannot_survive_is_reported_with_the_last_line_of_the_log(
     tmp_path: Path, kind: str, exit_code: int
 ) -> None:
     supervisor = Supervisor(tmp_path, print)
-    supervisor.start(_plan(kind, kind, f"import sys; print('ValueError: no such thing'); sys.exit({exit_code})"))
+    code = f"import sys; print('ValueError: no such thing'); sys.exit({exit_code})"
+    supervisor.start(_plan(kind, kind, code, may_restart=kind != "coordinator"))
     with pytest.raises(ProcessDied) as caught:
         await asyncio.wait_for(supervisor.watch(), PATIENCE_S)
     supervisor.kill()
     assert f"the {kind} process ended: exit code {exit_code}" in caught.value.message
     assert "the last line of its log: ValueError: no such thing" in caught.value.message
     assert str(tmp_path / f"{kind}.log") in caught.value.message
+
+
+async def test_a_new_step_lets_a_process_restart_as_often_as_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "POLL_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "MAX_RESTARTS", 1)
+    reports: list[str] = []
+    supervisor = Supervisor(tmp_path, reports.append)
+    supervisor.start(_plan("learner", "learner", "import time; time.sleep(600)"))
+    watching = asyncio.create_task(supervisor.watch())
+
+    async def kill() -> None:
+        count = len(reports)
+        (child,) = (process.child for process in supervisor._processes.values())
+        os.kill(child.pid, signal.SIGKILL)
+        await eventually(lambda: watching.done() or len(reports) == count + 2, "the death is handled")
+
+    try:
+        for _ in range(2):
+            await kill()
+            supervisor.forgive({"learner"})
+        supervisor.forgive({"generator"})
+        await kill()
+        assert not watching.done()
+        await kill()
+        with pytest.raises(ProcessDied):
+            await watching
+    finally:
+        watching.cancel()
+        supervisor.kill()
 
 
 async def test_a_kind_of_process_survives_while_one_of_it_does(tmp_path: Path) -> None:

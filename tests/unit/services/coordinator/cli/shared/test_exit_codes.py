@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.run import extras
+from services.coordinator.run.checks import extras
 from tests.support.tiny_model import make_tiny_model
 
 Refuse = Callable[..., tuple[int, str]]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.coordinator.run import extras
-from services.coordinator.run.extras import check_extras, extras_for, tracking_extras
+from services.coordinator.run.checks import extras
+from services.coordinator.run.checks.extras import check_extras, extras_for, tracking_extras
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition
 

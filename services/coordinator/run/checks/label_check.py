@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.coordinator.run.preflight import PreparedInputs
+from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.reward_pool import RewardPool
 from shoal.config.data import DataConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.coordinator.remote.file_systems import file_system
-from services.coordinator.run.extras import check_extras, tracking_extras
+from services.coordinator.run.checks.extras import check_extras, tracking_extras
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS

@@ -1,0 +1,232 @@
+"""An attempt of a run: the wiring of its parts, and its life from the first worker to the exported model.
+
+Each attempt has a ledger, a sampler and weight versions of its own. Workers, requests and events are those of the run
+(active_run.py), so generators and reward services stay loaded from one attempt to the next.
+"""
+
+import asyncio
+import contextlib
+
+from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.reporting.report import Report
+from services.coordinator.reporting.step_metrics import StepMetrics
+from services.coordinator.rollout.buffer import PacingBuffer
+from services.coordinator.rollout.circuit_breaker import CircuitBreaker
+from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.rollout.sampler import Sampler
+from services.coordinator.rollout.sampling_gate import SamplingGate
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.checks.label_check import unusable_prompts
+from services.coordinator.run.checks.preflight import PreparedInputs
+from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.config_updates import ConfigUpdates
+from services.coordinator.run.evaluation import Evaluations
+from services.coordinator.run.exports import Exports
+from services.coordinator.run.loop import RunLoop, last_order_number
+from services.coordinator.run.recovery import recover
+from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.run.train_steps import TrainSteps
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.run_record import RunRecord, RunState
+from services.coordinator.training.reward_kl import RewardKlController
+from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.learner_client import LearnerClient
+from services.coordinator.workers.reward_pool import RewardPool
+from services.coordinator.workers.weights.publisher import Publisher
+from shoal.concurrency import first_error
+from shoal.config import RunConfig
+from shoal.errors import ShoalError
+from shoal.grpo.staleness import capacity
+from shoal.rollout import WeightVersion
+
+
+class Attempt:
+    """One attempt: connects its parts and drives them to the end of the run, or until the learner is lost."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        config: RunConfig,
+        inputs: PreparedInputs,
+        *,
+        updates: ConfigUpdates,
+        mirroring: Mirroring,
+        controls: RunControls,
+        commands: RunCommands,
+        fleet: Fleet,
+        report: Report,
+        events: EventLog,
+    ) -> None:
+        self._record = record
+        self._config = config
+        self._inputs = inputs
+        self._updates = updates
+        self._controls = controls
+        self._commands = commands
+        self._fleet = fleet
+        self._report = report
+        self._events = events
+        self._version = CurrentVersion(WeightVersion(record.attempt, 0))
+        self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
+        self._learner = LearnerClient(fleet, config, events)
+        self._publisher = Publisher(
+            config, fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
+        )
+        generators = GeneratorPool(
+            fleet, wait_timeout_s=config.coordinator.worker_timeout_s, running_s=controls.running_s
+        )
+        self._rewards = RewardPool(fleet, events, config, controls.running_s)
+        self._metrics = StepMetrics(
+            config,
+            num_prompts=len(inputs.prompts.prompts),
+            generators=generators.utilization,
+            rewards=self._rewards.utilization,
+            running_s=controls.running_s,
+        )
+        self._checkpoints = Checkpoints(record.folder, config.checkpoint.keep_last, mirroring)
+        self._boundary = StepBoundary(
+            controls, record, self._version, self._checkpoints, self._learner, self._ledger, report
+        )
+        self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
+        self._sampler = self._make_sampler(generators)
+        self.evaluations = self._make_evaluations(generators)
+
+    def _make_sampler(self, generators: GeneratorPool) -> Sampler:
+        return Sampler(
+            self._config,
+            self._record.run_id,
+            self._version,
+            self._controls,
+            self._gate,
+            generators=generators,
+            rewards=self._rewards,
+            breaker=CircuitBreaker(self._config.reward, self._events, self._commands.pause),
+            ledger=self._ledger,
+            events=self._events,
+            tokenizer=self._inputs.tokenizer,
+            stop_token_ids=self._inputs.stop_token_ids,
+        )
+
+    def _make_evaluations(self, generators: GeneratorPool) -> Evaluations:
+        return Evaluations(
+            self._config,
+            self._inputs.evaluation_prompts,
+            f"{self._record.run_id}/{self._record.attempt}",
+            version=self._version,
+            controls=self._controls,
+            boundary=self._boundary,
+            commands=self._commands,
+            sampler=self._sampler,
+            generators=generators,
+            rewards=self._rewards,
+            report=self._report,
+        )
+
+    async def run(self) -> RunState:
+        """Drives the attempt; returns the state that the run ends in.
+
+        Raises `FailedPrecondition` (LEARNER_LOST) when the learner is lost, which another attempt may outlive.
+        """
+        try:
+            async with first_error(asyncio.TaskGroup()) as tasks:
+                watching = tasks.create_task(self._fleet.raise_when_learner_is_lost())
+                state = await self._from_start_to_end()
+                watching.cancel()
+            return state
+        finally:
+            await self.evaluations.cancel()
+            with contextlib.suppress(ShoalError):
+                await self._ledger.close()
+
+    async def _from_start_to_end(self) -> RunState:
+        """Prepares, trains and evaluates, exports; returns the state that the run ends in."""
+        self._fleet.begin_attempt()
+        self._commands.attempt_begins(self._publisher, self._rewards)
+        # Before the first prompt there is nothing to drain.
+        loop = await self._controls.unless_stopped(self._prepare(), by=tuple(StopMode))
+        if loop is None:
+            return RunState.STOPPED
+        self._commands.training_begins(self._version.policy_version)
+        await loop.run()
+        await self._boundary.save_checkpoint()
+        if self._controls.stop is StopMode.NOW:
+            return RunState.STOPPED
+        policy_version = self._version.policy_version
+        self._report.exported(policy_version, await self._learner.export_model())
+        return RunState.FINISHED if policy_version >= self._config.run.num_steps else RunState.STOPPED
+
+    async def _prepare(self) -> RunLoop:
+        """Waits for workers, recovers the run's state, publishes its version, and builds the loop from there."""
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            tasks.create_task(self._fleet.wait_until_ready())
+            # Labels are checked while models load.
+            checking = tasks.create_task(unusable_prompts(self._config.data, self._rewards, self._events, self._inputs))
+        if self._record.attempt > 0:  # A service that served the run before has the code of that time.
+            await self._rewards.reload_verifiers()
+        unusable = checking.result()
+        self.evaluations.leave_out(unusable)
+        loop = await self._recovered_loop(unusable)
+        await self._publisher.publish(self._version.weights)
+        await self._commands.follow_pause()
+        return loop
+
+    async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:
+        """Recovers ledger and learner, and builds the loop that continues from their state."""
+        progress, checkpoint_id = await recover(
+            self._record, self._version, self._checkpoints, self._ledger, self._learner
+        )
+        reward_kl = RewardKlController(self._config, self._learner)
+        if progress.kl_coef is not None and self._config.kl.target is not None:
+            reward_kl.coef = progress.kl_coef
+        self._report.restored(progress.policy_version, checkpoint_id)
+        grpo = self._config.grpo
+        buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
+            capacity=capacity(grpo.max_staleness, grpo.groups_per_step),
+            groups_per_step=grpo.groups_per_step,
+            max_refills=grpo.max_refill_groups,
+            first_order_number=progress.next_order_number,
+            last_order_number=lambda: last_order_number(self._config, self._controls, self._version, buffer),
+        )
+        prompt_order = PromptOrder(
+            self._inputs.prompts, await self._ledger.issue_state(), easy_rate=grpo.easy_rate, unusable=unusable
+        )
+        steps = TrainSteps(
+            config=self._config,
+            record=self._record,
+            version=self._version,
+            progress=progress,
+            buffer=buffer,
+            gate=self._gate,
+            prompt_order=prompt_order,
+            ledger=self._ledger,
+            learner=self._learner,
+            publisher=self._publisher,
+            updates=self._updates,
+            reward_kl=reward_kl,
+            commands=self._commands,
+            boundary=self._boundary,
+            metrics=self._metrics,
+            report=self._report,
+            learner_lock=self._fleet.gpu_turns.learner_lock,
+        )
+        return RunLoop(
+            config=self._config,
+            controls=self._controls,
+            version=self._version,
+            prompt_order=prompt_order,
+            sampler=self._sampler,
+            buffer=buffer,
+            steps=steps,
+            metrics=self._metrics,
+            boundary=self._boundary,
+            exports=Exports(self._config, self._record, self._controls, self._learner, self.evaluations, self._report),
+            evaluations=self.evaluations,
+            fleet=self._fleet,
+            publisher=self._publisher,
+            commands=self._commands,
+        )

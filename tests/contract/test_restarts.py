@@ -1,0 +1,158 @@
+"""A run that loses its learner goes on by itself: real coordinator, scripted workers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.coordinator.workers import registry
+from shoal.rpc.server import RpcServer
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import worker_pb2
+from tests.contract.test_coordinator_service import assert_every_group_was_used_once
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
+
+LEARNER = worker_pb2.WORKER_KIND_LEARNER
+
+
+@pytest.fixture(autouse=True)
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted workers send a heartbeat every second."""
+    monkeypatch.setattr(registry, "LEASE_S", 4.0)
+
+
+def at_step(step: int) -> Any:
+    return lambda event: event.kind == "step" and event.attributes["step"] >= step
+
+
+async def begin(cluster: Cluster, model: Path, **sections: dict[str, Any]) -> RpcServer:
+    """Starts run "lasting" with one worker of each kind, and returns the learner's server."""
+    server = await cluster.add(LEARNER, cluster.learner, "learner-0")
+    cluster.generator = ScriptedGenerator(cluster.plane, delay_s=0.02)  # type: ignore[attr-defined]
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, cluster.generator, "generator-0")  # type: ignore[attr-defined]
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
+    await cluster.start(arithmetic_config(model, **sections), run_id="lasting")
+    return server
+
+
+async def add_learner(cluster: Cluster, worker_id: str, **settings: Any) -> RpcServer:
+    """Adds a learner process that finds the checkpoints of the one before it."""
+    batches, cluster.learner = cluster.learner.batches, ScriptedLearner(cluster.plane, **settings)
+    cluster.learner.batches = batches
+    return await cluster.add(LEARNER, cluster.learner, worker_id)
+
+
+async def test_a_run_goes_on_from_its_last_checkpoint_when_its_learner_is_killed(cluster: Cluster, model: Path) -> None:
+    server = await begin(cluster, model, run={"num_steps": 8}, checkpoint={"every_steps": 2})
+    await cluster.until(at_step(3))
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "restarting")
+    await add_learner(cluster, "learner-1")
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 8, 1), run.message
+    await assert_every_group_was_used_once(cluster, num_steps=8)
+    (restored,) = [event for event in events if event.kind == "restored"]
+    assert restored.attributes["policy_version"] >= 2, restored
+    joined = [event.attributes["worker_id"] for event in events if event.kind == "worker_joined"]
+    assert sorted(joined) == ["generator-0", "learner-0", "learner-1", "reward-0"], "only the learner was configured"
+
+
+async def test_a_run_without_a_checkpoint_begins_again_when_its_learner_is_killed(
+    cluster: Cluster, model: Path
+) -> None:
+    server = await begin(cluster, model, run={"num_steps": 4})
+    await cluster.until(at_step(1))
+    # The other learner is there, and loaded, before the first is lost.
+    await add_learner(cluster, "learner-1")
+    await cluster.kill(server, "learner-0")
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 4, 1), run.message
+    assert "attempt 1 begins at step 0 (there was no checkpoint)" in [event.message for event in events]
+    await assert_every_group_was_used_once(cluster, num_steps=4)
+
+
+async def test_a_connection_that_breaks_costs_nothing_while_the_learner_serves(cluster: Cluster, model: Path) -> None:
+    class Breaking(ScriptedLearner):
+        breaks = 2
+
+        async def TrainStep(self, request_iterator: Any, context: Any) -> Any:
+            response = await super().TrainStep(request_iterator, context)
+            if self.breaks:
+                self.breaks -= 1
+                await context.abort(14, "the connection broke")
+            return response
+
+    cluster.learner = Breaking(cluster.plane)
+    await begin(cluster, model, run={"num_steps": 2})
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 2, 0), run.message
+    assert "restarting" not in kinds(events), kinds(events)
+
+
+async def test_a_run_fails_with_every_reason_when_its_restarts_are_spent(cluster: Cluster, model: Path) -> None:
+    cluster.learner.step_s = 3600
+    server = await begin(cluster, model, coordinator={"max_restarts": 1})
+    for number in (1, 2):
+        await cluster.learner.stepping.wait()
+        cluster.learner.stepping.clear()
+        await cluster.kill(server, f"learner-{number - 1}")
+        cluster.registry.report_lost(f"learner-{number - 1}", f"death {number}")
+        if number == 1:
+            server = await add_learner(cluster, "learner-1", step_s=3600)
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FAILED and run.attempt == 1, run
+    for part in (
+        "the learner is lost: death 2; the run was restarted 1 times without a new step (coordinator.max_restarts)",
+        "before: attempt 0 at step 0: the learner is lost: death 1",
+    ):
+        assert part in run.message, run.message
+
+
+async def test_a_stop_ends_a_run_that_waits_for_its_learner(cluster: Cluster, model: Path) -> None:
+    server = await begin(cluster, model, run={"num_steps": 40}, checkpoint={"every_steps": 2})
+    await cluster.until(at_step(3))
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "restarting")
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_STOPPED and run.last_checkpoint_id, run
+
+
+async def test_a_run_that_is_paused_stays_paused_over_the_loss_of_its_learner(cluster: Cluster, model: Path) -> None:
+    server = await begin(cluster, model, run={"num_steps": 6})
+    await cluster.until(at_step(2))
+    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "restarting")
+    await add_learner(cluster, "learner-1")
+    await cluster.until(lambda event: event.kind == "publish" and event.attributes["attempt"] == 1)
+    assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 6), run.message
+
+
+async def test_a_learner_that_dies_while_it_loads_is_waited_for(cluster: Cluster, model: Path) -> None:
+    class Loading(ScriptedLearner):
+        async def Configure(self, request: Any, context: Any) -> Any:
+            await super().Configure(request, context)
+            return await self._loading()
+
+        async def GetStatus(self, request: Any, context: Any) -> Any:
+            return await self._loading()
+
+        async def _loading(self) -> Any:
+            from shoal.v1 import learner_pb2
+
+            status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_LOADING)
+            return learner_pb2.LearnerServiceConfigureResponse(status=status)
+
+    good, cluster.learner = cluster.learner, Loading(cluster.plane)
+    server = await begin(cluster, model, run={"num_steps": 2})
+    await cluster.until(lambda event: event.kind == "publish" or event.kind == "worker_joined")
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "worker_lost")
+    await cluster.add(LEARNER, good, "learner-1")
+    run, _ = await cluster.end()
+    assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, 0), run.message

@@ -1,0 +1,40 @@
+"""How often a run restarts by itself, and after which pauses."""
+
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.run.active_run import MAX_PAUSE_S, Restarts
+from services.coordinator.store.run_record import RunRecord
+from shoal.errors import FailedPrecondition
+
+
+def test_pauses_between_restarts_without_a_new_step_grow_and_are_bounded(tmp_path: Path) -> None:
+    restarts = Restarts(RunRecord("run", tmp_path), max_restarts=10)
+    pauses = [restarts.begin("it died") for _ in range(10)]
+    assert pauses == [0, 1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S], pauses
+
+
+def test_only_a_step_that_no_attempt_has_trained_lets_restarts_count_from_zero(tmp_path: Path) -> None:
+    record = RunRecord("run", tmp_path)
+    restarts = Restarts(record, max_restarts=2)
+    record.step_trained(1)
+    record.step_trained(2)
+    restarts.begin("first death")
+    record.step_trained(1)  # Repeated after a restore.
+    record.attempt = 1
+    restarts.begin("second death")
+    with pytest.raises(FailedPrecondition) as caught:
+        restarts.begin("third death")
+    assert caught.value.message.startswith("third death; the run was restarted 2 times without a new step")
+    assert "attempt 1 at step 1: second death; attempt 0 at step 2: first death" in caught.value.message
+    record.step_trained(3)
+    assert restarts.begin("fourth death") == 0
+
+
+def test_the_restarts_are_counted_over_the_end_of_the_coordinator(tmp_path: Path) -> None:
+    record = RunRecord("run", tmp_path)
+    Restarts(record, max_restarts=1).begin("it died")
+    record.save()
+    with pytest.raises(FailedPrecondition, match="it died again"):
+        Restarts(RunRecord.load_as_left(tmp_path), max_restarts=1).begin("it died again")
