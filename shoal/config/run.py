@@ -2,20 +2,21 @@
 
 import math
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from shoal.config.adapter_way import check_adapter_way
 from shoal.config.advantage import AdvantageConfig
 from shoal.config.algorithm import GrpoConfig, SamplingConfig
+from shoal.config.checkpoint import CheckpointConfig, check_best_metrics
 from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig
 from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
 from shoal.config.model import ModelConfig
-from shoal.config.section import AT_ONCE, NEXT_STEP, Fixed, Section
+from shoal.config.section import NEXT_STEP, Fixed, Section
 from shoal.config.services import (
     CoordinatorConfig,
     GeneratorConfig,
@@ -56,38 +57,6 @@ class RunSection(Section):
         if not RUN_NAME.fullmatch(name):
             raise ValueError("use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', starting with a letter or a digit")
         return name
-
-
-class CheckpointConfig(Section):
-    """The `[checkpoint]` table."""
-
-    every_steps: Annotated[int, AT_ONCE] = Field(default=50, ge=1)
-    """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
-    keep_last: int = Field(default=2, ge=1)
-    """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
-    mirror: str = ""
-    """A second place for checkpoints: a folder, `s3://BUCKET/NAME`, `gs://BUCKET/NAME`, or another URL of fsspec. A
-    committed checkpoint is copied to `<mirror>/<run>` while the run goes on, the newest first, and `keep_last` of them
-    stay. `shoal train --resume RUN --set checkpoint.mirror=URL` takes a run from there that the data folder lacks."""
-    export_every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
-    """Train steps between exports: the model of such a step is written as a Hugging Face folder,
-    `<run>/exports/step-<step>`, while the run goes on. 0 writes the trained model alone, at the end of the run."""
-    export_keep_last: Annotated[int, AT_ONCE] = Field(default=3, ge=0)
-    """Number of these exports to keep; older ones are deleted once a newer one is complete. 0 keeps all."""
-    export_best_metric: str = ""
-    """Metric of a train step or an evaluation (docs/metrics.md), for example `eval/verifiable_correct_rate`: the export
-    with the best value is kept as well. Empty keeps the last ones alone."""
-    export_best: Literal["highest", "lowest"] = "highest"
-    """The best value of `export_best_metric`."""
-
-    @model_validator(mode="after")
-    def _the_best_of_something(self) -> Self:
-        if self.export_best_metric and not (self.export_every_steps and self.export_keep_last):
-            raise ValueError(
-                f"export_best_metric ({self.export_best_metric}) chooses the export to keep besides the last ones: set "
-                "export_every_steps and export_keep_last, or leave it empty"
-            )
-        return self
 
 
 class RunConfig(Section):
@@ -230,16 +199,8 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _exports_are_evaluated(self) -> Self:
-        settings, every = self.checkpoint, self.evaluation.every_steps
-        if settings.export_best_metric.startswith("eval/") and (
-            not self.evaluation.sources or not every or settings.export_every_steps % every
-        ):
-            raise ValueError(
-                f"checkpoint.export_best_metric {settings.export_best_metric!r} is measured in evaluations, and only "
-                "exports of an evaluated step have it: set evaluation.sources, and evaluation.every_steps to a divisor "
-                f"of checkpoint.export_every_steps ({settings.export_every_steps}; given: {every})"
-            )
+    def _what_is_kept_is_evaluated(self) -> Self:
+        check_best_metrics(self.checkpoint, self.evaluation)
         return self
 
     @model_validator(mode="after")

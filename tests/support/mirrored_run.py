@@ -22,10 +22,12 @@ class FileLearner:
 
     def __init__(self, run_folder: Path) -> None:
         self._checkpoints = run_folder / "checkpoints"
+        self.kept: Sequence[str] = ()
 
     async def save_checkpoint(
         self, checkpoint_id: str, keep: Sequence[str]
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        self.kept = keep
         folder = self._checkpoints / checkpoint_id / "learner"
         (folder / "zero").mkdir(parents=True)
         response = learner_pb2.LearnerServiceSaveCheckpointResponse()
@@ -47,19 +49,21 @@ class MirroredRun:
         self.record.save()
         self.ledger = Ledger(self.folder / "ledger.sqlite", attempt=0)
         self.checkpoints = Checkpoints(self.folder, keep_last=2)
-        self._learner = cast(LearnerClient, FileLearner(self.folder))
+        self.learner = FileLearner(self.folder)
 
     async def open(self) -> "MirroredRun":
         """Opens the ledger."""
         await self.ledger.open()
         return self
 
-    async def save(self, step: int) -> str:
+    async def save(self, step: int, best_step: int | None = None) -> str:
         """Issues the group of a step and writes the step's checkpoint; returns its name."""
         prompt = Prompt(f"sums:{step}", np.arange(3, dtype=np.int32), f"question {step}", ())
         await self.ledger.issued(step, step, f"g{step}", prompt, "", step, "")
         await self.ledger.step_done(Progress(step, step + 1, step), trained=(), dropped=((step, "no_signal"),))
         self.record.policy_version = step
         self.record.save()
-        checkpoint_id, _ = await self.checkpoints.save(self._learner, self.ledger, attempt=0)
+        checkpoint_id, _ = await self.checkpoints.save(
+            cast(LearnerClient, self.learner), self.ledger, attempt=0, best_step=best_step
+        )
         return checkpoint_id

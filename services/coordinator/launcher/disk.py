@@ -82,11 +82,12 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     element_bytes = 4 if model_config(model_folder).dtype == "float32" else 2
     weight_bytes = sum(path.stat().st_size for path in model_folder.glob("*.safetensors"))
     reference_bytes = _REFERENCE_BYTES if config.kl.needs_reference and config.kl.reference_update_steps else 0
+    others = _other_checkpoints(config)
     use = DiskUse(
         num_weights=_num_trained(config, model_folder, weight_bytes // element_bytes),
         bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
-        num_checkpoints=config.checkpoint.keep_last + 1 + bool(config.checkpoint.mirror),
-        why_checkpoints="checkpoint.keep_last + 1" + (", and one being mirrored" if config.checkpoint.mirror else ""),
+        num_checkpoints=config.checkpoint.keep_last + 1 + len(others),
+        why_checkpoints=", and ".join(["checkpoint.keep_last + 1", *others]),
         export_bytes=weight_bytes * (1 + _most_exports(config)),
         ledger_bytes=most_ledger_bytes(config),
     )
@@ -101,6 +102,12 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
         held_bytes=min(written, config.checkpoint.keep_last * use.checkpoint_bytes),
         ledger_bytes=max(0, use.ledger_bytes - ledger),
     )
+
+
+def _other_checkpoints(config: RunConfig) -> list[str]:
+    """Names the checkpoints that may exist besides the last ones and the one being written."""
+    settings = config.checkpoint
+    return ["the best one"] * bool(settings.best_metric) + ["one being mirrored"] * bool(settings.mirror)
 
 
 def _num_trained(config: RunConfig, model_folder: Path, num_weights: int) -> int:

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import errno
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from services.coordinator.reporting.best_step import best_of
 from services.coordinator.reporting.evaluation_history import EvaluationHistory
 from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.shown_completions import Judged, shown
@@ -174,17 +175,21 @@ class Report:
             **({"unscored": unscored.attributes()} if unscored else {}),
         )
 
-    def checkpoint(self, checkpoint_id: str, policy_version: int, duration_s: float, num_bytes: int) -> None:
-        """Reports a checkpoint that was committed."""
+    def checkpoint(
+        self, checkpoint_id: str, policy_version: int, duration_s: float, num_bytes: int, best_step: int | None = None
+    ) -> None:
+        """Reports a checkpoint that was committed, and the step of the best one, if one is chosen."""
         self._record.last_checkpoint_id = checkpoint_id
         self._record.save()
         self._events.add(
             "checkpoint",
-            f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s",
+            f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s"
+            + (f"; the best so far is that of step {best_step}" if best_step is not None else ""),
             checkpoint_id=checkpoint_id,
             policy_version=policy_version,
             duration_s=duration_s,
             num_bytes=num_bytes,
+            best_step=best_step,
         )
 
     def shown_alive(
@@ -241,6 +246,13 @@ class Report:
     def values_of(self, metric: str) -> dict[int, float]:
         """Returns the values of a metric by step, in the present lineage of the run."""
         return {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
+
+    def best_checkpoint(self, steps: Sequence[int]) -> int | None:
+        """Returns the step with the best value of `checkpoint.best_metric`; None without one."""
+        settings = self._config.checkpoint
+        if not settings.best_metric:
+            return None
+        return best_of(steps, self.values_of(settings.best_metric), is_lowest=settings.best == "lowest")
 
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
         """Reports the export of the step just taken, those that are kept, and which of them is the best by `metric`."""

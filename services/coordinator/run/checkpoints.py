@@ -15,6 +15,7 @@ import errno
 import hashlib
 import json
 import shutil
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,24 +68,33 @@ class Checkpoints:
         self._keep_last = keep_last
         self._mirroring = mirroring
 
+    def steps(self) -> list[int]:
+        """Returns the steps of the committed checkpoints, oldest first."""
+        return [int(name.rpartition("-")[2]) for name in self.committed()]
+
     def committed(self) -> list[str]:
         """Returns the names of the committed checkpoints, oldest first."""
         return sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
 
-    async def save(self, learner: LearnerClient, ledger: Ledger, *, attempt: int) -> tuple[str, bool]:
+    async def save(
+        self, learner: LearnerClient, ledger: Ledger, *, attempt: int, best_step: int | None = None
+    ) -> tuple[str, bool]:
         """Writes and commits a checkpoint at a step boundary; returns its name, and whether it is new.
+
+        Older ones are deleted, except the last ones and that of `best_step`.
 
         Where the last one is of the same policy version, and only skipped steps came after it, the learner is
         unchanged: its files stay, and a new snapshot of the ledger replaces the former. Raises `ResourceExhausted`
         when a disk is full; earlier checkpoints remain.
         """
         progress = await ledger.progress()
-        checkpoint_id = f"step-{progress.policy_version:08d}"
+        checkpoint_id = checkpoint_name(progress.policy_version)
+        best = {checkpoint_name(best_step)} if best_step is not None else set()
         folder = self._folder / checkpoint_id
         # A checkpoint of that name is of the same lineage: a restore goes back to the newest one.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is None:
-            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept())).files)
+            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept(best))).files)
         elif former.next_order_number == progress.next_order_number:
             return checkpoint_id, False
         else:
@@ -111,11 +121,11 @@ class Checkpoints:
                     reason=ErrorReason.DISK_FULL,
                 ) from error
             raise
-        await asyncio.to_thread(self._delete_old)
+        await asyncio.to_thread(self._delete_all_but, best)
         kept = [self.load_manifest(name) for name in self.committed()]
         await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
         if self._mirroring is not None:
-            self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id))
+            self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id), best)
         return checkpoint_id, True
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
@@ -177,17 +187,22 @@ class Checkpoints:
             with reading(self._folder / committed[-1] / self.load_manifest(committed[-1]).snapshot):
                 pass
 
-    def _kept(self) -> list[str]:
-        """Returns the committed checkpoints that stay: the last ones, and those that are being mirrored."""
+    def _kept(self, best: Collection[str]) -> list[str]:
+        """Returns the committed checkpoints that stay: the last ones, the best, and those that are being mirrored."""
         committed = self.committed()
         held = self._mirroring.held if self._mirroring is not None else set()
-        return [name for name in committed if name in committed[-self._keep_last :] or name in held]
+        return [name for name in committed if name in {*committed[-self._keep_last :], *best, *held}]
 
-    def _delete_old(self) -> None:
-        for checkpoint_id in sorted({*self.committed()} - {*self._kept()}):
+    def _delete_all_but(self, best: Collection[str]) -> None:
+        for checkpoint_id in sorted({*self.committed()} - {*self._kept(best)}):
             # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
+
+
+def checkpoint_name(step: int) -> str:
+    """Names the checkpoint of a step."""
+    return f"step-{step:08d}"
 
 
 def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:

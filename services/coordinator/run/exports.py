@@ -1,10 +1,10 @@
 """Exports while training goes on: when the model of a step is written, and which exports are kept."""
 
 import asyncio
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from services.coordinator.reporting.best_step import best_of, kept_of
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.evaluation import Evaluations
@@ -54,16 +54,3 @@ class Exports:
 def export_name(step: int) -> str:
     """Names the export of a step."""
     return f"step-{step:08d}"
-
-
-def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: bool) -> int | None:
-    """Returns the step with the best value, the earliest of equals; None if no step has one that is finite."""
-    measured = [step for step in steps if math.isfinite(values.get(step, math.nan))]
-    sign = 1 if is_lowest else -1
-    return min(measured, key=lambda step: (sign * values[step], step), default=None)
-
-
-def kept_of(steps: Sequence[int], keep_last: int, best_step: int | None) -> list[int]:
-    """Returns the steps whose exports are kept: the last ones and the best; all of them if `keep_last` is 0."""
-    last = steps[-keep_last:]
-    return [step for step in steps if step in last or step == best_step]

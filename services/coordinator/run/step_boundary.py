@@ -48,11 +48,15 @@ class StepBoundary:
     async def save_checkpoint(self) -> str:
         """Writes and reports a checkpoint, unless the last one is of this boundary; returns its name."""
         began = time.monotonic()
-        checkpoint_id, is_new = await self.checkpoints.save(self.learner, self.ledger, attempt=self.record.attempt)
+        steps = [*self.checkpoints.steps(), self.version.policy_version]
+        best_step = await asyncio.to_thread(self.report.best_checkpoint, steps)
+        checkpoint_id, is_new = await self.checkpoints.save(
+            self.learner, self.ledger, attempt=self.record.attempt, best_step=best_step
+        )
         if is_new or checkpoint_id != self.record.last_checkpoint_id:
             duration_s = time.monotonic() - began
             num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
-            self.report.checkpoint(checkpoint_id, self.version.policy_version, duration_s, num_bytes)
+            self.report.checkpoint(checkpoint_id, self.version.policy_version, duration_s, num_bytes, best_step)
         return checkpoint_id
 
     async def try_to_save(self) -> None:

@@ -51,7 +51,8 @@ def preflight(config: RunConfig) -> PreparedInputs:
     """
     check_extras(tracking_extras(config))
     check_mirror(config)
-    _check_best_metric(config.checkpoint.export_best_metric)
+    _check_best_metric("best_metric", config.checkpoint.best_metric)
+    _check_best_metric("export_best_metric", config.checkpoint.export_best_metric)
     _check_context(config)
     tokenizer = load_tokenizer(config.model)
 
@@ -90,13 +91,13 @@ def check_mirror(config: RunConfig) -> None:
         file_system(config.checkpoint.mirror, "checkpoint.mirror")
 
 
-def _check_best_metric(metric: str) -> None:
+def _check_best_metric(field: str, metric: str) -> None:
     """Raises `InvalidArgument` for a name that is no metric of a run."""
     known = [row.name for section in TABLE for row in section.metrics]
     if metric and not any(re.fullmatch(re.sub("<[^>]*>", ".+", name), metric) for name in known):
         similar = get_close_matches(metric, known, n=3)
         raise InvalidArgument(
-            f"checkpoint.export_best_metric: there is no metric {metric!r}"
+            f"checkpoint.{field}: there is no metric {metric!r}"
             + (f"; did you mean {' or '.join(similar)}?" if similar else "; docs/metrics.md lists them")
         )
 

@@ -43,11 +43,13 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
         yield proxy
 
 
-async def mirrored(run: MirroredRun, url: str, checkpoint_id: str, *, keep_last: int = 2) -> list[str]:
+async def mirrored(
+    run: MirroredRun, url: str, checkpoint_id: str, *, keep_last: int = 2, best: tuple[str, ...] = ()
+) -> list[str]:
     """Mirrors a checkpoint, as at the end of a run; returns the kinds of the run's events."""
     events = EventLog(run.folder / "events.jsonl")
     mirroring = Mirroring(url, run.folder, keep_last, events)
-    mirroring.offer(run.checkpoints.contents(checkpoint_id))
+    mirroring.offer(run.checkpoints.contents(checkpoint_id), best)
     await mirroring.finish()
     events.close()
     return [event.kind for event in read_events(run.folder / "events.jsonl")]
@@ -120,15 +122,15 @@ async def test_where_no_copy_is_whole_nothing_is_fetched(tmp_path: Path) -> None
     assert not list((tmp_path / "there").iterdir()), "it left something behind"
 
 
-async def test_the_mirror_keeps_the_last_ones_and_each_segment_once(tmp_path: Path) -> None:
+async def test_the_mirror_keeps_the_last_ones_and_the_best_and_each_segment_once(tmp_path: Path) -> None:
     run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
-    for step in (1, 2, 3, 4):
-        await mirrored(run, url, await run.save(step), keep_last=2)
+    for step in (1, 2, 3, 4, 5):
+        await mirrored(run, url, await run.save(step), keep_last=2, best=("step-00000002",))
     await run.ledger.close()
     left = sorted(path.name for path in (tmp_path / "mirror/sums/checkpoints").iterdir())
-    assert left == ["step-00000003.0.4", "step-00000004.0.5"], left
+    assert left == ["step-00000002.0.3", "step-00000004.0.5", "step-00000005.0.6"], left
     segments = [path.name for path in (tmp_path / "mirror/sums/segments").iterdir()]
-    assert len(segments) == 2, f"two checkpoints name one segment at two lengths: {segments}"
+    assert len(segments) == 3, f"three checkpoints name one segment at three lengths: {segments}"
 
 
 async def test_the_newest_checkpoint_goes_before_those_in_between_and_what_is_copied_stays(

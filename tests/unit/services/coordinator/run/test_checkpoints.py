@@ -26,6 +26,7 @@ from shoal.rollout import (
 )
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
+from tests.support.mirrored_run import MirroredRun
 
 
 class Learner:
@@ -173,3 +174,15 @@ async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandon
         (folder / "segments").symlink_to(tmp_path / "segments")
         texts = [group.rollouts[0].text[:9] for group in list_rollouts(folder, pb.ListRolloutsRequest()).groups]
         assert texts == ["word word"] * 2, f"{name} has {texts}"
+
+
+async def test_the_best_checkpoint_stays_besides_the_last_ones(tmp_path: Path) -> None:
+    run = await MirroredRun(tmp_path).open()
+    run.checkpoints = Checkpoints(run.folder, keep_last=1)
+    left: list[list[int]] = []
+    for step, best_step in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4), (6, 4)):
+        await run.save(step, best_step)
+        left.append(run.checkpoints.steps())
+    await run.ledger.close()
+    assert left == [[1], [1, 2], [1, 3], [4], [4, 5], [4, 6]], left
+    assert run.learner.kept == ["step-00000004", "step-00000005"], "the learner deletes what the coordinator keeps"

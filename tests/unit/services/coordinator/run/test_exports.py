@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from services.coordinator.rollout.controls import RunControls, StopMode
-from services.coordinator.run.exports import Exports, best_of, kept_of
+from services.coordinator.run.exports import Exports
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config
 
@@ -44,22 +44,6 @@ class Recorder:
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
         self.record.exported_steps = kept_steps
         self.reported.append((kept_steps, best_step))
-
-
-def test_the_last_exports_and_the_best_are_kept() -> None:
-    steps = [10, 20, 30, 40, 50]
-    assert kept_of(steps, 2, 20) == [20, 40, 50]
-    assert kept_of(steps, 2, None) == [40, 50]
-    assert kept_of(steps, 0, None) == steps
-
-
-def test_the_best_is_the_earliest_of_equals_and_has_a_value() -> None:
-    assert best_of([10, 20, 30, 40], SCORES, is_lowest=False) == 20
-    assert best_of([10, 20, 30, 40], SCORES, is_lowest=True) == 10
-    assert best_of([60, 20], SCORES, is_lowest=True) == 20, "step 60 has no value yet"
-    assert best_of([60], SCORES, is_lowest=False) is None
-    values = {10: float("nan"), 20: -1.0, 30: float("inf")}
-    assert best_of([10, 20, 30], values, is_lowest=False) == best_of([10, 20, 30], values, is_lowest=True) == 20
 
 
 async def test_a_run_exports_each_nth_step_and_keeps_the_best_besides_the_last(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def boundary(learner_version: WeightVersion | Exception, saved: list[int]) -> St
     async def progress() -> Progress:
         return Progress(policy_version=4, next_order_number=16, num_episodes=64)
 
-    async def save(*_: Any, attempt: int) -> tuple[str, bool]:
+    async def save(*_: Any, attempt: int, best_step: int | None) -> tuple[str, bool]:
         saved.append(attempt)
         return "step-00000004", False
 
@@ -28,10 +28,10 @@ def boundary(learner_version: WeightVersion | Exception, saved: list[int]) -> St
         "record": SimpleNamespace(attempt=1, last_checkpoint_id="step-00000004"),
         "learner": SimpleNamespace(version=version),
         "ledger": SimpleNamespace(progress=progress),
-        "checkpoints": SimpleNamespace(save=save),
+        "checkpoints": SimpleNamespace(save=save, steps=lambda: [2]),
         "controls": None,
-        "version": None,
-        "report": None,
+        "version": SimpleNamespace(policy_version=4),
+        "report": SimpleNamespace(best_checkpoint=lambda steps: None),
     }
     return StepBoundary(**parts)
 

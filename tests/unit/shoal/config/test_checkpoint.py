@@ -34,7 +34,20 @@ def test_a_metric_of_evaluations_needs_one_at_every_export(evaluation: dict[str,
         parse_config(values({"export_every_steps": 10, "export_best_metric": METRIC}, evaluation))
 
 
+@pytest.mark.parametrize("evaluation", [{}, QUESTIONS, QUESTIONS | {"every_steps": 4}])
+def test_a_metric_of_evaluations_needs_one_at_every_checkpoint(evaluation: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"a divisor of checkpoint.every_steps \(10; given: "):
+        parse_config(values({"every_steps": 10, "best_metric": METRIC}, evaluation))
+
+
+def test_the_best_evaluated_checkpoint_is_chosen_after_the_next_one_is_written() -> None:
+    with pytest.raises(InvalidArgument, match=r"checkpoint.keep_last must be at least 2 .*\(given: 1\)"):
+        parse_config(values({"every_steps": 5, "best_metric": METRIC, "keep_last": 1}, QUESTIONS | {"every_steps": 5}))
+
+
 def test_every_export_may_be_evaluated_and_other_steps_too() -> None:
     evaluation = QUESTIONS | {"every_steps": 5}
-    config = parse_config(values({"export_every_steps": 10, "export_best_metric": METRIC}, evaluation))
+    both = {"export_every_steps": 10, "export_best_metric": METRIC, "every_steps": 5, "best_metric": METRIC}
+    config = parse_config(values(both, evaluation))
+    assert config.checkpoint.best_metric == METRIC
     assert config.checkpoint.export_best_metric == METRIC
