@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 
 from google.protobuf.struct_pb2 import Struct
 
+from services.reward.allowed import Allowed
 from services.reward.service import RewardService
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.rollout import GroundTruth, Prompt
@@ -75,7 +76,7 @@ def main() -> None:
 
 def _serve(pipe: Connection) -> None:
     async def serve() -> None:
-        service = RewardService()
+        service = RewardService(Allowed())
         server = RpcServer(listen="127.0.0.1:0")
         server.add(service.add_to_server, service, service.full_name)
         await server.start()

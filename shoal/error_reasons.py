@@ -107,6 +107,8 @@ class ErrorReason(StrEnum):
     """No generator with current weights was there for `coordinator.worker_timeout_s`."""
     NO_REWARD = "NO_REWARD"
     """No reward service was there for `coordinator.worker_timeout_s`."""
+    NOT_ALLOWED = "NOT_ALLOWED"
+    """The run asks a reward service for code or keys that its operator has not allowed."""
     NOT_READY = "NOT_READY"
     """The worker is not configured (IDLE), still loading, or FAILED."""
     STARTING_OVER = "STARTING_OVER"

@@ -5,6 +5,7 @@ import asyncio
 import importlib.util
 import sys
 
+from services.reward.allowed import Allowed, add_allowed_options, allowed_by
 from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
 
 EXTRA_MISSING = 3
@@ -13,18 +14,19 @@ EXTRA_MISSING = 3
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m services.reward", description="Scores completions.")
     add_worker_options(parser)
-    arguments = worker_arguments(parser.parse_args())
+    add_allowed_options(parser)
+    namespace = parser.parse_args()
     if importlib.util.find_spec("math_verify") is None:
         print("the reward service needs math_verify: pip install 'shoal[reward]'", file=sys.stderr)
         return EXTRA_MISSING
-    return asyncio.run(_run(arguments))
+    return asyncio.run(_run(worker_arguments(namespace), allowed_by(namespace)))
 
 
-async def _run(arguments: WorkerArguments) -> int:
+async def _run(arguments: WorkerArguments, allowed: Allowed) -> int:
     from services.reward.service import RewardService
     from shoal.worker.process import run_worker
 
-    return await run_worker(RewardService(), arguments)
+    return await run_worker(RewardService(allowed), arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from services.reward.allowed import Allowed
 from services.reward.common.scorer import ListedVerifier, token_ids
 from services.reward.compose import Composer, Output
 from services.reward.router import Router
@@ -39,7 +40,8 @@ class RewardService(RewardServiceServicer):
     full_name = "shoal.v1.RewardService"
     num_weight_ranks = 0
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: Allowed) -> None:
+        self._allowed = allowed
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_RewardServiceServicer_to_server
         self._config = RewardConfig()
         self._composer = Composer(self._config, length_limit_tokens=1)
@@ -71,6 +73,7 @@ class RewardService(RewardServiceServicer):
         config = parse_config(request.config)
         if not request.run_id:
             raise invalid("run_id", "is required")
+        self._allowed.check(config.reward)
         if not self._lifecycle.is_configured(request.run_id, config):
             if self._num_open and request.run_id != self._lifecycle.run_id:
                 raise FailedPrecondition(
@@ -217,7 +220,9 @@ class RewardService(RewardServiceServicer):
     async def ReloadVerifiers(
         self, request: reward_pb2.ReloadVerifiersRequest, context: Any
     ) -> reward_pb2.ReloadVerifiersResponse:
-        await self._ready_router().reload_custom()
+        router = self._ready_router()
+        self._allowed.check(self._config)  # A link may lead elsewhere by now.
+        await router.reload_custom()
         return reward_pb2.ReloadVerifiersResponse()
 
     async def ListVerifiers(

@@ -22,7 +22,7 @@ from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from tests.contract.test_reward_service import TIMEOUT_S, Client, client, completion_request, prompt_request
 from tests.support.repository import ROOT
-from tests.support.reward_client import living
+from tests.support.reward_client import ALLOWED, TEMPORARY, living
 
 __all__ = ["client"]
 
@@ -242,6 +242,7 @@ async def service_process() -> AsyncIterator[Client]:
     """Runs a reward service as a separate process, as deployed, until the end of the block."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
+        *("--allow-verifier-folder", str(TEMPORARY)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -250,7 +251,10 @@ async def service_process() -> AsyncIterator[Client]:
         async with asyncio.timeout(TIMEOUT_S):
             address = json.loads(await process.stdout.readline())["address"]
         async with connect(address, RewardService.full_name) as channel:
-            yield Client(RewardService(), RewardServiceStub(channel))
+            yield Client(
+                RewardService(ALLOWED),
+                RewardServiceStub(channel),
+            )
     finally:
         process.send_signal(signal.SIGTERM)
         await process.wait()

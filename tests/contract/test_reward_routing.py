@@ -29,6 +29,7 @@ from shoal.v1.reward_pb2_grpc import (
     RewardServiceStub,
     add_RewardServiceServicer_to_server,
 )
+from tests.support.reward_client import ALLOWED
 from tests.support.waiting import eventually
 
 NAME = "shoal.v1.RewardService"
@@ -196,7 +197,7 @@ async def test_groups_go_to_the_replica_with_the_fewest_groups(tmp_path: Path) -
 @pytest.mark.parametrize("num_groups", [1, 4])
 async def test_groups_larger_than_the_queue_are_scored(tmp_path: Path, num_groups: int) -> None:
     """A real service has room for two completions; every call makes progress, whatever the others do."""
-    service = RewardService()
+    service = RewardService(ALLOWED)
     async with routed(tmp_path, service) as rewards:
         values = {
             "model": {"path": "m"},

@@ -26,7 +26,7 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
-from tests.support.reward_client import TIMEOUT_S, RewardClient, completion_request, config, prompt_request
+from tests.support.reward_client import ALLOWED, TIMEOUT_S, RewardClient, completion_request, config, prompt_request
 from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
 
@@ -44,7 +44,7 @@ class Client(RewardClient):
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    service = RewardService()
+    service = RewardService(ALLOWED)
     server = RpcServer(listen="127.0.0.1:0")
     server.add(service.add_to_server, service, service.full_name)
     await server.start()
@@ -331,7 +331,7 @@ async def test_the_process_serves_stops_on_sigterm_and_leaves_no_pool_process_ev
             async with asyncio.timeout(TIMEOUT_S):
                 address = json.loads(await process.stdout.readline())["address"]
             async with connect(address, RewardService.full_name) as channel:
-                client = await Client(RewardService(), RewardServiceStub(channel)).configured(num_processes=2)
+                client = await Client(RewardService(ALLOWED), RewardServiceStub(channel)).configured(num_processes=2)
                 assert [score.reward for score in await client.score([FIVE], ["5"])] == [1.0]
                 pool = [psutil.Process(pid) for pid in (await client.status()).pool_pids]
         finally:

@@ -13,6 +13,7 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2, worker_pb2
 from tests.contract.test_custom_verifiers import write
 from tests.support.cluster import Cluster
+from tests.support.reward_client import ALLOWED
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
 MINE = {"sources": [{"task": "arithmetic", "task_size": 200, "verifier": "mine"}], "max_prompt_tokens": 200}
@@ -20,7 +21,7 @@ MINE = {"sources": [{"task": "arithmetic", "task_size": 200, "verifier": "mine"}
 
 @pytest.fixture
 async def reward() -> AsyncIterator[RewardService]:
-    service = RewardService()
+    service = RewardService(ALLOWED)
     yield service
     await service.close()
 

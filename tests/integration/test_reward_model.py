@@ -29,6 +29,7 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import prompt_to_wire, score_from_wire
+from tests.support.reward_client import ALLOWED
 from tests.support.tiny_model import make_tiny_model, make_tiny_reward_model
 
 pytestmark = pytest.mark.integration
@@ -290,7 +291,7 @@ async def test_the_service_scores_by_a_model_beside_it_and_outlives_it(folders: 
         "data": {"sources": [{"task": "arithmetic"}]},
         "reward": {"num_processes": 1, "weights": {"reward_model": 0.5}, "model": settings},
     }
-    service = RewardService()
+    service = RewardService(ALLOWED)
     server = RpcServer(listen="127.0.0.1:0")
     server.add(service.add_to_server, service, service.full_name)
     await server.start()

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,6 +18,7 @@ import psutil
 from google.protobuf.struct_pb2 import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.reward.allowed import Allowed
 from shoal.config.load import config_struct, parse_config
 from shoal.rollout import GroundTruth, Prompt, Score
 from shoal.rpc.channel import connect
@@ -24,6 +26,14 @@ from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
 from tests.support.waiting import eventually
+
+TEMPORARY = Path(tempfile.gettempdir())
+ALLOWED = Allowed(
+    verifier_folders=(TEMPORARY,),
+    verifier_packages=("plugin", "no_such", "a"),
+    api_keys=(("NO_SUCH_KEY", "http://127.0.0.1:9/v1"),),
+)
+"""What the tests' reward services allow: files that a test writes, and names that some tests need."""
 
 SERVICE = "shoal.v1.RewardService"
 TIMEOUT_S = 120
@@ -157,7 +167,7 @@ async def reward_process(folder: Path, **environment: str) -> AsyncIterator[Rewa
     with _orphans_come_here():
         started = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
-            *("--metrics-port", "0", "--log-file", str(log)),
+            *("--metrics-port", "0", "--log-file", str(log), "--allow-verifier-folder", str(TEMPORARY)),
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | environment,
         )

@@ -82,8 +82,22 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
     return [
         *(plan("generator", f"generator-{i}", launch.num_generators) for i in range(launch.num_generators)),
         plan("learner", "learner", launch.num_learner_ranks, "--num-ranks", str(launch.num_learner_ranks)),
-        *(plan("reward", f"reward-{i}", cores) for i in range(launch.num_rewards)),
+        *(plan("reward", f"reward-{i}", cores, *_allowed(config)) for i in range(launch.num_rewards)),
     ]
+
+
+def _allowed(config: RunConfig) -> tuple[str, ...]:
+    """Allows the reward services what this configuration asks for, since whoever trains here starts them."""
+    reward, allowed = config.reward, list[str]()
+    for table in reward.custom.values():
+        if table.file:
+            allowed += ("--allow-verifier-folder", str(Path(table.file).parent))
+        else:
+            allowed += ("--allow-verifier-package", table.entry_point.partition(":")[0])
+    for endpoint in (reward.judge, reward.model):
+        if endpoint.api_key_env and endpoint.base_url:
+            allowed += ("--allow-api-key", f"{endpoint.api_key_env}={endpoint.base_url}")
+    return tuple(allowed)
 
 
 def _python(kind: str, *options: str) -> tuple[str, ...]:

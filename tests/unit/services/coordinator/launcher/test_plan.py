@@ -36,6 +36,19 @@ def test_a_coordinator_restarts_at_its_address_and_only_once_its_run_is_accepted
         assert (options["--listen"], options["--name"]) == (address, "one")
 
 
+def test_reward_services_started_here_allow_what_the_configuration_asks_for_and_no_more(tmp_path: Path) -> None:
+    reward = {
+        "custom": {"mine": {"file": "/home/me/run/verifier.py"}, "other": {"entry_point": "pkg.rewards:score"}},
+        "judge": {"base_url": "https://api.example.com/v1", "model": "j", "api_key_env": "JUDGE_KEY"},
+    }
+    plans = plan_workers(_config(reward=reward), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
+    (command,) = [plan.command for plan in plans if plan.kind == "reward"]
+    assert command[command.index("--allow-verifier-folder") :] == (
+        *("--allow-verifier-folder", "/home/me/run", "--allow-verifier-package", "pkg.rewards"),
+        *("--allow-api-key", "JUDGE_KEY=https://api.example.com/v1"),
+    )
+
+
 def test_the_number_of_threads_in_the_environment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     plan = plan_coordinator(_config(), name="one", data_dir=tmp_path, port_file=tmp_path / "port")

@@ -1,0 +1,142 @@
+"""What a run may make this reward service do: the operator of the service decides, not the run's configuration.
+
+A run names code to load and keys to send. Without these lists, whoever may start a run could load any file and any
+function of the service's machine, and send any variable of its environment to a server of their own.
+"""
+
+import argparse
+import importlib.metadata
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig
+from shoal.config.endpoint import EndpointConfig
+from shoal.config.services import RewardConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+_FOLDER, _PACKAGE, _KEY = "--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The code that custom verifiers may come from, and the keys that may be sent."""
+
+    verifier_folders: tuple[Path, ...] = ()
+    """Folders whose files, also those in folders below, may be custom verifiers."""
+    verifier_packages: tuple[str, ...] = ()
+    """Packages and modules whose functions may be custom verifiers, besides those that register themselves."""
+    api_keys: tuple[tuple[str, str], ...] = ()
+    """Environment variables with keys, each with the base URL that it may be sent to; a longer path is allowed too."""
+
+    def check(self, config: RewardConfig) -> None:
+        """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
+        refused = [*self._refused_verifiers(config), *self._refused_keys(config)]
+        if refused:
+            lines = "".join(f"\n  {line}" for line in refused)
+            raise FailedPrecondition(f"this reward service does not allow:{lines}", reason=ErrorReason.NOT_ALLOWED)
+
+    def _refused_verifiers(self, config: RewardConfig) -> Iterator[str]:
+        for name, table in config.custom.items():
+            if table.file and not self._allows_file(table):
+                yield (
+                    f"reward.custom.{name}.file: {table.file} is in no folder of {_FOLDER} "
+                    f"({_listed(self.verifier_folders)}): move it there, or start the service with {_FOLDER} "
+                    f"{Path(table.file).parent}"
+                )
+            if table.entry_point and not self._allows_entry_point(table.entry_point):
+                module = table.entry_point.partition(":")[0]
+                yield (
+                    f"reward.custom.{name}.entry_point: {module} is in no package of {_PACKAGE} "
+                    f"({_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
+                    f"{module.partition('.')[0]}, or register the function in the group {ENTRY_POINT_GROUP}"
+                )
+
+    def _allows_file(self, table: CustomVerifierConfig) -> bool:
+        # Resolved: neither ".." nor a link leads out of a folder.
+        path = Path(table.file).expanduser().resolve()
+        return any(path.is_relative_to(folder.expanduser().resolve()) for folder in self.verifier_folders)
+
+    def _allows_entry_point(self, entry_point: str) -> bool:
+        module = entry_point.partition(":")[0]
+        if any(f"{module}.".startswith(f"{package}.") for package in self.verifier_packages):
+            return True
+        return any(point.value == entry_point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+
+    def _refused_keys(self, config: RewardConfig) -> Iterator[str]:
+        endpoints: dict[str, EndpointConfig] = {"reward.judge": config.judge, "reward.model": config.model}
+        for section, endpoint in endpoints.items():
+            # The messages do not repeat the name: it may be a key, given by mistake.
+            name, url = endpoint.api_key_env, endpoint.base_url
+            if name and not any(name == key and _is_below(url, base) for key, base in self.api_keys):
+                yield (
+                    f"{section}.api_key_env: that variable may not be sent to {url}; start the service with {_KEY} "
+                    f"NAME=URL for it (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
+                )
+
+
+def _is_below(url: str, base: str) -> bool:
+    """Whether a URL has the scheme, host and port of another one, and a path at or below its path."""
+    given, allowed = urlsplit(url), urlsplit(base)
+    same_server = (given.scheme, given.hostname, given.port) == (allowed.scheme, allowed.hostname, allowed.port)
+    within = f"{given.path.rstrip('/')}/".startswith(f"{allowed.path.rstrip('/')}/")
+    return same_server and within and ".." not in given.path.split("/")
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values)) or "there is none"
+
+
+def add_allowed_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options. Each may be repeated, and adds to the values of its environment variable."""
+    group = parser.add_argument_group("what runs may use")
+    group.add_argument(
+        _FOLDER,
+        metavar="FOLDER",
+        type=Path,
+        action="append",
+        default=[Path(value) for value in _from_environment("SHOAL_ALLOW_VERIFIER_FOLDER")],
+        help="folder whose Python files may be custom verifiers [SHOAL_ALLOW_VERIFIER_FOLDER, separated by spaces]",
+    )
+    group.add_argument(
+        _PACKAGE,
+        metavar="NAME",
+        action="append",
+        default=_from_environment("SHOAL_ALLOW_VERIFIER_PACKAGE"),
+        help="installed package whose functions may be custom verifiers; functions that a package registers in "
+        f"{ENTRY_POINT_GROUP} always may [SHOAL_ALLOW_VERIFIER_PACKAGE]",
+    )
+    group.add_argument(
+        _KEY,
+        metavar="NAME=URL",
+        type=_key_and_url,
+        action="append",
+        default=[_key_and_url(value) for value in _from_environment("SHOAL_ALLOW_API_KEY")],
+        help="environment variable whose key may be sent to servers at URL or below, as reward.judge.api_key_env and "
+        "reward.model.api_key_env [SHOAL_ALLOW_API_KEY]",
+    )
+
+
+def allowed_by(namespace: argparse.Namespace) -> Allowed:
+    """Returns the parsed options."""
+    return Allowed(
+        tuple(namespace.allow_verifier_folder), tuple(namespace.allow_verifier_package), tuple(namespace.allow_api_key)
+    )
+
+
+def _from_environment(name: str) -> list[str]:
+    return os.environ.get(name, "").split()
+
+
+def _key_and_url(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    parts = urlsplit(url)
+    if not (equals and name.isidentifier() and parts.scheme in ("http", "https") and parts.hostname):
+        # The message does not repeat the text, which may hold a key by mistake.
+        raise argparse.ArgumentTypeError(
+            f"{_KEY} must be the name of a variable and a URL, such as JUDGE_KEY=https://api.example.com/v1"
+        )
+    return name, url
