@@ -4,10 +4,10 @@ The tensors in the model's files tell at once for common architectures. For othe
 its own builds the model without memory for its weights, where torch is installed.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from shoal.errors import FailedPrecondition, InvalidArgument
@@ -50,7 +50,7 @@ def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool)
 
     Raises `InvalidArgument` as that does, and `FailedPrecondition` if it gives no answer.
     """
-    missing = [package for package in ("torch", "transformers") if importlib.util.find_spec(package) is None]
+    missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
         raise FailedPrecondition(f"the layers of this architecture are known only to {' and '.join(missing)}")
     request = {"folder": str(folder), "names": names, "trust_remote_code": trust_remote_code}
@@ -65,5 +65,7 @@ def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool)
     except subprocess.CalledProcessError as error:
         reason = (error.stderr.strip() or f"exit code {error.returncode}").splitlines()[-1]
         raise FailedPrecondition(f"transformers built no empty model: {reason}") from None
+    except (ValueError, IndexError, KeyError, TypeError):
+        raise FailedPrecondition("the process that builds an empty model gave no answer") from None
     if refusal:
         raise InvalidArgument(refusal)

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_check.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(adapter_check, "find_spec", lambda name: None)
 
 
 def as_gpt2(folder: Path) -> Path:
@@ -59,3 +59,5 @@ def test_a_process_that_takes_too_long_or_fails_is_said(folder: Path, monkeypatc
     monkeypatch.setattr(adapter_check, "_TIMEOUT_S", 60)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert check_adapter_targets(folder, ["c_attn"]).endswith("transformers built no empty model: exit code 1")
+    monkeypatch.setattr(sys, "executable", "/bin/echo")
+    assert check_adapter_targets(folder, ["c_attn"]).endswith("gave no answer")

@@ -99,7 +99,7 @@ def test_a_deep_check_names_the_verifiers_that_only_a_server_can_know(check: Che
 def test_a_deep_check_refuses_a_misspelled_layer_without_torch(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_check.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(adapter_check, "find_spec", lambda name: None)
     (tmp_path / "score.py").write_text("def score(completion): return 1\n")
     options = (f"reward.custom.mine.file={tmp_path / 'score.py'}", "data.malformed_labels=keep", "learner.lora.rank=4")
     code, _, error = check(*options, 'learner.lora.target_modules=["qproj", "up_proj"]')
