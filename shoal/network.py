@@ -20,6 +20,15 @@ def host_of(address: str) -> str:
     return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Opens a socket that listens on the interface of `host` alone; on a free port if `port` is 0.
+
+    Raises OSError when the port is taken, or the host is not one of this machine.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server((str(address[0]), int(address[1])), family=family)
+
+
 def is_loopback(host: str) -> bool:
     """Returns whether a host is an address of this machine that no other machine reaches; False for other names."""
     try:

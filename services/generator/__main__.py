@@ -12,6 +12,7 @@ from services.generator.service import GeneratorServicer
 from services.generator.vllm_engine import VllmEngine
 from services.generator.vllm_start import import_vllm
 from shoal.config.run import RunConfig
+from shoal.worker.address import advertised_host, listening_interface
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
 from shoal.worker.reexec import Program, Reexec
@@ -30,7 +31,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 3
-    hostname = arguments.advertise.partition(":")[0] if arguments.advertise else None
+    hostname = listening_interface(arguments.listen) or advertised_host(arguments.advertise)
 
     async def start_engine(config: RunConfig) -> VllmEngine:
         engine = AdapterEngine if config.generator.lora == "adapter" else VllmEngine

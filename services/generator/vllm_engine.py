@@ -162,7 +162,7 @@ class VllmEngine:
 
         deadline = time.monotonic() + rendezvous.timeout_s
         store = await asyncio.to_thread(
-            open_store, rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=rendezvous.timeout_s
+            open_store, rendezvous.store_host, rendezvous.store_port, timeout_s=rendezvous.timeout_s
         )
         board = GroupBoard(store, rendezvous.run_id, rendezvous.epoch)
         self._rendezvous, self._board = rendezvous, board

@@ -71,7 +71,7 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
     from services.learner.commands import LearnerCommands
     from services.learner.ranks.process_group import ProcessGroup
     from services.learner.service import LearnerService
-    from shoal.worker.address import advertised_address
+    from shoal.worker.address import advertised_address, listening_interface
     from shoal.worker.process import run_worker
 
     def make_commands() -> LearnerCommands:
@@ -87,6 +87,7 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
         service = LearnerService(
             make_commands,
             find_host,
+            interface=listening_interface(arguments.listen),
             num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
             follower_pids=followers.pids if followers else (),
             reexec=reexec,

@@ -13,7 +13,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError, Unavailable
 from shoal.models.model_folder import ModelDescription
-from shoal.weights.board import open_store
+from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
@@ -40,8 +40,12 @@ def published_tensors(engine: DeepSpeedEngine, config: RunConfig, manifest: Mani
 class WeightPublisher:
     """The broadcast group of this learner; one at a time. Any thread may call it."""
 
-    def __init__(self, config: RunConfig, *, run_id: str, host: str, device: torch.device) -> None:
-        """`host` is the host at which generators reach the store.
+    def __init__(
+        self, config: RunConfig, *, run_id: str, host: str, interface: str | None = None, device: torch.device
+    ) -> None:
+        """`host` is the host at which generators reach the store, `interface` the address at which it listens.
+
+        Without an `interface` the store listens on every one, and gloo on that of `host`.
 
         Raises `Unavailable` when its port is taken, and `InvalidArgument` for a backend that the device does not have.
         """
@@ -57,7 +61,8 @@ class WeightPublisher:
         self._run_id = run_id
         self._host = host
         self._device = device
-        self._store = open_store(host, config.weights.store_port, is_master=True, timeout_s=self._config.timeout_s)
+        self._interface = interface
+        self._store = serve_store(interface, config.weights.store_port, timeout_s=self._config.timeout_s)
         self._rendezvous: Rendezvous | None = None
         self._group: BroadcastGroup | None = None
         self._connected: Future[None] = Future()
@@ -95,7 +100,11 @@ class WeightPublisher:
                 self._connected.set_result(None)
             else:
                 self._group = BroadcastGroup(
-                    rendezvous, rank=0, store=self._store, device=str(self._device), hostname=self._host
+                    rendezvous,
+                    rank=0,
+                    store=self._store,
+                    device=str(self._device),
+                    hostname=self._interface or self._host,
                 )
                 threading.Thread(
                     target=_connect, args=(self._group, self._connected), name=f"weights-meet-{epoch}", daemon=True

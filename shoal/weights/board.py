@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
+from shoal.network import listening_socket
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -14,22 +15,45 @@ if TYPE_CHECKING:
 _ABORT_KEY = "abort"
 
 
-def open_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> "TCPStore":
-    """Opens the store through which a group forms: as master in rank 0 of the learner, as client elsewhere.
+def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
+    """Opens the store through which a group forms, as a client of the one that the learner's rank 0 serves.
 
-    The master listens on every interface, on a free port if `port` is 0; read `.port`. Raises `Unavailable` when
-    the store cannot be reached within `timeout_s`, or the master's port is taken.
+    Raises `Unavailable` when it cannot be reached within `timeout_s`.
     """
+    return _open(host, port, "reached", timeout_s)
+
+
+def serve_store(host: str | None, port: int, *, timeout_s: float) -> "TCPStore":
+    """Serves the store through which a group forms, in rank 0 of the learner; on a free port if `port` is 0.
+
+    It listens on the interface of `host`, on every interface if that is None. Read `.port`. Raises `Unavailable` when
+    the port is taken.
+    """
+    if host is None:
+        return _open("127.0.0.1", port, "opened", timeout_s, is_master=True)
+    try:
+        # TCPStore itself would listen on every interface, whatever host it is given.
+        listening = listening_socket(host, port)
+    except OSError as error:
+        raise _unreachable(host, port, "opened", error) from error
+    port = listening.getsockname()[1]
+    return _open(host, port, "opened", timeout_s, is_master=True, master_listen_fd=listening.detach())
+
+
+def _open(host: str, port: int, doing: str, timeout_s: float, **options: Any) -> "TCPStore":
     from torch.distributed import DistError, TCPStore
 
     try:
-        return TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+        return TCPStore(host, port, wait_for_workers=False, timeout=timedelta(seconds=timeout_s), **options)
     except (DistError, RuntimeError, OSError) as error:
-        doing = "opened" if is_master else "reached"
-        raise Unavailable(
-            f"the weight store {host}:{port} cannot be {doing}: {first_line(error)}",
-            reason=ErrorReason.WEIGHT_STORE_UNREACHABLE,
-        ) from error
+        raise _unreachable(host, port, doing, error) from error
+
+
+def _unreachable(host: str, port: int, doing: str, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"the weight store {host}:{port} cannot be {doing}: {first_line(error)}",
+        reason=ErrorReason.WEIGHT_STORE_UNREACHABLE,
+    )
 
 
 class GroupBoard:

@@ -1,9 +1,7 @@
 """The address at which the other services reach this process."""
 
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.network import address_toward
-
-_ANY = frozenset({"0.0.0.0", "::", ""})
+from shoal.network import address_toward, host_of, is_wildcard
 
 
 def advertised_address(*, listen: str, port: int, advertise: str | None, coordinator: str) -> str:
@@ -17,11 +15,22 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
     """
     if advertise:
         host, advertised_port = _split(advertise)
-        if host in _ANY:
+        if is_wildcard(host):
             raise InvalidArgument(f"--advertise {advertise}: no peer can connect to {host}; give this machine's name")
         return _join(host, advertised_port or port)
     host, _ = _split(listen)
-    return _join(_host_toward(coordinator) if host in _ANY else host, port)
+    return _join(_host_toward(coordinator) if is_wildcard(host) else host, port)
+
+
+def listening_interface(listen: str) -> str | None:
+    """Returns the address at which all of a process listens, its weight plane included; None if it is every one."""
+    host = host_of(listen)
+    return None if is_wildcard(host) else host
+
+
+def advertised_host(advertise: str | None) -> str | None:
+    """Returns the host of `advertise` without its port; None if nothing is advertised."""
+    return _split(advertise)[0] if advertise else None
 
 
 def _host_toward(peer: str) -> str:

@@ -414,7 +414,7 @@ async def test_a_member_receives_the_weights_that_were_published(client: Client)
     rendezvous, manifest = Rendezvous.from_wire(created.rendezvous), Manifest.from_wire(created.manifest)
 
     def receive() -> list[Any]:
-        store = open_store(rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=10)
+        store = open_store(rendezvous.store_host, rendezvous.store_port, timeout_s=10)
         group = BroadcastGroup(rendezvous, rank=1, store=store)
         group.connect()
         received = [(digest, tensor.clone()) for _, tensor, digest in receive_weights(group, manifest)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.weights.board import open_store
+from shoal.weights.board import open_store, serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
@@ -32,7 +32,7 @@ def tensors() -> list[tuple[str, torch.Tensor]]:
 
 def receive(rendezvous: Rendezvous, device: str) -> list[TensorHash]:
     torch.cuda.set_device(device if device != "cpu" else 0)
-    store = open_store(HOST, rendezvous.store_port, is_master=False, timeout_s=60)
+    store = open_store(HOST, rendezvous.store_port, timeout_s=60)
     with closing(BroadcastGroup(rendezvous, rank=1, store=store, device=device)) as group:
         group.connect()
         received = list(receive_weights(group, MANIFEST))
@@ -54,7 +54,7 @@ def sent(rendezvous: Rendezvous, store: Any) -> tuple[TensorHash, ...]:
 
 
 def test_gloo_carries_tensors_of_a_gpu_to_the_memory_of_a_host() -> None:
-    store = open_store(HOST, 0, is_master=True, timeout_s=60)
+    store = serve_store(HOST, 0, timeout_s=60)
     rendezvous = Rendezvous("run", 1, HOST, store.port, world_size=2, backend="gloo", timeout_s=60)
     with ThreadPoolExecutor(2) as pool:
         sending, receiving = pool.submit(sent, rendezvous, store), pool.submit(receive, rendezvous, "cpu")
@@ -63,7 +63,7 @@ def test_gloo_carries_tensors_of_a_gpu_to_the_memory_of_a_host() -> None:
 
 def test_nccl_connects_broadcasts_and_ends_alone_on_one_gpu() -> None:
     torch.cuda.set_device(0)
-    store = open_store(HOST, 0, is_master=True, timeout_s=60)
+    store = serve_store(HOST, 0, timeout_s=60)
     rendezvous = Rendezvous("run", 1, HOST, store.port, world_size=1, backend="nccl", timeout_s=60)
     with closing(BroadcastGroup(rendezvous, rank=0, store=store, device="cuda:0")) as group:
         group.connect()
@@ -75,7 +75,7 @@ def test_nccl_connects_broadcasts_and_ends_alone_on_one_gpu() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs: NCCL refuses two members on one")
 def test_nccl_carries_tensors_from_one_gpu_to_another_in_every_epoch() -> None:
     torch.cuda.set_device(0)
-    store = open_store(HOST, 0, is_master=True, timeout_s=60)
+    store = serve_store(HOST, 0, timeout_s=60)
     context = multiprocessing.get_context("spawn")
     for epoch in (1, 2):
         rendezvous = Rendezvous("run", epoch, HOST, store.port, world_size=2, backend="nccl", timeout_s=60)

@@ -197,7 +197,7 @@ def send_some_and_die(rendezvous: Rendezvous, folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    store = open_store(rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=30)
+    store = open_store(rendezvous.store_host, rendezvous.store_port, timeout_s=30)
     group = BroadcastGroup(rendezvous, rank=0, store=store)
     group.connect()
 

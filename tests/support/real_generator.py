@@ -19,7 +19,7 @@ from shoal.config.load import config_struct, parse_config
 from shoal.rollout import Completion, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
-from shoal.weights.board import open_store
+from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
@@ -69,7 +69,7 @@ class Generator:
         line = self.process.stdout.readline()
         self.address = json.loads(line)["address"]
         self.next_epoch = 0
-        self.store = open_store("127.0.0.1", 0, is_master=True, timeout_s=30)
+        self.store = serve_store("127.0.0.1", 0, timeout_s=30)
 
     def children(self) -> list[psutil.Process]:
         """The engine's processes."""

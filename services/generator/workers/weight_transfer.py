@@ -81,9 +81,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         )
         # The ranks of data-parallel engines follow one another.
         rank = self.parallel_config.data_parallel_index * self.parallel_config.world_size + self.parallel_config.rank
-        store = open_store(
-            rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=rendezvous.timeout_s
-        )
+        store = open_store(rendezvous.store_host, rendezvous.store_port, timeout_s=rendezvous.timeout_s)
         self._group = BroadcastGroup(
             rendezvous,
             rank=init_info.rank_offset + rank,

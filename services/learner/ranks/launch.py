@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
+from shoal.network import listening_socket
+
 _log = logging.getLogger(__name__)
 
 _STOP_S = 3.0
@@ -42,7 +44,16 @@ class Followers:
         from torch.distributed import TCPStore
 
         # Open from here on, so that no other process takes the port in between.
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+        listening = listening_socket("127.0.0.1", 0)
+        self.store = TCPStore(
+            "127.0.0.1",
+            listening.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(minutes=5),
+            # TCPStore itself would listen on every interface.
+            master_listen_fd=listening.detach(),
+        )
         shared = {
             "WORLD_SIZE": str(num_ranks),
             "LOCAL_WORLD_SIZE": str(num_ranks),

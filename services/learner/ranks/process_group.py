@@ -90,6 +90,8 @@ class ProcessGroup:
             device = torch.device("cpu")
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if size == 1:
+            # Gloo listens even for a group of one, by default on the address of the machine's name.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         else:
             if "TORCHELASTIC_RUN_ID" in os.environ:

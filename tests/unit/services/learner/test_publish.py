@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
+from shoal.weights.board import open_store
+from shoal.weights.group import BroadcastGroup
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,40 @@ def test_the_backend_is_one_that_the_devices_support(sections: dict[str, Any], d
     publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device(device))
     try:
         assert publisher.create_group(1, 1).backend == backend
+    finally:
+        publisher.close()
+
+
+def listening() -> set[Any]:
+    """Returns the addresses at which this process listens."""
+    return {found.laddr for found in psutil.Process().net_connections("inet") if found.status == psutil.CONN_LISTEN}
+
+
+def test_the_weight_plane_listens_on_the_given_interface_alone() -> None:
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    before = listening()
+    publisher = WeightPublisher(config, run_id="r", host="localhost", interface="127.0.0.1", device=torch.device("cpu"))
+    member = None
+    try:
+        rendezvous = publisher.create_group(1, 2)
+        store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
+        member = BroadcastGroup(rendezvous, rank=1, store=store, hostname="127.0.0.1")
+        member.connect()
+        publisher.connected(1).result(60)
+        opened = listening() - before
+        assert len(opened) >= 2 and {address.ip for address in opened} == {"127.0.0.1"}, opened
+    finally:
+        publisher.close()
+        if member is not None:
+            member.close()
+
+
+def test_a_store_on_every_interface_is_one_that_was_asked_for() -> None:
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    before = listening()
+    publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", interface=None, device=torch.device("cpu"))
+    try:
+        assert {address.ip for address in listening() - before} <= {"0.0.0.0", "::"}
     finally:
         publisher.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import Unavailable
-from shoal.weights.board import open_store
+from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.rendezvous import Rendezvous
 from tests.support.library_source import class_of, signature_of, source_of
@@ -74,7 +74,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> BroadcastGroup:
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", Nccl, raising=False)
     monkeypatch.setenv(_SETTINGS[0], "3")
     monkeypatch.delenv(_SETTINGS[1], raising=False)
-    store = open_store("127.0.0.1", 0, is_master=True, timeout_s=60)
+    store = serve_store("127.0.0.1", 0, timeout_s=60)
     rendezvous = Rendezvous("run", 1, "127.0.0.1", store.port, world_size=1, backend="nccl", timeout_s=7)
     group = BroadcastGroup(rendezvous, rank=0, store=store, device="cuda:1")
     group.connect()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import DataLoss, DeadlineExceeded, Unavailable
-from shoal.weights.board import GroupBoard, open_store
+from shoal.weights.board import GroupBoard, open_store, serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Manifest, TensorSpec
@@ -34,13 +34,13 @@ MANIFEST = Manifest(
 
 @pytest.fixture
 def rendezvous() -> Iterator[Rendezvous]:
-    store = open_store(HOST, 0, is_master=True, timeout_s=60)
+    store = serve_store(HOST, 0, timeout_s=60)
     yield Rendezvous("run", 1, HOST, store.port, world_size=3, backend="gloo", timeout_s=60)
     del store
 
 
 def member(rendezvous: Rendezvous, rank: int) -> BroadcastGroup:
-    store = open_store(rendezvous.store_host, rendezvous.store_port, is_master=False, timeout_s=60)
+    store = open_store(rendezvous.store_host, rendezvous.store_port, timeout_s=60)
     return BroadcastGroup(rendezvous, rank=rank, store=store)
 
 
@@ -140,7 +140,7 @@ def test_a_member_that_dies_is_noticed_at_once(rendezvous: Rendezvous) -> None:
 
 
 def test_a_member_that_dies_while_connecting_does_not_block_the_next_epoch() -> None:
-    store = open_store(HOST, 0, is_master=True, timeout_s=3)
+    store = serve_store(HOST, 0, timeout_s=3)
     first = Rendezvous("run", 1, HOST, store.port, world_size=2, backend="gloo", timeout_s=3)
     GroupBoard(store.clone(), "run", 1).post_arrived(1)  # Rank 1 does nothing else.
     aborted = BroadcastGroup(first, rank=0, store=store)
@@ -179,4 +179,4 @@ def test_tensors_that_differ_from_the_manifest_are_refused(rendezvous: Rendezvou
 
 def test_the_error_for_a_store_that_does_not_answer_names_its_address() -> None:
     with pytest.raises(Unavailable, match=rf"{HOST}:1 cannot be reached"):
-        open_store(HOST, 1, is_master=False, timeout_s=0.5)
+        open_store(HOST, 1, timeout_s=0.5)
