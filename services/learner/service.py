@@ -57,9 +57,8 @@ class LearnerService(LearnerServiceServicer):
     ) -> None:
         """`make_commands` joins the process group; it runs in the torch thread, and blocks until all ranks have joined.
 
-        `find_host` returns the host at which generators reach this process; it may block. `interface` is the address at
-        which it takes connections of the weight plane, on every interface if it is None. Without `reexec` the process
-        serves one run.
+        `find_host` returns the host at which generators reach this process, and may block; the weight plane listens on
+        `interface`, on every one if that is None. Without `reexec` the process serves one run.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
         self._find_host = find_host
@@ -129,13 +128,9 @@ class LearnerService(LearnerServiceServicer):
 
         host = await asyncio.to_thread(self._find_host)
         commands = await self._run(Command.CONFIGURE, request.SerializeToString(), configure)
+        device = commands.process_group.device
         self._publisher = await asyncio.to_thread(
-            WeightPublisher,
-            config,
-            run_id=request.run_id,
-            host=host,
-            interface=self._interface,
-            device=commands.process_group.device,
+            WeightPublisher, config, run_id=request.run_id, host=host, interface=self._interface, device=device
         )
         self._commands = commands
         self._follow_learner(commands)

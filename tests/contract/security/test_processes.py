@@ -1,0 +1,184 @@
+"""The services' own entry points and the command line, as processes, with the certificates that `shoal certs` makes."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.authority import issue_all
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.permissions import Role
+from shoal.v1 import worker_pb2
+from tests.support.local_stack import SHOAL, write_config
+from tests.support.scripted_workers import (
+    Plane,
+    ScriptedGenerator,
+    ScriptedLearner,
+    ScriptedReward,
+    arithmetic_config,
+    serve_worker,
+)
+from tests.support.waiting import PATIENCE_S, eventually
+
+PYTHON = sys.executable
+HEALTHCHECK = (PYTHON, "-m", "shoal.rpc.healthcheck")
+
+
+async def run(*command: str | Path, **environment: str) -> tuple[int, str]:
+    """Runs a command to its end. Returns its exit code and its output."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | environment,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+@asynccontextmanager
+async def service(kind: str, *options: str | Path, log: Path, **environment: str) -> AsyncIterator[psutil.Process]:
+    """Runs `python -m services.KIND` until the end of the block."""
+    with log.open("wb") as output:
+        started = await asyncio.create_subprocess_exec(
+            *(PYTHON, "-m", f"services.{kind}", "--listen", "127.0.0.1:0", *map(str, options)),
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env=os.environ | environment,
+        )
+    try:
+        yield psutil.Process(started.pid)
+    finally:
+        if started.returncode is None:
+            started.terminate()
+        await started.wait()
+
+
+async def address_of(port_file: Path) -> str:
+    return str(await eventually(lambda: port_file.exists() and port_file.read_text().strip()))
+
+
+async def until_registered(address: str, certs: Path, kinds: set[str]) -> list[dict[str, str]]:
+    """Waits until the workers of these kinds have registered, and returns them as the coordinator lists them."""
+
+    async def listed() -> list[dict[str, str]]:
+        code, text = await run(
+            SHOAL, "--tls-dir", certs / "viewer", "workers", "--coordinator", address, "--output", "json"
+        )
+        assert code == 0, text
+        workers: list[dict[str, str]] = json.loads(text).get("workers", [])
+        found = {worker["kind"].removeprefix("WORKER_KIND_").lower() for worker in workers}
+        return workers if found == kinds else []
+
+    workers: list[dict[str, str]] = await eventually(listed)
+    return workers
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    issue_all(tmp_path / "certs", hosts=())
+    return tmp_path / "certs"
+
+
+async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(certs: Path, tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tls-dir", certs / "coordinator")
+    async with AsyncExitStack() as started:
+        log = tmp_path / "coordinator.log"
+        processes = [await started.enter_async_context(service("coordinator", *options, log=log))]
+        address = await address_of(port_file)
+        for kind in ("reward", "learner", "generator"):
+            worker = ("--coordinator", address, "--tls-dir", certs / kind)
+            processes.append(await started.enter_async_context(service(kind, *worker, log=tmp_path / f"{kind}.log")))
+        workers = await until_registered(address, certs, {"reward", "learner", "generator"})
+
+        pause = ("run", "pause", "--coordinator", address)
+        assert (await run(SHOAL, "--tls-dir", certs / "operator", *pause))[0] == 4, "no run is active"
+        code, text = await run(SHOAL, *pause, SHOAL_TLS_DIR=str(certs / "viewer"))
+        assert code == 7 and "PauseRun is for operator; 'viewer' is viewer" in text, text
+        code, text = await run(SHOAL, *pause)
+        assert code == 6 and "with it: --tls-dir" in text, text
+
+        probed = [(address, "coordinator"), *((worker["address"], "reward") for worker in workers)]
+        for where, folder in probed:
+            code, text = await run(*HEALTHCHECK, where, "--tls-dir", certs / folder)
+            assert code == 0, f"{folder} at {where}: {text}"
+            code, text = await run(*HEALTHCHECK, where)
+            assert code == 1 and "UNAVAILABLE" in text, text
+
+        secrets = [line for key in certs.rglob("*.key") for line in key.read_text().splitlines() if "-" not in line]
+        shown = [text for process in processes for text in process.cmdline()]
+        logged = [file.read_text(errors="replace") for file in tmp_path.glob("*.log")]
+        assert secrets and not [line for line in secrets for text in (*shown, *logged) if line in text]
+
+
+async def test_a_run_trains_over_mutual_tls(
+    certs: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port_file = tmp_path / "port"
+    options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tls-dir", certs / "coordinator")
+    of_worker = Credentials.of_server(Role.WORKER, tls_dir=certs / "generator", tokens_file=None)
+    monkeypatch.setattr(auth, "_process", of_worker)  # The workers follow a script, in this process.
+    async with service("coordinator", *options, log=tmp_path / "coordinator.log"):
+        address = await address_of(port_file)
+        plane = Plane()
+        scripted = [
+            await serve_worker(address, worker_pb2.WORKER_KIND_LEARNER, ScriptedLearner(plane), "learner-0"),
+            await serve_worker(address, worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0"),
+            await serve_worker(address, worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator-0"),
+        ]
+        config = write_config(tmp_path / "run.toml", arithmetic_config(model, run={"num_steps": 2}))
+        start = ("--tls-dir", certs / "operator", "run", "start", config, "--coordinator", address, "--watch")
+        code, text = await run(SHOAL, *start)
+        assert code == 0, text
+        for server, beating in scripted:
+            beating.cancel()
+            await server.stop(0)
+    configuration = next((tmp_path / "runs").glob("*/config.json")).read_text()
+    assert "certs" not in configuration and "tls" not in configuration, configuration
+
+
+async def test_tokens_work_from_the_command_line_to_the_tokens_file(tmp_path: Path) -> None:
+    lines = []
+    for role in ("coordinator", "operator", "viewer"):
+        code, line = await run(SHOAL, "token", role, f"test-{role}", tmp_path / role)
+        token = (tmp_path / role).read_text().strip()
+        assert code == 0 and token not in line and (tmp_path / role).stat().st_mode & 0o777 == 0o600, line
+        lines.append(line)
+    tokens, port_file = tmp_path / "tokens.txt", tmp_path / "port"
+    tokens.write_text("".join(lines))
+    options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tokens-file", tokens)
+    log = tmp_path / "coordinator.log"
+    async with service("coordinator", *options, log=log, SHOAL_TOKEN_FILE=str(tmp_path / "coordinator")):
+        pause = (SHOAL, "run", "pause", "--coordinator", await address_of(port_file))
+        found = {
+            name: (await run(*pause, **environment))[0]
+            for name, environment in {
+                "operator": {"SHOAL_TOKEN_FILE": str(tmp_path / "operator")},
+                "viewer": {"SHOAL_TOKEN": (tmp_path / "viewer").read_text().strip()},
+                "nobody": {},
+            }.items()
+        }
+        assert found == {"operator": 4, "viewer": 7, "nobody": 7}, "4: no run is active; 7: not allowed"
+
+
+@pytest.mark.parametrize("kind", ["coordinator", "reward"])
+async def test_a_service_that_is_half_configured_ends_with_one_line(kind: str, certs: Path, tmp_path: Path) -> None:
+    (certs / kind / "tls.key").unlink()
+    options = ("--coordinator", "127.0.0.1:9") if kind == "reward" else ("--data-dir", tmp_path / "runs")
+    code, text = await run(PYTHON, "-m", f"services.{kind}", *options, "--tls-dir", certs / kind)
+    assert code == 1 and "tls.crt is there, and tls.key is missing" in text and "Traceback" not in text, text
