@@ -67,6 +67,8 @@ class ErrorReason(StrEnum):
     # Runs.
     RUN_EXISTS = "RUN_EXISTS"
     """The data folder contains a run of that name already."""
+    MIRROR_IS_AHEAD = "MIRROR_IS_AHEAD"
+    """The mirror of a run has a later checkpoint than its folder."""
     RUN_ACTIVE = "RUN_ACTIVE"
     """A run is active, and a coordinator drives one run at a time; or another coordinator drives the run."""
     NO_RUN = "NO_RUN"

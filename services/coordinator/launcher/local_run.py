@@ -10,7 +10,7 @@ from pathlib import Path
 from services.coordinator.launcher.checks import check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, usable_gpus
 from services.coordinator.launcher.disk import DiskUse, check_disk, expected_disk_use
-from services.coordinator.remote.fetching import fetch_if_absent
+from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.extras import check_extras, extras_for
 from services.coordinator.run.checks.preflight import check_adapted_layers, check_mirror, check_weights
@@ -68,7 +68,7 @@ def prepare_local_run(
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
     if request.resume:
-        fetch_if_absent(data_dir, request.run_id, request.config)
+        take_from_mirror(data_dir, request.run_id, request.config)
         before = _config_of_run(data_dir, request.run_id)
         config = changed_config(before, request.config)
         check_num_steps(before, config, Checkpoints(data_dir / request.run_id, keep_last=1))

@@ -1,8 +1,11 @@
 """A run that this data folder does not have, taken from its mirror."""
 
+import json
 import logging
 import shutil
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +16,70 @@ from services.coordinator.store.events import EVENTS, EventLog
 from shoal.config.load import plain_values
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, NotFound, ResourceExhausted, ShoalError, Unavailable
+from shoal.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
 from shoal.quantities import format_bytes
 
 _log = logging.getLogger(__name__)
 
+_ANSWER_S = 20.0
+"""A mirror of a run that the folder has is asked for so long."""
 
-def fetch_if_absent(data_dir: Path, run_id: str, changes: Mapping[str, Any] | Struct) -> None:
-    """Fetches the newest whole checkpoint of a run that is not in the folder, if `changes` name its mirror.
 
-    That is `checkpoint.mirror`, which the resumed run then has. Raises `NotFound` where the mirror does not have the
-    run, `DataLoss` where no checkpoint is whole, `ResourceExhausted` where the disk is too small, and `Unavailable`
-    when the mirror cannot be read.
+def take_from_mirror(data_dir: Path, run_id: str, changes: Mapping[str, Any] | Struct) -> None:
+    """Fetches the newest whole checkpoint of a run that is resumed and not in the folder, if `changes` name its mirror.
+
+    That is `checkpoint.mirror`, which the resumed run then has. A run in the folder stays as it is. Raises `NotFound`
+    where the mirror does not have the run, `DataLoss` where no checkpoint is whole, `ResourceExhausted` where the disk
+    is too small, `Unavailable` when the mirror cannot be read, and `FailedPrecondition` where the folder has the run,
+    and the mirror a later checkpoint of it.
     """
-    if (data_dir / run_id / "run.json").exists() or not RUN_NAME.fullmatch(run_id):
+    if not RUN_NAME.fullmatch(run_id):
         return
-    section = plain_values(changes).get("checkpoint")
+    folder, given = data_dir / run_id, _mirror_in(plain_values(changes))
+    if not (folder / "run.json").exists():
+        if given:
+            fetch_run(given, run_id, data_dir)
+        return
+    with suppress(OSError, ValueError):
+        url = _mirror_in(json.loads((folder / "config.json").read_text())) if given is None else given
+        if url:
+            _check_not_behind(url, folder)
+
+
+def _mirror_in(values: Mapping[str, Any]) -> str | None:
+    section = values.get("checkpoint")
     url = section.get("mirror") if isinstance(section, Mapping) else None
-    if isinstance(url, str) and url:
-        fetch_run(url, run_id, data_dir)
+    return url if isinstance(url, str) else None
+
+
+def _check_not_behind(url: str, folder: Path) -> None:
+    """Raises `FailedPrecondition` where the mirror has a later checkpoint. One that does not answer says nothing."""
+    found: list[MirroredCheckpoint] = []
+    # A daemon: a mirror that hangs must not keep the run from going on.
+    looking = threading.Thread(target=lambda: found.extend(_whole(url, folder.name)), daemon=True)
+    looking.start()
+    looking.join(_ANSWER_S)
+    manifests = [json.loads(path.read_text()) for path in folder.glob("checkpoints/*/manifest.json")]
+    here = max(((each["attempt"], each["policy_version"]) for each in manifests), default=(-1, 0))
+    if found and (found[-1].attempt, found[-1].policy_version) > here:
+        raise FailedPrecondition(
+            f"{folder} ends with {f'step {here[1]}' if manifests else 'no checkpoint'}, and {url} has the later "
+            f"{found[-1].checkpoint_id}: to go on from that one, rename the folder; to go on from here, set "
+            "checkpoint.mirror to another place, or to an empty text",
+            reason=ErrorReason.MIRROR_IS_AHEAD,
+        )
+
+
+def _whole(url: str, run_id: str) -> list[MirroredCheckpoint]:
+    try:
+        return MirrorFolder(url, run_id, "checkpoint.mirror").whole()
+    except Exception as error:
+        _log.warning("the mirror %s could not be read: %s", url, error)
+        return []
 
 
 def fetch_run(url: str, run_id: str, data_dir: Path) -> None:
-    """Fetches the newest whole checkpoint of a run. Raises as `fetch_if_absent`."""
+    """Fetches the newest whole checkpoint of a run. Raises as `take_from_mirror`."""
     mirror = MirrorFolder(url, run_id, "checkpoint.mirror")
     try:
         damaged = _fetch_newest(mirror, url, run_id, data_dir)

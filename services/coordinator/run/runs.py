@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.remote.fetching import fetch_if_absent
+from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
@@ -66,7 +66,7 @@ class Runs:
         Raises `InvalidArgument` for a change that a resumed run cannot take; see `shoal.config.changes`.
         """
         async with self._only_one():
-            await asyncio.to_thread(fetch_if_absent, self.folders.data_dir, run_id, changes or {})
+            await asyncio.to_thread(take_from_mirror, self.folders.data_dir, run_id, changes or {})
             record = self.folders.find(run_id)
             before = record.load_config()
             config = changed_config(before, changes or {})

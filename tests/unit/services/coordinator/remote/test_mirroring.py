@@ -1,6 +1,7 @@
 """The mirror of a run, in a folder and on a real S3 server."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +11,14 @@ from urllib.request import Request, urlopen
 import pytest
 
 from services.coordinator.remote import mirroring as module
-from services.coordinator.remote.fetching import fetch_if_absent, fetch_run
+from services.coordinator.remote.fetching import fetch_run, take_from_mirror
 from services.coordinator.remote.mirror_folder import MirrorFolder
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.events import EventLog, read_events
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.rollouts import list_rollouts
-from shoal.errors import DataLoss, NotFound, Unavailable
+from shoal.errors import DataLoss, FailedPrecondition, NotFound, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.support.mirrored_run import MirroredRun
@@ -77,7 +78,7 @@ async def test_a_run_is_resumed_in_an_empty_folder_from_a_real_s3_server(tmp_pat
     for step in (1, 2):
         assert (await mirrored(run, url, await run.save(step)))[-1] == "checkpoint_mirrored"
     await run.ledger.close()
-    fetch_if_absent(tmp_path / "there", "sums", {"checkpoint": {"mirror": url}})
+    take_from_mirror(tmp_path / "there", "sums", {"checkpoint": {"mirror": url}})
     assert await last_step(tmp_path / "there") == 2
     assert [event.kind for event in read_events(tmp_path / "there" / "sums" / "events.jsonl")][-1] == "fetched"
 
@@ -191,8 +192,21 @@ async def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, s3: Cuttin
     assert not list(tmp_path.iterdir())
 
 
+async def test_a_folder_that_is_behind_its_mirror_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    for step in (1, 2):
+        await mirrored(run, url, await run.save(step))
+    await run.ledger.close()
+    take_from_mirror(tmp_path / "here", "sums", {"checkpoint": {"mirror": url}})
+    shutil.rmtree(run.folder / "checkpoints" / "step-00000002")
+    with pytest.raises(FailedPrecondition, match=r"ends with step 1, and .* has the later step-00000002") as caught:
+        take_from_mirror(tmp_path / "here", "sums", {"checkpoint": {"mirror": url}})
+    assert caught.value.reason == "MIRROR_IS_AHEAD" and run.checkpoints.steps() == [1]
+    take_from_mirror(tmp_path / "here", "sums", {"checkpoint": {"mirror": ""}})
+
+
 def test_a_run_that_the_folder_has_is_not_fetched(tmp_path: Path) -> None:
     (tmp_path / "sums").mkdir()
     (tmp_path / "sums" / "run.json").write_text("{}")
-    fetch_if_absent(tmp_path, "sums", {"checkpoint": {"mirror": "s3://nowhere/at/all"}})
-    fetch_if_absent(tmp_path, "other", {"checkpoint": {"mirror": ""}})
+    take_from_mirror(tmp_path, "sums", {"checkpoint": {"mirror": str(tmp_path / "nowhere")}})
+    take_from_mirror(tmp_path, "other", {"checkpoint": {"mirror": ""}})
