@@ -77,6 +77,8 @@ class ErrorReason(StrEnum):
     """No run is active."""
     RUN_ENDED = "RUN_ENDED"
     """The run has ended and takes no commands: it cannot be paused, stopped or evaluated."""
+    RUN_QUEUED = "RUN_QUEUED"
+    """The run waits for the end of another one, and takes no commands but `StopRun`."""
     CONFIG_CHANGED = "CONFIG_CHANGED"
     """The configuration is not the one of the request's etag any more."""
     NO_QUESTIONS = "NO_QUESTIONS"

@@ -30,9 +30,11 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: pb.StartRunRequest, context: grpc.aio.ServicerContext[pb.StartRunRequest, pb.StartRunResponse]
     ) -> pb.StartRunResponse:
         if not request.resume:
-            record = await self._runs.start(parse_config(request.config), request.run_id)
+            record = await self._runs.start(parse_config(request.config), request.run_id, queue=request.queue)
         elif not request.run_id:
             raise invalid("run_id", "is required when a run is resumed")
+        elif request.queue:
+            raise invalid("queue", "is for new runs: a run is resumed when no other one is active")
         else:
             record = await self._runs.resume(request.run_id, request.config)
         return pb.StartRunResponse(run=await self._describe(record))
@@ -70,6 +72,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def StopRun(
         self, request: pb.StopRunRequest, context: grpc.aio.ServicerContext[pb.StopRunRequest, pb.StopRunResponse]
     ) -> pb.StopRunResponse:
+        if (withdrawn := self._runs.withdraw(request.run_id)) is not None:
+            return pb.StopRunResponse(run=await self._describe(withdrawn))
         run = self._runs.active(request.run_id)
         await run.commands.stop(StopMode.DRAIN if request.mode == pb.STOP_MODE_DRAIN else StopMode.NOW)
         return pb.StopRunResponse(run=await self._describe(run.record))

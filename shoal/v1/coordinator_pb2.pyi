@@ -47,6 +47,8 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     """Ended by `StopRun`; can be resumed."""
     RUN_STATE_FAILED: _RunState.ValueType  # 7
     """Ended by an error; can be resumed from its last checkpoint."""
+    RUN_STATE_QUEUED: _RunState.ValueType  # 8
+    """Accepted; waits for the end of the runs before it."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
     """The state of a run."""
@@ -67,6 +69,8 @@ RUN_STATE_STOPPED: RunState.ValueType  # 6
 """Ended by `StopRun`; can be resumed."""
 RUN_STATE_FAILED: RunState.ValueType  # 7
 """Ended by an error; can be resumed from its last checkpoint."""
+RUN_STATE_QUEUED: RunState.ValueType  # 8
+"""Accepted; waits for the end of the runs before it."""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
 class _StopMode:
@@ -302,10 +306,15 @@ class StartRunRequest(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Name of the run; derived from configuration and time if empty."""
     resume: _builtins.bool
     """Resumes the run named `run_id` from its last checkpoint."""
+    queue: _builtins.bool
+    """Where another run is active, lets the new run wait for its end, behind
+    those that wait already. Not for a resume.
+    """
     @_builtins.property
     def config(self) -> _struct_pb2.Struct:
         """The configuration, as JSON. If `resume` is set, only the fields to change,
@@ -318,10 +327,11 @@ class StartRunRequest(_message.Message):
         config: _struct_pb2.Struct | None = ...,
         run_id: _builtins.str = ...,
         resume: _builtins.bool = ...,
+        queue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "resume", b"resume", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "queue", b"queue", "resume", b"resume", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

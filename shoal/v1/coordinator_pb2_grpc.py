@@ -128,7 +128,8 @@ class CoordinatorServiceServicer:
     def StartRun(self, request, context):
         """Starts a run, or resumes one that has ended from its last checkpoint,
         with changes of its configuration if there are any. A finished run is
-        extended by a larger `run.num_steps`.
+        extended by a larger `run.num_steps`. Where another run is active, `queue`
+        lets a new one wait for its end.
 
         Returns when the run is accepted; `WatchRun` and `GetRun` report its
         progress. Not safe to retry blindly: a second call finds the first run
@@ -215,7 +216,7 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StopRun(self, request, context):
-        """Stops a run, with a checkpoint.
+        """Stops a run, with a checkpoint. One that waits in the queue leaves it.
 
         Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 

@@ -44,7 +44,8 @@ class CoordinatorServiceStub:
     StartRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]
     """Starts a run, or resumes one that has ended from its last checkpoint,
     with changes of its configuration if there are any. A finished run is
-    extended by a larger `run.num_steps`.
+    extended by a larger `run.num_steps`. Where another run is active, `queue`
+    lets a new one wait for its end.
 
     Returns when the run is accepted; `WatchRun` and `GetRun` report its
     progress. Not safe to retry blindly: a second call finds the first run
@@ -107,7 +108,7 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: the run has ended.
     """
     StopRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StopRunRequest, _coordinator_pb2.StopRunResponse]
-    """Stops a run, with a checkpoint.
+    """Stops a run, with a checkpoint. One that waits in the queue leaves it.
 
     Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 
@@ -221,7 +222,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     StartRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]  # type: ignore[assignment]
     """Starts a run, or resumes one that has ended from its last checkpoint,
     with changes of its configuration if there are any. A finished run is
-    extended by a larger `run.num_steps`.
+    extended by a larger `run.num_steps`. Where another run is active, `queue`
+    lets a new one wait for its end.
 
     Returns when the run is accepted; `WatchRun` and `GetRun` report its
     progress. Not safe to retry blindly: a second call finds the first run
@@ -284,7 +286,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `FAILED_PRECONDITION`: the run has ended.
     """
     StopRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StopRunRequest, _coordinator_pb2.StopRunResponse]  # type: ignore[assignment]
-    """Stops a run, with a checkpoint.
+    """Stops a run, with a checkpoint. One that waits in the queue leaves it.
 
     Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 
@@ -401,7 +403,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_coordinator_pb2.StartRunResponse, _abc.Awaitable[_coordinator_pb2.StartRunResponse]]:
         """Starts a run, or resumes one that has ended from its last checkpoint,
         with changes of its configuration if there are any. A finished run is
-        extended by a larger `run.num_steps`.
+        extended by a larger `run.num_steps`. Where another run is active, `queue`
+        lets a new one wait for its end.
 
         Returns when the run is accepted; `WatchRun` and `GetRun` report its
         progress. Not safe to retry blindly: a second call finds the first run
@@ -500,7 +503,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.StopRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.StopRunResponse, _abc.Awaitable[_coordinator_pb2.StopRunResponse]]:
-        """Stops a run, with a checkpoint.
+        """Stops a run, with a checkpoint. One that waits in the queue leaves it.
 
         Returns at once; `WatchRun` reports the end. Idempotent. Safe to retry.
 

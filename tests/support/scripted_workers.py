@@ -301,8 +301,12 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.broadcast: list[int] = []
         """The epoch of each broadcast, in order."""
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
+        self._run_id = ""
 
     async def Configure(self, request: Any, context: Any) -> learner_pb2.LearnerServiceConfigureResponse:
+        if self._run_id not in ("", request.run_id):  # As a real one that has restarted for the run.
+            self.plane.attempt = self.plane.policy_version = self.plane.epoch = 0
+        self._run_id = request.run_id
         return learner_pb2.LearnerServiceConfigureResponse(
             status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
         )

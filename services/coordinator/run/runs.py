@@ -1,10 +1,12 @@
-"""The runs of a data folder; at most one of them is active."""
+"""The runs of a data folder; at most one of them is active, and others may wait for its end."""
 
 import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,16 @@ from shoal.wire import invalid
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _OpenRun:
+    """A run whose folder this coordinator holds: the active one, or one that waits."""
+
+    record: RunRecord
+    config: RunConfig
+    lock: RunLock
+    events: EventLog
+
+
 class Runs:
     """Starts runs, finds them, and gives access to the active one."""
 
@@ -40,15 +52,21 @@ class Runs:
         self._name = name
         self._registry = registry
         self._active: ActiveRun | None = None
+        self._queue: list[_OpenRun] = []
+        """Runs that wait for the end of the active one, in order."""
+        self._is_closing = False
         self._driving: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
-    async def start(self, config: RunConfig, run_id: str) -> RunRecord:
-        """Starts a new run, after checking data and model, so that bad input is refused here."""
+    async def start(self, config: RunConfig, run_id: str, *, queue: bool = False) -> RunRecord:
+        """Starts a new run, after checking data and model, so that bad input is refused here.
+
+        With `queue`, it waits if another run is active.
+        """
         run_id = run_id or new_run_id(config.run.name)
         if not RUN_NAME.fullmatch(run_id):
             raise invalid("run_id", f"use 1 to 63 characters of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
-        async with self._only_one():
+        async with self._starting if queue else self._only_one():
             folder = self.folders.data_dir / run_id
             if (folder / "run.json").exists():
                 raise AlreadyExists(
@@ -58,6 +76,8 @@ class Runs:
             inputs = await asyncio.to_thread(preflight, config)
             config = with_counted_steps(config, len(inputs.prompts))
             record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
+            if self._is_busy:
+                return self._wait(record, config)
             return self._begin(record, config, inputs)
 
     async def resume(self, run_id: str, changes: Mapping[str, Any] | Struct | None = None) -> RunRecord:
@@ -86,22 +106,64 @@ class Runs:
             return begun
 
     def take_up(self) -> None:
-        """Goes on with the run that this coordinator drove when it ended, if there is one.
+        """Goes on with the run that this coordinator drove when it ended, if there is one, and with those that waited.
 
         Call it before the first rpc is served, so that whoever follows the run finds it active.
         """
         left = [record for record in self.folders.left() if record.coordinator == self._name]
-        if not left:
-            return
-        record = left[0]
+        go_on = partial(self._begin, inputs=None, restart_reason="the coordinator ended")
+        for record in [record for record in left if record.state is not RunState.QUEUED][:1]:
+            self._unless_refused(record, go_on)
+        for record in reversed([record for record in left if record.state is RunState.QUEUED]):
+            self._unless_refused(record, self._wait)
+        self._begin_next()
+
+    def _unless_refused(self, record: RunRecord, begin: Callable[[RunRecord, RunConfig], object]) -> None:
         try:
-            self._begin(record, record.load_config(), None, restart_reason="the coordinator ended")
+            begin(record, record.load_config())
         except ShoalError as error:
             _log.error("the run cannot go on", extra={"run_id": record.run_id, "error": error.message})
+
+    def _wait(self, record: RunRecord, config: RunConfig) -> RunRecord:
+        """Puts a run behind those that wait."""
+        record.state, record.message = RunState.QUEUED, "waits for the end of the runs before it"
+        waiting = self._open(record, config)
+        waiting.events.add("state", record.message, state=record.state.value, policy_version=record.policy_version)
+        self._queue.append(waiting)
+        return record
+
+    def _begin_next(self) -> None:
+        """Begins the run that has waited longest, if none is active."""
+        if self._queue and not self._is_busy and not self._is_closing:
+            waiting = self._queue.pop(0)
+            waiting.record.state, waiting.record.message = RunState.STARTING, ""
+            self._drive(waiting, None)
+
+    def withdraw(self, run_id: str) -> RunRecord | None:
+        """Ends a run that waits, STOPPED; returns None if none of that name does."""
+        waiting = self._waiting(run_id)
+        if waiting is None:
+            return None
+        self._queue.remove(waiting)
+        record = waiting.record
+        record.state, record.message = RunState.STOPPED, "stopped before it began"
+        record.save()
+        waiting.events.add("state", record.message, state=record.state.value, policy_version=record.policy_version)
+        waiting.events.close()
+        waiting.lock.release()
+        return record
+
+    def _waiting(self, run_id: str) -> _OpenRun | None:
+        return next((waiting for waiting in self._queue if waiting.record.run_id == run_id), None)
 
     def _begin(
         self, record: RunRecord, config: RunConfig, inputs: PreparedInputs | None, *, restart_reason: str = ""
     ) -> RunRecord:
+        self._drive(self._open(record, config), inputs, restart_reason=restart_reason)
+        return record
+
+    def _open(self, record: RunRecord, config: RunConfig) -> _OpenRun:
+        """Takes the folder of a run, and writes its record there."""
         try:
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
@@ -115,20 +177,33 @@ class Runs:
             raise FailedPrecondition(
                 f"the run's folder {record.folder} cannot be written: {error.strerror}", reason=ErrorReason.FOLDER
             ) from error
-        for note in settings_without_effect(config):
-            events.add("notice", note)
-        self._active = ActiveRun(record, config, self._registry, events, inputs=inputs, restart_reason=restart_reason)
+        return _OpenRun(record, config, lock, events)
+
+    def _drive(self, run: _OpenRun, inputs: PreparedInputs | None, *, restart_reason: str = "") -> None:
+        for note in settings_without_effect(run.config):
+            run.events.add("notice", note)
+        self._active = ActiveRun(
+            run.record, run.config, self._registry, run.events, inputs=inputs, restart_reason=restart_reason
+        )
         self._driving = asyncio.create_task(self._active.drive())
-        self._driving.add_done_callback(lambda _: lock.release())
-        return record
+        self._driving.add_done_callback(lambda _: self._ended(run))
+
+    def _ended(self, run: _OpenRun) -> None:
+        run.lock.release()
+        self._begin_next()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._driving is not None and not self._driving.done()
 
     @contextlib.asynccontextmanager
     async def _only_one(self) -> AsyncIterator[None]:
         """Raises `FailedPrecondition` while a run is active or being started."""
-        if self._starting.locked() or (self._driving is not None and not self._driving.done()):
+        if self._starting.locked() or self._is_busy or self._queue:
             name = self._active.record.run_id if self._active else "another one"
             raise FailedPrecondition(
-                f"a run is active: {name}; follow it with shoal run watch, or stop it first",
+                f"a run is active: {name}; follow it with shoal run watch, stop it first, or queue the new one (shoal "
+                "run start --queue)",
                 reason=ErrorReason.RUN_ACTIVE,
             )
         async with self._starting:
@@ -142,26 +217,37 @@ class Runs:
         elif not run_id:
             raise NotFound("no run is active", reason=ErrorReason.NO_ACTIVE_RUN)
         record = self.find(run_id)
+        if record.state is RunState.QUEUED:
+            raise FailedPrecondition(
+                f"run {record.run_id} has not begun: it {record.message}", reason=ErrorReason.RUN_QUEUED
+            )
         raise FailedPrecondition(f"run {record.run_id} has ended: {record.message}", reason=ErrorReason.RUN_ENDED)
 
     def find(self, run_id: str) -> RunRecord:
         """Returns a run by name; an empty name means the active run, or else the newest."""
         if self._active is not None and run_id in ("", self._active.record.run_id):
             return self._active.record
-        return self.folders.find(run_id)
+        waiting = self._waiting(run_id)
+        return self.folders.find(run_id) if waiting is None else waiting.record
 
     def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[RunEvent]:
         """Yields the events of a run after one, until the run ends."""
         record = self.find(run_id)
         if self._active is not None and self._active.record.run_id == record.run_id:
             return self._active.events.watch(after_sequence)
+        if (waiting := self._waiting(run_id)) is not None:
+            return waiting.events.watch(after_sequence)
         return follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
 
     async def close(self, grace_s: float) -> None:
         """Interrupts the active run with a checkpoint, and waits for that for at most `grace_s` seconds.
 
-        The run goes on at the next start of the coordinator.
+        The run goes on at the next start of the coordinator, and those that wait begin after it.
         """
+        self._is_closing = True
+        for waiting in self._queue:
+            waiting.events.close(goes_on=True)
+            waiting.lock.release()
         if self._active is None or self._driving is None or self._driving.done():
             return
         self._active.interrupt()

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from services.coordinator.store.rollouts import count_groups
-from services.coordinator.store.run_record import RunRecord, is_driven
+from services.coordinator.store.run_record import RunRecord, RunState, is_driven
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
@@ -50,7 +50,8 @@ class RunFolders:
         runs = self.all()
         if not runs:
             raise NotFound(f"there is no run in {self.data_dir}", reason=ErrorReason.NO_RUN)
-        return next((record for record in runs if not record.state.has_ended), runs[0])
+        active = [record for record in runs if not record.state.has_ended]
+        return next((record for record in active if record.state is not RunState.QUEUED), (active or runs)[0])
 
 
 def describe(record: RunRecord) -> pb.Run:

@@ -71,6 +71,7 @@ def new_run_id(name: str) -> str:
 class RunState(StrEnum):
     """The state of a run."""
 
+    QUEUED = "QUEUED"
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"

@@ -38,12 +38,14 @@ def start(
     resume: ResumedRun = "",
     name: NewName = "",
     watch: Annotated[bool, typer.Option("--watch", help="Show progress until the run ends.")] = False,
+    queue: Annotated[bool, typer.Option("--queue", help="If another run is active, wait for its end.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start or resume a run on the coordinator's workers."""
     from services.coordinator import client
 
     request = start_request(config, overrides or [], resume=resume, name=name)
+    request.queue = queue
     address = checked_address(coordinator)
     run = client.start_run(address, request)
     if watch:
