@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -55,7 +56,7 @@ async def service(kind: str, *options: str | Path, log: Path, **environment: str
     """Runs `python -m services.KIND` until the end of the block."""
     with log.open("wb") as output:
         started = await asyncio.create_subprocess_exec(
-            *(PYTHON, "-m", f"services.{kind}", "--listen", "127.0.0.1:0", *map(str, options)),
+            *(PYTHON, "-m", f"services.{kind}", "--metrics-port", "0", *map(str, options)),
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,
             env=os.environ | environment,
@@ -70,6 +71,12 @@ async def service(kind: str, *options: str | Path, log: Path, **environment: str
 
 async def address_of(port_file: Path) -> str:
     return str(await eventually(lambda: port_file.exists() and port_file.read_text().strip()))
+
+
+def listening_addresses(process: psutil.Process) -> list[Any]:
+    """Returns where a process and its descendants listen: services, metrics, and what libraries open."""
+    connections = [found for each in (process, *process.children(recursive=True)) for found in each.net_connections()]
+    return [found.laddr for found in connections if found.status == psutil.CONN_LISTEN]
 
 
 async def until_registered(address: str, certs: Path, kinds: set[str]) -> list[dict[str, str]]:
@@ -97,6 +104,7 @@ def certs(tmp_path: Path) -> Path:
 async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(certs: Path, tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tls-dir", certs / "coordinator")
+    options = ("--listen", "127.0.0.1:0", *options)  # The others do so by default.
     async with AsyncExitStack() as started:
         log = tmp_path / "coordinator.log"
         processes = [await started.enter_async_context(service("coordinator", *options, log=log))]
@@ -105,6 +113,12 @@ async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(ce
             worker = ("--coordinator", address, "--tls-dir", certs / kind)
             processes.append(await started.enter_async_context(service(kind, *worker, log=tmp_path / f"{kind}.log")))
         workers = await until_registered(address, certs, {"reward", "learner", "generator"})
+
+        # gRPC writes IPv4 addresses as IPv6.
+        listening = {
+            where.ip.removeprefix("::ffff:") for process in processes for where in listening_addresses(process)
+        }
+        assert listening == {"127.0.0.1"}, listening
 
         pause = ("run", "pause", "--coordinator", address)
         assert (await run(SHOAL, "--tls-dir", certs / "operator", *pause))[0] == 4, "no run is active"
@@ -130,7 +144,8 @@ async def test_a_run_trains_over_mutual_tls(
     certs: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port_file = tmp_path / "port"
-    options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tls-dir", certs / "coordinator")
+    options = ("--listen", "127.0.0.1:0", "--data-dir", tmp_path / "runs", "--port-file", port_file)
+    options = (*options, "--tls-dir", certs / "coordinator")
     of_worker = Credentials.of_server(Role.WORKER, tls_dir=certs / "generator", tokens_file=None)
     monkeypatch.setattr(auth, "_process", of_worker)  # The workers follow a script, in this process.
     async with service("coordinator", *options, log=tmp_path / "coordinator.log"):
@@ -161,7 +176,8 @@ async def test_tokens_work_from_the_command_line_to_the_tokens_file(tmp_path: Pa
         lines.append(line)
     tokens, port_file = tmp_path / "tokens.txt", tmp_path / "port"
     tokens.write_text("".join(lines))
-    options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tokens-file", tokens)
+    options = ("--listen", "127.0.0.1:0", "--data-dir", tmp_path / "runs", "--port-file", port_file)
+    options = (*options, "--tokens-file", tokens)
     log = tmp_path / "coordinator.log"
     async with service("coordinator", *options, log=log, SHOAL_TOKEN_FILE=str(tmp_path / "coordinator")):
         pause = (SHOAL, "run", "pause", "--coordinator", await address_of(port_file))
