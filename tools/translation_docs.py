@@ -42,9 +42,11 @@ the tokens that each token was drawn from ([algorithms](algorithms.md#sampling-f
 top-k bounds their number. A note says so. A smaller one costs less.
 
 Defaults are those of the version in the tables below. `--as-of 2026-02` takes those of that month, for open-instruct
-and TRL where Shoal knows them; the other systems are known in one version each, and refuse the option. Recipes of
-open-r1 are sources of TRL; they get its defaults of 2025-05, the version that open-r1 requires, and open-r1's reward
-functions where they name none. `--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its
+and TRL where Shoal knows them; the other systems are known in one version each, and refuse the option. A file for TRL
+with a field that TRL has no more gets the defaults of its time without being asked, and a note says which: of 2025-02
+(0.15) with `vllm_device`, of 2025-12 (0.26) with `max_prompt_length`. Recipes of open-r1 are sources of TRL; they get
+its defaults of 2025-05 (0.18), the version that open-r1 requires, and open-r1's reward functions where they name none.
+`--checkout DIR` takes open-instruct's defaults, its chat templates by name, and its
 prompt files from a clone. The code there is parsed and never run:
 
 ```bash

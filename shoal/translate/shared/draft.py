@@ -96,7 +96,7 @@ class Source:
     ) -> None:
         """`since` names the version whose defaults the table has, as in "open-instruct's default in 2026-02"."""
         self.checkout = checkout
-        self._system, self._since = system, since
+        self._system, self.since = system, since
         self._fields = {row.name: row for row in table}
         self._families = [row for row in table if row.name.endswith(".*")]
         self._names = {name: row.name for row in table for name in (row.name, *row.aliases)}
@@ -182,7 +182,7 @@ class Source:
         parts = []
         for name in names:
             spelled = self._spelled.get(name, name)
-            suffix = "" if name in self._values else f" ({self._system}'s default{self._since})"
+            suffix = "" if name in self._values else f" ({self._system}'s default{self.since})"
             parts.append(f"{spelled} = {_shown(self._values.get(name, self._fields[name].default))}{suffix}")
         return Origin(", ".join(parts), any(name in self._values for name in names))
 

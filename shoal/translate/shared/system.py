@@ -30,6 +30,8 @@ class System:
     """Names of its trainer in launch scripts."""
     calls: tuple[str, ...] = ()
     """Classes whose calls in Python files contain its settings."""
+    refused_calls: Mapping[str, str] = field(default_factory=dict)
+    """Classes of settings of another trainer of the system -> why they are not translated."""
     calls_beside: tuple[str, ...] = ()
     """Other calls, "f" or "Class.f"; a keyword of one is the field "f.keyword", if the table has that row or a family
     for it."""

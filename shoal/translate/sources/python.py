@@ -43,7 +43,7 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
     by_class = [called(node.func) for node in found]
     parsed = set() if found else _parsed_names(tree, calls, system)
     if not found and not parsed:
-        raise InvalidArgument(f"{path} contains no call of {' or '.join(system.calls)}")
+        raise InvalidArgument(_why_none(system, calls, path))
     if len(by_class) != len(set(by_class)):
         raise InvalidArgument(f"{path} calls {by_class[0]} {len(found)} times; give a file with one call")
     if parsed:
@@ -69,6 +69,14 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
             f"{' and '.join(others)} in {path.name} trains the model by other means: what happens before GRPO is not "
             "part of the run; for its result, give the model that it saves with --set model.path=..."
         )
+
+
+def _why_none(system: System, calls: list[ast.Call], path: Path) -> str:
+    """Returns why a file is refused that contains none of the system's calls."""
+    for name in (called(node.func) for node in calls):
+        if name in system.refused_calls:
+            return f"{path}: {name} is not translated: {system.refused_calls[name]}"
+    return f"{path} contains no call of {' or '.join(system.calls)}"
 
 
 def _parsed_names(tree: ast.Module, calls: list[ast.Call], system: System) -> set[str]:

@@ -6,8 +6,9 @@ from shoal.translate.shared.system import System
 from shoal.translate.trl.compose import compose
 from shoal.translate.trl.fields import GRPO, TRAINING
 from shoal.translate.trl.lora import LORA
-from shoal.translate.trl.open_r1 import DEFAULTS, LAST_MONTH_OF, MONTH
+from shoal.translate.trl.open_r1 import LAST_MONTH_OF
 from shoal.translate.trl.script_fields import BESIDE, TOOLS
+from shoal.translate.trl.versions import DEFAULTS_AS_OF, OLDER, OLDEST
 
 TRL = System(
     name="trl",
@@ -19,6 +20,10 @@ TRL = System(
     },
     programs=(re.compile(r"grpo\w*\.py$"), re.compile(r"^trl\.scripts\.grpo$"), re.compile(r"^trl grpo$")),
     calls=("GRPOConfig",),
+    refused_calls={
+        "AsyncGRPOConfig": "TRL's experimental asynchronous trainer has fields and a loss of its own; write its sizes "
+        "as a GRPOConfig, and add --set grpo.max_staleness=N --set loss.baseline=behavior"
+    },
     calls_beside=("GRPOTrainer", "LoraConfig", "BitsAndBytesConfig", "AutoModelForCausalLM.from_pretrained"),
     trainer="GRPOTrainer",
     positional_parameters={
@@ -33,8 +38,8 @@ TRL = System(
         "from_pretrained.quantization_config",
     ),
     piecewise=("model_init_kwargs",),
-    defaults_as_of={MONTH: DEFAULTS},
-    last_month_of=LAST_MONTH_OF,
+    defaults_as_of=DEFAULTS_AS_OF,
+    last_month_of=OLDEST | LAST_MONTH_OF | OLDER,
     model_field="model",
     data_field="train_dataset",
 )

@@ -12,6 +12,7 @@ from shoal.translate.trl.batches import compose_batches
 from shoal.translate.trl.lengths import compose_lengths
 from shoal.translate.trl.lora import compose_lora
 from shoal.translate.trl.reward import compose_reward
+from shoal.translate.trl.versions import note_version
 
 _AGGREGATION = {
     "grpo": "seq-mean-token-mean",
@@ -29,6 +30,7 @@ _ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "paged_ad
 def compose(source: Source, draft: Draft) -> None:
     """Sets the fields that no field of TRL decides alone."""
     compose_lengths(source, draft)
+    note_version(source, draft)
     compose_all_but_lengths(source, draft)
 
 

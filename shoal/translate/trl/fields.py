@@ -88,6 +88,7 @@ GRPO: list[Field] = [
             "vllm_mode",
             "vllm_model_impl",
             "vllm_enable_sleep_mode",
+            "vllm_enable_prefix_caching",
         )
     ),
     refused(
@@ -108,7 +109,13 @@ GRPO: list[Field] = [
         )
     ),
     mapped("vllm_gpu_memory_utilization", "number", 0.3, "generator.gpu_memory_utilization"),
-    composed("vllm_max_model_length", "integer", None, "generator.max_model_len data.max_prompt_tokens"),
+    composed(
+        "vllm_max_model_length",
+        "integer",
+        None,
+        "generator.max_model_len data.max_prompt_tokens",
+        aliases=["vllm_max_model_len"],
+    ),
     mapped("vllm_tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"),
     composed("beta", "number", 0.0, "kl.coef", why="0.04 in TRL before 0.18"),
     mapped("num_iterations", "integer", 1, "grpo.num_epochs"),

@@ -6,19 +6,7 @@ from typing import Any
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import Field, Unfit, composed, ignored
 from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
-
-MONTH = "2025-05"
-"""The month of TRL 0.18, the version that open-r1 names in its requirements."""
-DEFAULTS = {
-    "max_prompt_length": 512,
-    "max_completion_length": 256,
-    "loss_type": "bnpo",
-    "vllm_importance_sampling_correction": False,
-    "use_bias_correction_kl": False,
-    "gradient_checkpointing": False,
-    "logging_steps": 500,
-}
-"""TRL's defaults of that month which differ from those of the table."""
+from shoal.translate.trl.versions import MAY
 
 _CODE = "a setting of open-r1's rewards for programs, which are refused"
 FIELDS: list[Field] = [
@@ -63,8 +51,8 @@ _ITS_OWN = (
     "system_prompt",
     *(row.name for row in FIELDS),
 )
-LAST_MONTH_OF = dict.fromkeys(_ITS_OWN, MONTH)
-"""Fields that open-r1's recipes have and TRL's do not -> the month whose defaults the recipe relies on."""
+LAST_MONTH_OF = dict.fromkeys(_ITS_OWN, MAY)
+"""Fields that open-r1's recipes have and TRL's do not -> the month of TRL 0.18, which open-r1 requires."""
 
 FUNCTIONS_BY_DEFAULT = ["accuracy", "format", "tag_count"]
 _REFUSED = {

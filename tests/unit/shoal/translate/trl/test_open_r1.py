@@ -7,7 +7,7 @@ import pytest
 from shoal.config import RunConfig, parse_config
 from shoal.translate import SYSTEMS, Translation, translation
 from shoal.translate.sources.settings import Settings
-from shoal.translate.trl.open_r1 import MONTH
+from shoal.translate.trl.versions import MAY
 
 RECIPE = {
     "model_name_or_path": "m",
@@ -93,7 +93,7 @@ def test_a_second_function_of_one_kind_does_not_replace_the_first(functions: lis
 def test_defaults_are_those_of_the_trl_that_open_r1_requires() -> None:
     translated = translate()
     config = parse_config(translated.values)
-    assert f"# Defaults are those of trl in {MONTH}." in translated.toml
+    assert f"# Defaults are those of trl in {MAY}." in translated.toml
     assert config.correction.weight == "none", "TRL 0.18 does not correct for the engine's probabilities"
     assert (config.sampling.max_completion_tokens, config.data.max_prompt_tokens) == (256, 512)
     assert not config.learner.gradient_checkpointing
