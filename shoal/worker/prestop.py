@@ -59,15 +59,13 @@ def main() -> int:
     except ShoalError as error:
         print(error.message, file=sys.stderr)
         return 1
-    waited_s = asyncio.run(
-        wait_for_end(arguments.coordinator, settle_s=arguments.settle_s, at_most_s=arguments.at_most_s)
-    )
-    print(f"waited {waited_s:.0f} s", file=sys.stderr)
+    what = asyncio.run(wait_for_end(arguments.coordinator, settle_s=arguments.settle_s, at_most_s=arguments.at_most_s))
+    print(f"the coordinator {what}: this worker ends", file=sys.stderr)
     return 0
 
 
-async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, poll_s: float = 1.0) -> float:
-    """Waits while the coordinator drains, at most `at_most_s`; returns the seconds waited.
+async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, poll_s: float = 1.0) -> str:
+    """Waits while the coordinator drains, at most `at_most_s`; returns what it does then.
 
     Connects at once, since the coordinator's name may go away before its process does.
     """
@@ -79,11 +77,11 @@ async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, p
             try:
                 response = await health.Check(request, timeout=_CALL_S)
             except ShoalError:
-                break  # It is gone.
+                return "is gone"
             if response.status == health_pb2.HealthCheckResponse.SERVING and waited_s >= settle_s:
-                break
+                return "goes on"
             await asyncio.sleep(poll_s)
-    return waited_s
+    return f"is still ending after {waited_s:.0f} s"
 
 
 if __name__ == "__main__":
