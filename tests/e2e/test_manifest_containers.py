@@ -50,7 +50,7 @@ class Container:
 
 
 def start(pod: Pod, folder: Path, network: str) -> Container:
-    """Starts the container of a pod. Volumes are memory, as emptyDir can be; its secret is from `shoal certs`."""
+    """Starts the container of a pod, with an empty folder for each volume; its secret is from `shoal certs`."""
     container, security = pod.container, pod.spec["securityContext"]
     docker("build", "--network=host", "-f", str(dockerfile(pod.component)), "-t", container["image"], str(ROOT))
     name = f"shoal-{pod.component}-{os.getpid()}"
@@ -67,12 +67,21 @@ def start(pod: Pod, folder: Path, network: str) -> Container:
         if mount["name"] in secrets:
             options.append(f"--volume={_secret(folder / pod.component, security['fsGroup'])}:{mount['mountPath']}:ro")
         else:
-            options.append(f"--mount=type=tmpfs,destination={mount['mountPath']},tmpfs-mode=1777")
+            volume = _volume(folder / "volumes" / pod.component / mount["name"], security["fsGroup"])
+            options.append(f"--volume={volume}:{mount['mountPath']}")
     if pod.component == "coordinator":
         options.append(f"--publish=127.0.0.1::{COORDINATOR_PORT}")
     assert "command" not in container
     docker("run", "--detach", *options, container["image"], *container.get("args", ()))
     return Container(name, pod)
+
+
+def _volume(folder: Path, group: int) -> Path:
+    """Makes a folder as a node makes an empty volume for fsGroup: the owner is root, and the group may write."""
+    folder.mkdir(parents=True)
+    os.chown(folder, 0, group)
+    folder.chmod(0o2770)
+    return folder
 
 
 def _secret(folder: Path, group: int) -> Path:
@@ -106,7 +115,12 @@ def test_a_container_with_the_manifests_command_user_and_read_only_root_is_healt
     containers: dict[str, Container], component: str
 ) -> None:
     container = containers[component]
-    wait_until(lambda: container.exec("startupProbe") == 0, f"{component} starts: {container.logs}")
+
+    def has_started() -> bool:
+        assert docker("inspect", "--format={{.State.Running}}", container.name).stdout == "true\n", container.logs
+        return container.exec("startupProbe") == 0
+
+    wait_until(has_started, f"the {component} is healthy")
     assert container.exec("readinessProbe") == container.exec("livenessProbe") == 0, container.logs
     (state,) = json.loads(docker("inspect", container.name).stdout)
     assert state["HostConfig"]["ReadonlyRootfs"] and state["Config"]["User"] == "10001:10001"
