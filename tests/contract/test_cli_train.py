@@ -15,10 +15,13 @@ import pytest
 from services.coordinator.cli.train_session import SAME_SIGNAL_S
 from services.coordinator.launcher.supervisor import GRACE_S
 from tests.support.repository import ROOT
-from tests.support.scripted_train import STEP_BEGINS
+from tests.support.scripted_train_workers import STEP_BEGINS
 from tests.support.scripted_workers import arithmetic_config
 from tests.support.tiny_model import make_tiny_model
 from tests.support.waiting import PATIENCE_S, block_until
+
+LONG = ("--set", "run.num_steps=1000")
+"""Longer than any test looks on."""
 
 
 class Train:
@@ -120,8 +123,8 @@ def test_it_trains_to_the_end_prints_a_summary_and_leaves_no_process(
 def test_a_signal_ends_it_with_a_checkpoint_and_it_can_be_resumed(
     train: Callable[..., Train], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    run = train(step_s=1.0)
-    run.until("step 1/5")
+    run = train(*LONG, step_s=0.2)
+    run.until("step    1/1000")
     run.process.send_signal(number)
     ended, output, errors = run.end()
     assert ended == code, output + errors
@@ -155,7 +158,7 @@ def test_a_second_signal_ends_everything_at_once(train: Callable[..., Train], tm
 
 def test_a_run_goes_on_by_itself_when_its_processes_are_killed(train: Callable[..., Train], tmp_path: Path) -> None:
     run = train("--set", "run.num_steps=12", step_s=0.5)
-    for count, module in enumerate(("services.coordinator", "tests.support.scripted_train"), start=1):
+    for count, module in enumerate(("services.coordinator", "tests.support.scripted_train_workers"), start=1):
         run.until("checkpoint step-")
         run.child(module).kill()
         run.until("is restarted (pid")
@@ -191,14 +194,14 @@ def test_a_run_that_loses_its_last_generator_ends_with_a_checkpoint_of_its_last_
     train: Callable[..., Train], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCRIPTED_GENERATOR_UNTIL", str(tmp_path / "end"))
-    run = train("--set", "checkpoint.every_steps=100", "--set", "run.num_steps=100", step_s=0.5)
-    run.until("step   1/100")
+    run = train("--set", "checkpoint.every_steps=1000", *LONG, step_s=0.2)
+    run.until("step    1/1000")
     (tmp_path / "end").touch()
     code, output, errors = run.end()
     assert code == 1 and "error: the generator process ended: exit code 2" in errors, output + errors
     record = json.loads((tmp_path / "runs" / "sums" / "run.json").read_text())
     step = record["policy_version"]
-    assert record["state"] == "STOPPED" and 1 <= step < 100, record
+    assert record["state"] == "STOPPED" and 1 <= step < 1000, record
     assert f"resume from checkpoint step-{step:08d}" in errors, errors
     assert not run.survivors()
 

@@ -33,6 +33,7 @@ SLACK_S = 10.0
 _CODE = {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S}
 SLOW = ("math", "strict_math", "reasoning_gym")
 """Verifiers that use their whole timeout on some texts."""
+SLOW_TIMEOUT_S = 0.3
 MAX_TOKENS = 40_000
 HONEST = "def f(): return 1"
 # A pool process may keep two processes beside itself: bubblewrap, and the first process in the sandbox.
@@ -84,7 +85,7 @@ async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         await reward.configured(
             num_processes=NUM_PROCESSES,
             timeout_s=REWARD_TIMEOUT_S,
-            verifiers={"code": _CODE, "code_stdio": _CODE} | {name: {"timeout_s": TIMEOUT_S} for name in SLOW},
+            verifiers={"code": _CODE, "code_stdio": _CODE} | {name: {"timeout_s": SLOW_TIMEOUT_S} for name in SLOW},
             judge={"base_url": judge.url, "model": "judge"},
         )
         service = RunningService(reward, temporary)
@@ -187,7 +188,7 @@ async def test_bytes_that_are_not_text_are_refused_and_the_service_goes_on(servi
 @in_one_loop
 async def test_hanging_completions_leave_the_others_a_tenth_of_their_throughput(service: RunningService) -> None:
     needs_sandbox()
-    alone = await gsm8k_per_second(service.reward, seconds=2.0)
+    alone = await gsm8k_per_second(service.reward, seconds=1.0)
     stop = asyncio.Event()
 
     async def hang() -> None:
@@ -197,7 +198,7 @@ async def test_hanging_completions_leave_the_others_a_tenth_of_their_throughput(
     hanging = [asyncio.create_task(hang()) for _ in range(8)]
     # Until the service has measured these completions, they may occupy every process once.
     await asyncio.sleep(0.5)
-    beside = await gsm8k_per_second(service.reward, seconds=6.0)
+    beside = await gsm8k_per_second(service.reward, seconds=4.0)
     stop.set()
     for task in hanging:
         task.cancel()

@@ -148,12 +148,14 @@ async def test_a_blocked_event_loop_is_logged(monkeypatch):
         warned.set()
 
     monkeypatch.setattr("shoal.rpc.loop._log.warning", warning)
+    monkeypatch.setattr("shoal.rpc.loop._PROBE_S", 0.1)
+    monkeypatch.setattr("shoal.rpc.loop._WARN_S", 0.2)
     async with serving(Gated(), GENERATOR):
         await asyncio.sleep(0)  # Lets the measurement begin.
-        time.sleep(2)  # noqa: ASYNC251 - blocks the loop on purpose
+        time.sleep(0.6)  # noqa: ASYNC251 - blocks the loop on purpose
         async with asyncio.timeout(TIMEOUT_S):
             await warned.wait()
-    assert lags[0] > 1, lags
+    assert lags[0] > 0.2, lags
 
 
 async def test_a_client_that_pings_often_is_not_disconnected():

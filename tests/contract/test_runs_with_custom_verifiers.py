@@ -1,5 +1,6 @@
 """Contract tests of runs with custom verifiers: the coordinator over real gRPC and, where it matters, a real pool."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -117,9 +118,18 @@ async def test_a_status_message_of_a_reward_service_becomes_an_event(cluster: Cl
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"name": "notice", "num_steps": 1000}))
     await cluster.until(lambda event: event.kind == "step")
+    status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
+
+    async def beat() -> None:
+        while True:
+            cluster.registry.heartbeat("reward-0", status)
+            await asyncio.sleep(0.1)
+
+    # Its own heartbeats carry no message, and could take one back before the run has seen it.
+    cluster._beats["reward-0"].cancel()
+    cluster._beats["reward-0"] = asyncio.create_task(beat())
     for message in ("mine keeps its code", ""):
-        status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY, message=message)
-        cluster.registry.heartbeat("reward-0", status)
+        status.message = message
         events = await cluster.until(
             lambda event, notice=message: event.kind == "worker_notice" and event.attributes["notice"] == notice
         )

@@ -13,5 +13,6 @@ Find one by what the test needs:
 * Trouble: `hostile_completions` (completions and programs that attack verifiers).
 * Groups of completions in the coordinator: `groups` (settled and judged groups, made from rewards).
 * An observer: `otlp_collector` (an OpenTelemetry collector), `waiting` (`eventually`: waits for a condition).
-* Paths: `repository` (the root of the checkout). Processes: `processes` (runs commands side by side).
+* Paths: `repository` (the root of the checkout). Processes: `processes` (runs commands side by side), `ranks` (learner
+  ranks as forks). Packages: `packages` (skips the tests of one that is not installed).
 """

@@ -33,9 +33,9 @@ from shoal.v1 import (
     worker_pb2,
 )
 from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, GENERATOR, LEARNER, REWARD
-from tests.support.tiny_model import make_tokenizer
+from tests.support.tiny_model import byte_level_encoder
 
-TOKENIZER = make_tokenizer()
+ENCODER = byte_level_encoder()
 HASHES = [weights_pb2.TensorHash(name="w", xxh3="00")]
 
 
@@ -135,7 +135,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
                 self.num_sampling -= 1
             chance = 0.2 + 0.6 * min(self._version.policy_version / 10, 1)
             text = ("1" if random.Random(seed).random() < chance else "0") + "x" * (seed % 5)
-            tokens = np.array(TOKENIZER.encode(text, add_special_tokens=False), "<i4")
+            tokens = np.array(ENCODER.encode(text).ids, "<i4")
             self.num_completions += 1
             self.sampled.append(request.request_id)
             yield generator_pb2.GenerateGroupResponse(

@@ -132,19 +132,25 @@ def make_tiny_reward_model(
     return folder
 
 
-def make_tokenizer() -> Any:
-    """The byte-level tokenizer of the tiny model: 256 bytes and 4 special tokens; needs no torch."""
+def byte_level_encoder() -> Any:
+    """Makes the `Tokenizer` of the tiny model, 256 bytes and 4 special tokens, without transformers."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
-    from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    encoder = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoder.decoder = decoders.ByteLevel()
+    encoder.add_special_tokens(list(SPECIAL_TOKENS))
+    return encoder
+
+
+def make_tokenizer() -> Any:
+    """Makes the tokenizer of the tiny model as one of transformers; needs no torch."""
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
+        tokenizer_object=byte_level_encoder(),
         bos_token=IM_START,
         eos_token=IM_END,
         pad_token=PAD,

@@ -1,0 +1,47 @@
+"""The workers of a scripted `shoal train`: `python -m tests.support.scripted_train_workers COORDINATOR`.
+
+One process serves a scripted learner, generator and reward service. `SCRIPTED_STEP_S` sets the seconds of a train step.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from shoal.v1 import learner_pb2, worker_pb2
+from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
+
+STEP_BEGINS = "a train step begins"
+
+
+class PrintingLearner(ScriptedLearner):
+    """Prints a line when a train step begins."""
+
+    async def TrainStep(
+        self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
+    ) -> learner_pb2.TrainStepResponse:
+        print(STEP_BEGINS, flush=True)
+        return await super().TrainStep(request_iterator, context)
+
+
+async def _serve(coordinator: str) -> None:
+    plane = Plane()
+    learner = PrintingLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
+    name = os.getpid()  # Another process is another worker.
+    kinds = (
+        (worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
+        (worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),
+        (worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward"),
+    )
+    workers = [
+        await serve_worker(coordinator, kind, servicer, f"{word}-{name}", comes_back=True)
+        for kind, servicer, word in kinds
+    ]
+    print("serving", flush=True)
+    await asyncio.gather(*(beating for _, beating in workers))
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1]))
