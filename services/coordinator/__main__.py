@@ -72,6 +72,14 @@ def _parser() -> argparse.ArgumentParser:
         help="folder of the runs (default: %(default)s) [SHOAL_DATA_DIR]",
     )
     parser.add_argument(
+        "--learner-data-dir",
+        type=Path,
+        default=os.environ.get("SHOAL_LEARNER_DATA_DIR") or None,
+        metavar="FOLDER",
+        help="the learner's --data-dir as this machine sees it, for checkpoint.mirror (default: --data-dir) "
+        "[SHOAL_LEARNER_DATA_DIR]",
+    )
+    parser.add_argument(
         "--name",
         default=os.environ.get("SHOAL_COORDINATOR_NAME") or "",
         help="name among coordinators that share a data folder: each goes on with its own runs (default: none) "
@@ -99,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
-    runs = Runs(arguments.data_dir, registry, name=arguments.name)
+    runs = Runs(arguments.data_dir, registry, name=arguments.name, learner_data_dir=arguments.learner_data_dir or None)
     check_folder(arguments.data_dir)
     runs.take_up()
     server = RpcServer(listen=arguments.listen, allow_wildcard_address=arguments.allow_wildcard_address)

@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from services.coordinator.remote.mirror_folder import RunPlaces
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
@@ -41,7 +42,7 @@ class FileLearner:
 class MirroredRun:
     """The run "sums", whose checkpoints are written one after the other."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, learner_data_dir: Path | None = None) -> None:
         self.folder = data_dir / "sums"
         self.folder.mkdir(parents=True)
         self.record = RunRecord("sums", self.folder)
@@ -49,7 +50,8 @@ class MirroredRun:
         self.record.save()
         self.ledger = Ledger(self.folder / "ledger.sqlite", attempt=0)
         self.checkpoints = Checkpoints(self.folder, keep_last=2)
-        self.learner = FileLearner(self.folder)
+        self.places = RunPlaces(self.folder, (learner_data_dir or data_dir) / "sums")
+        self.learner = FileLearner(self.places.learner_folder)
 
     async def open(self) -> "MirroredRun":
         """Opens the ledger."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirrorFolder
+from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EVENTS, EventLog
 from shoal.config.load import plain_values
 from shoal.config.run import RUN_NAME
@@ -25,20 +25,23 @@ _ANSWER_S = 20.0
 """A mirror of a run that the folder has is asked for so long."""
 
 
-def take_from_mirror(data_dir: Path, run_id: str, changes: Mapping[str, Any] | Struct) -> None:
+def take_from_mirror(
+    data_dir: Path, run_id: str, changes: Mapping[str, Any] | Struct, learner_data_dir: Path | None = None
+) -> None:
     """Fetches the newest whole checkpoint of a run that is resumed and not in the folder, if `changes` name its mirror.
 
-    That is `checkpoint.mirror`, which the resumed run then has. A run in the folder stays as it is. Raises `NotFound`
-    where the mirror does not have the run, `DataLoss` where no checkpoint is whole, `ResourceExhausted` where the disk
-    is too small, `Unavailable` when the mirror cannot be read, and `FailedPrecondition` where the folder has the run,
-    and the mirror a later checkpoint of it.
+    That is `checkpoint.mirror`, which the resumed run then has. The learner's files go to `learner_data_dir`, by
+    default the same folder. A run in the folder stays as it is. Raises `NotFound` where the mirror does not have the
+    run, `DataLoss` where no checkpoint is whole, `ResourceExhausted` where the disk is too small, `Unavailable` when
+    the mirror cannot be read, and `FailedPrecondition` where the folder has the run, and the mirror a later checkpoint
+    of it.
     """
     if not RUN_NAME.fullmatch(run_id):
         return
     folder, given = data_dir / run_id, _mirror_in(plain_values(changes))
     if not (folder / "run.json").exists():
         if given:
-            fetch_run(given, run_id, data_dir)
+            fetch_run(given, run_id, data_dir, learner_data_dir or data_dir)
         return
     with suppress(OSError, ValueError):
         url = _mirror_in(json.loads((folder / "config.json").read_text())) if given is None else given
@@ -78,11 +81,11 @@ def _whole(url: str, run_id: str) -> list[MirroredCheckpoint]:
         return []
 
 
-def fetch_run(url: str, run_id: str, data_dir: Path) -> None:
+def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> None:
     """Fetches the newest whole checkpoint of a run. Raises as `take_from_mirror`."""
     mirror = MirrorFolder(url, run_id, "checkpoint.mirror")
     try:
-        damaged = _fetch_newest(mirror, url, run_id, data_dir)
+        damaged = _fetch_newest(mirror, url, RunPlaces(data_dir / run_id, learner_data_dir / run_id))
     except (ShoalError, OSError) as error:
         if isinstance(error, OSError):
             raise Unavailable(f"checkpoint.mirror: {url} could not be read: {error}") from error
@@ -94,20 +97,22 @@ def fetch_run(url: str, run_id: str, data_dir: Path) -> None:
     events.close()
 
 
-def _fetch_newest(mirror: MirrorFolder, url: str, run_id: str, data_dir: Path) -> list[str]:
+def _fetch_newest(mirror: MirrorFolder, url: str, places: RunPlaces) -> list[str]:
     """Fetches the newest checkpoint that is whole; returns what is wrong with newer ones."""
+    run_id, damaged = places.run_folder.name, list[str]()
     whole = mirror.whole()
     if not whole:
         raise NotFound(
             f"checkpoint.mirror: {url} has no checkpoint of run {run_id!r}: check both names",
             reason=ErrorReason.NO_RUN,
         )
-    partial, damaged = data_dir / f".{run_id}.fetched", []
+    partial = RunPlaces(_partial_of(places.run_folder), _partial_of(places.learner_folder))
     try:
         for checkpoint in reversed(whole):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            _check_room(data_dir, checkpoint)
+            for folder in {partial.run_folder, partial.learner_folder}:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+            _check_room(places.learner_folder.parent, checkpoint)
             _log.info("fetching %s, %s, from %s", checkpoint.checkpoint_id, format_bytes(checkpoint.num_bytes), url)
             try:
                 mirror.get(checkpoint, partial, lambda _: None)
@@ -115,14 +120,30 @@ def _fetch_newest(mirror: MirrorFolder, url: str, run_id: str, data_dir: Path) -
                 damaged.append(f"; checkpoint {checkpoint.checkpoint_id} there is damaged: {error.message}")
                 _log.warning("checkpoint %s of the mirror is damaged: %s", checkpoint.checkpoint_id, error.message)
                 continue
-            partial.rename(data_dir / run_id)
+            _move(partial, places, checkpoint.checkpoint_id)
             return damaged
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for folder in (partial.run_folder, partial.learner_folder):
+            shutil.rmtree(folder, ignore_errors=True)
     raise DataLoss(
         f"checkpoint.mirror: no checkpoint of run {run_id} in {url} is whole{''.join(damaged)}",
         reason=ErrorReason.CHECKPOINT_DAMAGED,
     )
+
+
+def _partial_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.fetched")
+
+
+def _move(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
+    """Moves what was fetched into place. The run's folder is the last: until then there is no run."""
+    if places.learner_folder != places.run_folder:
+        learners = Path("checkpoints", checkpoint_id, "learner")
+        target = places.learner_folder / learners
+        shutil.rmtree(target, ignore_errors=True)  # Storage that outlived the coordinator's may have it.
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (partial.learner_folder / learners).rename(target)
+    partial.run_folder.rename(places.run_folder)
 
 
 def _check_room(data_dir: Path, checkpoint: MirroredCheckpoint) -> None:

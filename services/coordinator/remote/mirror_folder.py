@@ -71,6 +71,23 @@ class MirroredCheckpoint:
         return "/".join((self.folder, *inside))
 
 
+@dataclass(frozen=True)
+class RunPlaces:
+    """Where the files of a run are: those that the learner writes may be on storage of their own."""
+
+    run_folder: Path
+    learner_folder: Path
+    """The run's folder in the learner's data folder; the same one where they share it."""
+
+    def of(self, path: str) -> Path:
+        """Returns the place of a file. Raises `DataLoss` for one outside of both."""
+        parts = PurePosixPath(path).parts
+        if ".." in parts or parts[:1] == ("/",):
+            raise DataLoss(f"{path} lies outside the run's folder")
+        is_learners = len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "learner"
+        return (self.learner_folder if is_learners else self.run_folder) / path
+
+
 class MirrorFolder:
     """The part of a mirror that has one run. Its methods block, and raise what the file system raises."""
 
@@ -85,7 +102,7 @@ class MirrorFolder:
         return sorted(checkpoint for checkpoint in found if checkpoint is not None)
 
     def put(
-        self, run_folder: Path, checkpoint: MirroredCheckpoint, contents: Mapping[str, bytes], progress: Progress
+        self, places: RunPlaces, checkpoint: MirroredCheckpoint, contents: Mapping[str, bytes], progress: Progress
     ) -> None:
         """Copies a checkpoint, `mirror.json` last; what is there already of shared files stays.
 
@@ -100,7 +117,7 @@ class MirrorFolder:
                 progress(file.num_bytes)
                 return
             content = contents.get(file.path)
-            path = run_folder / file.path
+            path = places.of(file.path)
             with path.open("rb") if content is None else io.BytesIO(content) as source, self._open(stored) as target:
                 _copy(source, target, file, str(path), progress)
 
@@ -108,13 +125,11 @@ class MirrorFolder:
         with self._open(f"{checkpoint.folder}/{_COMMIT}") as target:
             target.write(json.dumps(asdict(checkpoint), indent=1).encode())
 
-    def get(self, checkpoint: MirroredCheckpoint, run_folder: Path, progress: Progress) -> None:
-        """Copies a checkpoint into a run's folder. Raises `DataLoss` when a file is missing or differs."""
+    def get(self, checkpoint: MirroredCheckpoint, places: RunPlaces, progress: Progress) -> None:
+        """Copies a checkpoint to the places of a run. Raises `DataLoss` when a file is missing or differs."""
 
         def copy(file: MirroredFile) -> None:
-            target = (run_folder / file.path).resolve()
-            if not target.is_relative_to(run_folder.resolve()):
-                raise DataLoss(f"{file.path} lies outside the run's folder")
+            target = places.of(file.path)
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = f"{self._root}/{checkpoint.stored(file)}"
             try:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from services.coordinator.remote.file_systems import why_refused
-from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder
+from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from shoal.quantities import format_bytes
@@ -26,10 +25,10 @@ _STALL_S = 300.0
 class Mirroring:
     """Copies the newest checkpoint to the mirror, one at a time. A failure is an event, and never ends the run."""
 
-    def __init__(self, url: str, run_folder: Path, keep_last: int, events: EventLog) -> None:
+    def __init__(self, url: str, places: RunPlaces, keep_last: int, events: EventLog) -> None:
         """An empty `url` mirrors nothing. `keep_last` is the number of checkpoints that the mirror keeps."""
         self._url = url
-        self._run_folder = run_folder
+        self._places = places
         self._keep_last = keep_last
         self._events = events
         self._wanted: MirroredCheckpoint | None = None
@@ -102,12 +101,12 @@ class Mirroring:
         contents = {}
         for name in RUN_FILES:
             with suppress(FileNotFoundError):
-                contents[name] = (self._run_folder / name).read_bytes()
+                contents[name] = (self._places.run_folder / name).read_bytes()
         files = [
             MirroredFile(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()
         ]
         whole = replace(checkpoint, files=(*checkpoint.files, *files))
-        self._folder().put(self._run_folder, whole, contents, self._count)
+        self._folder().put(self._places, whole, contents, self._count)
 
     async def _delete_others(self) -> None:
         def delete() -> None:
@@ -122,7 +121,7 @@ class Mirroring:
             self._failed(f"older checkpoints in {self._url} are not deleted", _why(error))
 
     def _folder(self) -> MirrorFolder:
-        return MirrorFolder(self._url, self._run_folder.name, "checkpoint.mirror")
+        return MirrorFolder(self._url, self._places.run_folder.name, "checkpoint.mirror")
 
     def _count(self, num_bytes: int) -> None:
         self._num_copied += num_bytes

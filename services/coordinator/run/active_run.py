@@ -11,7 +11,9 @@ Workers, requests, events and reports are those of the run, so generators and re
 import asyncio
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
+from services.coordinator.remote.mirror_folder import RunPlaces
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
@@ -71,8 +73,11 @@ class ActiveRun:
         *,
         inputs: PreparedInputs | None = None,
         restart_reason: str = "",
+        learner_folder: Path | None = None,
     ) -> None:
         """`inputs` are loaded when the run is driven if they are left out.
+
+        `learner_folder` has the learner's part of the checkpoints, if it is not the run's folder.
 
         `restart_reason` is given for a run that goes on by itself: its next attempt counts as a restart.
         """
@@ -86,7 +91,8 @@ class ActiveRun:
         self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)
         checkpoint = config.checkpoint
-        self._mirroring = Mirroring(checkpoint.mirror, record.folder, checkpoint.keep_last, events)
+        places = RunPlaces(record.folder, learner_folder or record.folder)
+        self._mirroring = Mirroring(checkpoint.mirror, places, checkpoint.keep_last, events)
         self._restarts = Restarts(record, config.coordinator.max_restarts)
         self._updates: ConfigUpdates | None = None
         self._attempt: Attempt | None = None

@@ -46,10 +46,16 @@ class _OpenRun:
 class Runs:
     """Starts runs, finds them, and gives access to the active one."""
 
-    def __init__(self, data_dir: Path, registry: WorkerRegistry, *, name: str = "") -> None:
-        """`name` tells this coordinator from others that share the data folder."""
+    def __init__(
+        self, data_dir: Path, registry: WorkerRegistry, *, name: str = "", learner_data_dir: Path | None = None
+    ) -> None:
+        """`name` tells this coordinator from others that share the data folder.
+
+        `learner_data_dir` is the learner's data folder as this machine sees it, by default the same one.
+        """
         self.folders = RunFolders(data_dir)
         self._name = name
+        self._learner_data_dir = (learner_data_dir or data_dir).absolute()
         self._registry = registry
         self._active: ActiveRun | None = None
         self._queue: list[_OpenRun] = []
@@ -86,7 +92,9 @@ class Runs:
         Raises `InvalidArgument` for a change that a resumed run cannot take; see `shoal.config.changes`.
         """
         async with self._only_one():
-            await asyncio.to_thread(take_from_mirror, self.folders.data_dir, run_id, changes or {})
+            await asyncio.to_thread(
+                take_from_mirror, self.folders.data_dir, run_id, changes or {}, self._learner_data_dir
+            )
             record = self.folders.find(run_id)
             before = record.load_config()
             config = changed_config(before, changes or {})
@@ -183,7 +191,13 @@ class Runs:
         for note in settings_without_effect(run.config):
             run.events.add("notice", note)
         self._active = ActiveRun(
-            run.record, run.config, self._registry, run.events, inputs=inputs, restart_reason=restart_reason
+            run.record,
+            run.config,
+            self._registry,
+            run.events,
+            inputs=inputs,
+            restart_reason=restart_reason,
+            learner_folder=self._learner_data_dir / run.record.run_id,
         )
         self._driving = asyncio.create_task(self._active.drive())
         self._driving.add_done_callback(lambda _: self._ended(run))

@@ -49,7 +49,7 @@ async def mirrored(
 ) -> list[str]:
     """Mirrors a checkpoint, as at the end of a run; returns the kinds of the run's events."""
     events = EventLog(run.folder / "events.jsonl")
-    mirroring = Mirroring(url, run.folder, keep_last, events)
+    mirroring = Mirroring(url, run.places, keep_last, events)
     mirroring.offer(run.checkpoints.contents(checkpoint_id), best)
     await mirroring.finish()
     events.close()
@@ -89,12 +89,25 @@ async def test_of_a_copy_that_was_cut_off_half_way_the_one_before_is_taken(tmp_p
     s3.max_bytes = s3.num_bytes + 150_000
     assert (await mirrored(run, url, await run.save(2)))[-1] == "mirror_failed"
     s3.max_bytes = None
-    fetch_run(url, "sums", tmp_path / "there")
+    fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
     assert await last_step(tmp_path / "there") == 1
     assert (await mirrored(run, url, "step-00000002"))[-1] == "checkpoint_mirrored", "a repeat does not complete it"
-    fetch_run(url, "sums", tmp_path / "later")
+    fetch_run(url, "sums", tmp_path / "later", tmp_path / "later")
     assert await last_step(tmp_path / "later") == 2
     await run.ledger.close()
+
+
+async def test_a_learner_with_storage_of_its_own_is_mirrored_and_fetched(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here", tmp_path / "learner").open(), str(tmp_path / "mirror")
+    assert (await mirrored(run, url, await run.save(1)))[-1] == "checkpoint_mirrored"
+    await run.ledger.close()
+    assert not (tmp_path / "here/sums/checkpoints/step-00000001/learner").exists()
+    shutil.rmtree(tmp_path / "here")  # The learner's storage outlives it.
+    take_from_mirror(tmp_path / "here", "sums", {"checkpoint": {"mirror": url}}, tmp_path / "learner")
+    fetched = [path.name for path in (tmp_path / "learner/sums/checkpoints/step-00000001/learner/zero").iterdir()]
+    assert fetched == ["rank_0.pt"] and (tmp_path / "here/sums/run.json").exists()
+    left = {path.name for name in ("here", "learner") for path in (tmp_path / name).iterdir()}
+    assert left == {"sums"}, f"parts of the transfer are left: {left}"
 
 
 async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:
@@ -104,13 +117,13 @@ async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path
     await run.ledger.close()
     (shard,) = (tmp_path / "mirror").glob("sums/checkpoints/step-00000002.*/learner/zero/rank_0.pt")
     shard.write_bytes(b"x" + shard.read_bytes()[1:])
-    fetch_run(url, "sums", tmp_path / "there")
+    fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
     assert await last_step(tmp_path / "there") == 1
     told = read_events(tmp_path / "there" / "sums" / "events.jsonl")[-1].message
     assert "step-00000002 there is damaged" in told and "rank_0.pt" in told, told
     (tmp_path / "mirror").rename(tmp_path / "mirror.gone")
     with pytest.raises(NotFound, match="has no checkpoint of run 'sums'"):
-        fetch_run(url, "sums", tmp_path / "elsewhere")
+        fetch_run(url, "sums", tmp_path / "elsewhere", tmp_path / "elsewhere")
 
 
 async def test_where_no_copy_is_whole_nothing_is_fetched(tmp_path: Path) -> None:
@@ -119,7 +132,7 @@ async def test_where_no_copy_is_whole_nothing_is_fetched(tmp_path: Path) -> None
     await run.ledger.close()
     next((tmp_path / "mirror").glob("sums/checkpoints/*/config.json")).unlink()
     with pytest.raises(DataLoss, match=r"no checkpoint of run sums .* is whole.*config.json is missing"):
-        fetch_run(url, "sums", tmp_path / "there")
+        fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
     assert not list((tmp_path / "there").iterdir()), "it left something behind"
 
 
@@ -148,7 +161,7 @@ async def test_the_newest_checkpoint_goes_before_those_in_between_and_what_is_co
     monkeypatch.setattr(MirrorFolder, "put", held_put)
     run = await MirroredRun(tmp_path / "here").open()
     events = EventLog(run.folder / "events.jsonl")
-    mirroring = Mirroring(str(tmp_path / "mirror"), run.folder, 5, events)
+    mirroring = Mirroring(str(tmp_path / "mirror"), run.places, 5, events)
     run.checkpoints = Checkpoints(run.folder, keep_last=1, mirroring=mirroring)
     await run.save(1)
     await begun.wait()
@@ -171,7 +184,7 @@ async def test_a_mirror_that_fails_is_an_event_and_is_tried_again(
     run = await MirroredRun(tmp_path / "here").open()
     (tmp_path / "mirror").write_text("no folder")
     events = EventLog(run.folder / "events.jsonl")
-    mirroring = Mirroring(str(tmp_path / "mirror"), run.folder, 2, events)
+    mirroring = Mirroring(str(tmp_path / "mirror"), run.places, 2, events)
     mirroring.offer(run.checkpoints.contents(await run.save(1)))
     async for event in events.watch():
         if event.kind == "mirror_failed":
@@ -181,14 +194,14 @@ async def test_a_mirror_that_fails_is_an_event_and_is_tried_again(
     await mirroring.finish()
     events.close()
     await run.ledger.close()
-    fetch_run(str(tmp_path / "mirror"), "sums", tmp_path / "there")
+    fetch_run(str(tmp_path / "mirror"), "sums", tmp_path / "there", tmp_path / "there")
     assert await last_step(tmp_path / "there") == 1
 
 
 async def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, s3: CuttingProxy) -> None:
     s3.max_bytes = 0
     with pytest.raises(Unavailable, match=r"checkpoint\.mirror: s3://backups/away could not be read"):
-        fetch_run("s3://backups/away", "sums", tmp_path)
+        fetch_run("s3://backups/away", "sums", tmp_path, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
