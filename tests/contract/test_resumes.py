@@ -92,6 +92,28 @@ async def test_a_resumed_run_trains_on_groups_of_the_new_size(cluster: Cluster, 
     assert sizes == {1: 4, 2: 4, 3: 6, 4: 6}, sizes
 
 
+@pytest.mark.parametrize("damage", ["manifest", "snapshot"])
+async def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_used(
+    cluster: Cluster, model: Path, damage: str
+) -> None:
+    await finish_two_steps(cluster, model, checkpoint={"every_steps": 1})
+    newest = cluster.data_dir / "short" / "checkpoints" / "step-00000002"
+    damaged = newest / ("manifest.json" if damage == "manifest" else "ledger.sqlite")
+    damaged.write_bytes(damaged.read_bytes()[:-100])  # As a disk that lost its last write leaves it.
+    await resume(cluster, "short", {"run": {"num_steps": 4}})
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.last_checkpoint_id) == (
+        pb.RUN_STATE_FINISHED, 4, "step-00000004",
+    ), run.message  # fmt: skip
+    (event,) = [event for event in events if event.kind == "checkpoint_damaged"]
+    assert event.attributes["checkpoint_id"] == "step-00000002" and damaged.name in event.message, event.message
+    (restored,) = [event for event in events if event.kind == "restored"]
+    assert restored.attributes["policy_version"] == 1, restored
+    written = [event.attributes["checkpoint_id"] for event in events if event.kind == "checkpoint"]
+    assert written == [f"step-{step:08d}" for step in (1, 2, 2, 3, 4)], written
+    await assert_every_group_was_used_once(cluster, num_steps=4)
+
+
 async def test_reading_a_run_while_it_is_resumed_leaves_one_ledger(cluster: Cluster, model: Path) -> None:
     await finish_two_steps(cluster, model)
 

@@ -102,6 +102,7 @@ class Report:
         self._evaluated = {row["step"] for row in kept if "eval/num_prompts" in row}
         self._evaluations.keep_until(policy_version)
         self._record.policy_version = policy_version
+        self._record.last_checkpoint_id = checkpoint_id
         self._record.exported_steps = [step for step in self._record.exported_steps if step <= policy_version]
         if self._record.attempt > 0:
             self._trackers.restored(policy_version)
@@ -190,6 +191,15 @@ class Report:
             duration_s=duration_s,
             num_bytes=num_bytes,
             best_step=best_step,
+        )
+
+    def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
+        """Reports a checkpoint that cannot be restored; the one before it is tried next."""
+        self._events.add(
+            "checkpoint_damaged",
+            f"checkpoint {checkpoint_id} is damaged: {why}; the one before it is tried",
+            checkpoint_id=checkpoint_id,
+            reason=why,
         )
 
     def shown_alive(

@@ -178,7 +178,12 @@ class Attempt:
     async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:
         """Recovers ledger and learner, and builds the loop that continues from their state."""
         progress, checkpoint_id = await recover(
-            self._record, self._version, self._checkpoints, self._ledger, self._learner
+            self._record,
+            self._version,
+            self._checkpoints,
+            self._ledger,
+            self._learner,
+            report_damaged=self._report.checkpoint_damaged,
         )
         reward_kl = RewardKlController(self._config, self._learner)
         if progress.kl_coef is not None and self._config.kl.target is not None:

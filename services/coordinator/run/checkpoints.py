@@ -11,6 +11,7 @@ a folder without a manifest is no checkpoint.
 """
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import json
@@ -18,6 +19,7 @@ import shutil
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import json_format
 
@@ -38,6 +40,8 @@ from shoal.wire import invalid
 from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
+DISCARDED = "manifest.damaged.json"
+"""The name that the manifest of a damaged checkpoint gets, which is none from then on."""
 SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
 """The ledger's snapshot, and its name where one replaces the other: the manifest says which of the two counts."""
 
@@ -91,7 +95,7 @@ class Checkpoints:
         checkpoint_id = checkpoint_name(progress.policy_version)
         best = {checkpoint_name(best_step)} if best_step is not None else set()
         folder = self._folder / checkpoint_id
-        # A checkpoint of that name is of the same lineage: a restore goes back to the newest one.
+        # A checkpoint of that name is of the same lineage: a restore goes back to the newest one that is whole.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is None:
             learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept(best))).files)
@@ -122,27 +126,50 @@ class Checkpoints:
                 ) from error
             raise
         await asyncio.to_thread(self._delete_all_but, best)
-        kept = [self.load_manifest(name) for name in self.committed()]
+        kept = await asyncio.to_thread(self.manifests)
         await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
         if self._mirroring is not None:
             self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id), best)
         return checkpoint_id, True
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
-        """Reads the manifest of a committed checkpoint."""
-        values = json.loads((self._folder / checkpoint_id / MANIFEST).read_text())
-        return CheckpointManifest(
-            checkpoint_id=values["checkpoint_id"],
-            attempt=values["attempt"],
-            policy_version=values["policy_version"],
-            next_order_number=values.get("next_order_number", -1),
-            snapshot=values.get("snapshot", SNAPSHOT),
-            ledger_sha256=values["ledger_sha256"],
-            learner_files=tuple(
-                json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in values["learner_files"]
-            ),
-            segments=tuple(SegmentDigest(**entry) for entry in values.get("segments", ())),
-        )
+        """Reads the manifest of a committed checkpoint. Raises `DataLoss` when it cannot be read."""
+        path = self._folder / checkpoint_id / MANIFEST
+        try:
+            return _parse(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError, json_format.ParseError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataLoss(f"{path} cannot be read: {why}", reason=ErrorReason.CHECKPOINT_DAMAGED) from None
+
+    def load_checked(self, checkpoint_id: str) -> CheckpointManifest:
+        """Reads the manifest of a committed checkpoint, and verifies the ledger's snapshot. Raises `DataLoss`."""
+        manifest = self.load_manifest(checkpoint_id)
+        snapshot = self._folder / checkpoint_id / manifest.snapshot
+        try:
+            found = _sha256(snapshot)
+        except OSError as error:
+            raise DataLoss(
+                f"{snapshot} cannot be read: {error.strerror}", reason=ErrorReason.CHECKPOINT_DAMAGED
+            ) from None
+        if found != manifest.ledger_sha256:
+            raise DataLoss(
+                f"{snapshot} differs from its manifest: the SHA-256 digests do not match",
+                reason=ErrorReason.CHECKPOINT_DAMAGED,
+            )
+        return manifest
+
+    def manifests(self) -> list[CheckpointManifest]:
+        """Reads the manifests of the committed checkpoints, oldest first, without those that cannot be read."""
+        found = []
+        for checkpoint_id in self.committed():
+            with contextlib.suppress(DataLoss):
+                found.append(self.load_manifest(checkpoint_id))
+        return found
+
+    def discard(self, checkpoint_id: str) -> None:
+        """Takes a damaged checkpoint out of the committed ones. Its files stay until one of its name is written."""
+        folder = self._folder / checkpoint_id
+        (folder / MANIFEST).replace(folder / DISCARDED)
 
     def num_bytes(self, checkpoint_id: str) -> int:
         """Returns the size of a committed checkpoint: the learner's files and the ledger."""
@@ -175,16 +202,14 @@ class Checkpoints:
 
     def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
         """Replaces the run's ledger by the checkpoint's; keeps the abandoned one beside it."""
-        snapshot = self._folder / manifest.checkpoint_id / manifest.snapshot
-        if _sha256(snapshot) != manifest.ledger_sha256:
-            raise DataLoss(f"{snapshot} differs from its manifest: the SHA-256 digests do not match")
         set_aside(ledger, attempt)
-        replace_ledger(ledger, snapshot)
+        replace_ledger(ledger, self._folder / manifest.checkpoint_id / manifest.snapshot)
 
     def check_readable(self) -> None:
         """Raises `FailedPrecondition` when the newest checkpoint's ledger is of another version of Shoal."""
-        if committed := self.committed():
-            with reading(self._folder / committed[-1] / self.load_manifest(committed[-1]).snapshot):
+        if manifests := self.manifests():
+            snapshot = self._folder / manifests[-1].checkpoint_id / manifests[-1].snapshot
+            with contextlib.suppress(DataLoss), reading(snapshot):  # An attempt finds out what is damaged.
                 pass
 
     def _kept(self, best: Collection[str]) -> list[str]:
@@ -210,14 +235,29 @@ def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoin
 
     A number of steps of 0 is not known yet: it is counted with the prompts.
     """
-    committed = checkpoints.committed()
-    if not committed or config.run.num_steps in (0, before.run.num_steps):
+    manifests = checkpoints.manifests()
+    if not manifests or config.run.num_steps in (0, before.run.num_steps):
         return
-    step = checkpoints.load_manifest(committed[-1]).policy_version
+    step = manifests[-1].policy_version
     if config.run.num_steps < step:
         raise invalid(
             "run.num_steps", f"must be at least {step}, the step of the last checkpoint (given: {config.run.num_steps})"
         )
+
+
+def _parse(values: dict[str, Any]) -> CheckpointManifest:
+    return CheckpointManifest(
+        checkpoint_id=values["checkpoint_id"],
+        attempt=values["attempt"],
+        policy_version=values["policy_version"],
+        next_order_number=values.get("next_order_number", -1),
+        snapshot=values.get("snapshot", SNAPSHOT),
+        ledger_sha256=values["ledger_sha256"],
+        learner_files=tuple(
+            json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in values["learner_files"]
+        ),
+        segments=tuple(SegmentDigest(**entry) for entry in values.get("segments", ())),
+    )
 
 
 def _make_room(snapshot: Path) -> None:

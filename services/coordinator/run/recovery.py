@@ -5,32 +5,42 @@ from collections.abc import Callable
 from typing import Any
 
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.checkpoints import CheckpointManifest, Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.errors import FailedPrecondition
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss, FailedPrecondition, NotFound
 from shoal.rollout import WeightVersion
 
 
 async def recover(
-    record: RunRecord, version: CurrentVersion, checkpoints: Checkpoints, ledger: Ledger, learner: LearnerClient
+    record: RunRecord,
+    version: CurrentVersion,
+    checkpoints: Checkpoints,
+    ledger: Ledger,
+    learner: LearnerClient,
+    *,
+    report_damaged: Callable[[str, str], None],
 ) -> tuple[Progress, str]:
-    """Opens the ledger; on a resume, first restores ledger and learner from the last checkpoint.
+    """Opens the ledger; in a later attempt than the first, restores ledger and learner from the last checkpoint before.
 
     Sets `version` to the learner's. Returns the progress of the run, and the name of the checkpoint, which is empty
-    without one. Raises `FailedPrecondition` when the learner's version is not the ledger's.
+    without one. Calls `report_damaged` with the name of each checkpoint that is damaged, and how; the one before it is
+    restored then. Raises `DataLoss` when all are, and `FailedPrecondition` when the learner's version is not the
+    ledger's.
     """
     attempt, checkpoint_id = record.attempt, ""
     if attempt == 0:
         version.weights = await learner.version()
-    elif committed := checkpoints.committed():
-        checkpoint_id = committed[-1]
-        manifest = checkpoints.load_manifest(checkpoint_id)
+    elif checkpoints.committed():
+        manifest, version.weights = await _load_newest_whole(checkpoints, learner, attempt, report_damaged)
+        checkpoint_id = manifest.checkpoint_id
         await _to_the_end(checkpoints.restore_ledger, manifest, ledger.path, attempt)
-        version.weights = await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
+        for damaged in [name for name in checkpoints.committed() if name > checkpoint_id]:
+            checkpoints.discard(damaged)
     else:
         await _to_the_end(set_aside, ledger.path, attempt)
         await _to_the_end(replace_ledger, ledger.path, None)
@@ -42,6 +52,24 @@ async def recover(
             " the learner and resume the run"
         )
     return progress, checkpoint_id
+
+
+async def _load_newest_whole(
+    checkpoints: Checkpoints, learner: LearnerClient, attempt: int, report_damaged: Callable[[str, str], None]
+) -> tuple[CheckpointManifest, WeightVersion]:
+    """Loads the newest checkpoint whose files are all as they were written into the learner."""
+    problems = []
+    for checkpoint_id in reversed(checkpoints.committed()):
+        try:
+            manifest = await asyncio.to_thread(checkpoints.load_checked, checkpoint_id)
+            return manifest, await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
+        except (DataLoss, NotFound) as error:
+            report_damaged(checkpoint_id, error.message)
+            problems.append(f"{checkpoint_id}: {error.message}")
+    raise DataLoss(
+        f"no checkpoint can be restored: {'; '.join(problems)}; restore the files, or begin again with a new run",
+        reason=ErrorReason.CHECKPOINT_DAMAGED,
+    )
 
 
 async def _to_the_end(work: Callable[..., None], *arguments: Any) -> None:

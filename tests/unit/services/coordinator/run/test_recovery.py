@@ -1,13 +1,16 @@
-"""How a restore ends when the run stops in the middle of it."""
+"""What a restore uses, and how it ends when the run stops in the middle of it."""
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.recovery import recover
+from shoal.errors import DataLoss, NotFound
+from shoal.rollout import WeightVersion
 
 
 async def test_a_stop_waits_for_the_ledger_that_is_being_restored() -> None:
@@ -21,11 +24,82 @@ async def test_a_stop_waits_for_the_ledger_that_is_being_restored() -> None:
 
     checkpoints = Mock(committed=lambda: ["step-00000002"], restore_ledger=restore_ledger)
     learner = Mock(load_checkpoint=AsyncMock())
-    recovering = asyncio.create_task(recover(Mock(attempt=1), Mock(), checkpoints, Mock(), learner))
+    ledger = Mock(open=AsyncMock())
+    recovering = asyncio.create_task(
+        recover(Mock(attempt=1), Mock(), checkpoints, ledger, learner, report_damaged=Mock())
+    )
     await begun.wait()
     recovering.cancel()
     loop.call_soon(lambda: loop.call_soon(may_end.set))  # After the cancellation has arrived.
     with pytest.raises(asyncio.CancelledError):
         await recovering
     assert ended == ["restored"], "the thread writes the ledger of a run that has ended"
-    assert not learner.load_checkpoint.called
+    assert not ledger.open.called
+
+
+class Stored:
+    """Checkpoints of steps 1 to 3; the coordinator's part of some is damaged."""
+
+    def __init__(self, *damaged: str) -> None:
+        self.names = ["step-00000001", "step-00000002", "step-00000003"]
+        self.damaged = damaged
+        self.restored: list[str] = []
+
+    def committed(self) -> list[str]:
+        return list(self.names)
+
+    def load_checked(self, name: str) -> Any:
+        if name in self.damaged:
+            raise DataLoss(f"{name} differs")
+        return Mock(checkpoint_id=name, learner_files=())
+
+    def restore_ledger(self, manifest: Any, path: Any, attempt: int) -> None:
+        self.restored.append(manifest.checkpoint_id)
+
+    def discard(self, name: str) -> None:
+        self.names.remove(name)
+
+
+class Learner:
+    """Restores checkpoints, except some."""
+
+    def __init__(self, *damaged: str) -> None:
+        self.damaged = damaged
+
+    async def load_checkpoint(self, name: str, files: Any, attempt: int) -> WeightVersion:
+        if name in self.damaged:
+            raise NotFound(f"{name} is not there")
+        return WeightVersion(attempt, int(name[-1]))
+
+
+async def recovered(stored: Stored, learner: Any) -> tuple[str, list[str]]:
+    reported: list[str] = []
+    checkpoint_id = ""
+
+    async def open_ledger() -> Any:
+        return Mock(policy_version=int(stored.restored[-1][-1]))
+
+    _, checkpoint_id = await recover(
+        Mock(attempt=4),
+        Mock(),
+        cast(Checkpoints, stored),
+        Mock(open=open_ledger),
+        learner,
+        report_damaged=lambda name, why: reported.append(f"{name}: {why}"),
+    )
+    return checkpoint_id, reported
+
+
+async def test_the_newest_checkpoint_of_which_every_part_is_whole_is_restored() -> None:
+    stored = Stored("step-00000003")
+    checkpoint_id, reported = await recovered(stored, Learner("step-00000002"))
+    assert (checkpoint_id, stored.restored) == ("step-00000001", ["step-00000001"])
+    assert reported == ["step-00000003: step-00000003 differs", "step-00000002: step-00000002 is not there"]
+    assert stored.names == ["step-00000001"], "a damaged checkpoint would be taken for one of this lineage"
+
+
+async def test_a_run_without_a_whole_checkpoint_does_not_begin_again() -> None:
+    stored = Stored("step-00000003", "step-00000001")
+    with pytest.raises(DataLoss, match=r"no checkpoint can be restored: step-00000003.*step-00000002.*step-00000001"):
+        await recovered(stored, Learner("step-00000002"))
+    assert len(stored.names) == 3 and not stored.restored, "what may come back from a copy is kept"

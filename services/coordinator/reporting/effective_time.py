@@ -1,0 +1,69 @@
+"""Effective time: the share of a run's time in which it takes steps that no attempt has taken before.
+
+What is left is start-up, the steps that a restore discards, their repetition, and the time in which processes were
+missing. Pauses and the time between an end and a resume do not count at all.
+"""
+
+from collections.abc import Iterable
+
+from services.coordinator.store.run_record import RunState
+from shoal.v1 import coordinator_pb2 as pb
+
+_STILL = (RunState.PAUSED, RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+class EffectiveTime:
+    """Follows the events of a run. Times are in seconds since the epoch."""
+
+    def __init__(self, events: Iterable[pb.RunEvent] = ()) -> None:
+        """`events` are those so far, in their order."""
+        self._now_s: float | None = None
+        self._stands_still = False
+        self._since_s: float | None = None
+        """The part of `run_s` at which the step under way began; None while none is."""
+        self._furthest_step = 0
+        self.run_s = 0.0
+        """Time that the run was active and not paused."""
+        self.effective_s = 0.0
+        """The part of it that led to new steps."""
+        for event in events:
+            self._add(event)
+
+    def _add(self, event: pb.RunEvent) -> None:
+        time_s = event.event_time.ToNanoseconds() / 1e9
+        if event.kind == "state":
+            self.state(RunState(str(event.attributes["state"])), time_s)
+        elif event.kind == "restored":
+            self.restored(time_s)
+        elif event.kind == "step":
+            self.step(int(event.attributes.fields["step"].number_value), time_s)
+
+    def state(self, state: RunState, time_s: float) -> None:
+        """Follows a change of the run's state."""
+        self._advance(time_s)
+        self._stands_still = state in _STILL
+        if state is RunState.RUNNING and self._since_s is None:
+            self._since_s = self.run_s
+
+    def restored(self, time_s: float) -> None:
+        """Follows the begin of another attempt."""
+        self._advance(time_s)
+        self._since_s = None
+
+    def step(self, step: int, time_s: float) -> None:
+        """Follows a step that is done."""
+        self._advance(time_s)
+        if step > self._furthest_step:
+            self._furthest_step = step
+            self.effective_s += self.run_s - (self.run_s if self._since_s is None else self._since_s)
+        self._since_s = self.run_s
+
+    @property
+    def share(self) -> float:
+        """The effective part of the run's time, from 0 to 1; 0 before the first step."""
+        return self.effective_s / self.run_s if self.run_s else 0.0
+
+    def _advance(self, time_s: float) -> None:
+        if self._now_s is not None and not self._stands_still:
+            self.run_s += max(0.0, time_s - self._now_s)
+        self._now_s = time_s
