@@ -201,15 +201,15 @@ def _median_step_s(run: Run) -> float:
 
 
 def _name(process: psutil.Process) -> str:
-    line = " ".join(process.cmdline())
-    for part in line.split():
-        if part.startswith("services."):
-            rank = process.environ().get("RANK") if part == "services.learner" else None
-            return part if rank is None else f"{part}, rank {rank}"
-    try:
-        return f"a child of {_name(process.parent() or process)}: {process.name()}" if process.parent() else line[:40]
-    except RecursionError:
-        return line[:40]
+    """Names a process by its service, or by that of the nearest parent that has one."""
+    names = [process.name()]
+    for each in (process, *process.parents()):
+        services = [part for part in each.cmdline() if part.startswith("services.")]
+        if services:
+            rank = each.environ().get("RANK") if services[0] == "services.learner" else None
+            names = [services[0] + (f", rank {rank}" if rank else ""), *(names if each != process else [])]
+            break
+    return " - ".join(names)
 
 
 def _step(event: pb.RunEvent) -> int:

@@ -165,6 +165,12 @@ RUN_POLICY_VERSION = MetricName(
 RUN_CORRECT_RATE = MetricName(
     "shoal.run.correct_rate", Instrument.GAUGE, "1", "Share of the last step's scored completions that are correct."
 )
+RUN_EFFECTIVE_TIME = MetricName(
+    "shoal.run.effective_time",
+    Instrument.GAUGE,
+    "1",
+    "Share of the run's time, pauses apart, in which it took steps that no attempt had taken before.",
+)
 RUN_GROUPS = MetricName(
     "shoal.run.groups", Instrument.COUNTER, "{group}", "Groups that train steps have consumed, by ledger state."
 )

@@ -185,6 +185,11 @@ TIME = MetricSection(
         RunMetric("time/<verifier>_scoring_p95", "s", "95th percentile of these times", "", SAMPLED),
         RunMetric("time/<verifier>_scoring_max", "s", "longest of these times", "", SAMPLED),
         RunMetric("time/from_scratch", "s", "time since the coordinator started or resumed the run, pauses apart"),
+        RunMetric(
+            "time/effective_share",
+            "share",
+            "the run's time so far, pauses apart, in which it took steps that no attempt had taken before",
+        ),
         RunMetric("generator_tokens_per_second_step", "tokens/s", "completion tokens from all generators"),
         RunMetric(
             "reward_tokens_per_second_step",

@@ -167,8 +167,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
             yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
             await _break_connection(self.server)
         await self.may_be_ready.wait()
+        sent = self.plane.sent.setdefault(request.epoch, asyncio.Event())  # Before READY: it may be set at once.
         yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
-        await self.plane.sent.setdefault(request.epoch, asyncio.Event()).wait()
+        await sent.wait()
         if request.epoch in self.plane.broken:
             self._status.state = worker_pb2.WORKER_STATE_STALE
             raise Unavailable("a peer went away", reason="WEIGHT_GROUP_BROKEN")

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import errno
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from services.coordinator.reporting.best_step import best_of
+from services.coordinator.reporting.effective_time import EffectiveTime
 from services.coordinator.reporting.evaluation_history import EvaluationHistory
 from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.shown_completions import Judged, shown
@@ -42,10 +44,12 @@ class Report:
         self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
         self._remaining = RemainingTime(config)
+        self._effective = EffectiveTime(events.past)
 
     def state(self, state: RunState, message: str) -> None:
         """Reports that the run has entered a state."""
         self._record.state, self._record.message = state, message
+        self._effective.state(state, time.time())
         if state is RunState.PAUSED:
             self._remaining.paused()
         else:
@@ -101,6 +105,7 @@ class Report:
         kept = self._metrics_file.keep_until(policy_version)
         self._evaluated = {row["step"] for row in kept if "eval/num_prompts" in row}
         self._evaluations.keep_until(policy_version)
+        self._effective.restored(time.time())
         self._record.policy_version = policy_version
         self._record.last_checkpoint_id = checkpoint_id
         self._record.exported_steps = [step for step in self._record.exported_steps if step <= policy_version]
@@ -119,7 +124,9 @@ class Report:
 
         Metrics that are NaN or infinite are left out.
         """
+        self._effective.step(step, time.time())
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        metrics["time/effective_share"] = self._effective.share
         num_steps = self._config.run.num_steps
         self._record.step_trained(step)
         self._record.metrics = metrics
@@ -129,6 +136,7 @@ class Report:
         correct_rate = metrics.get("objective/verifiable_correct_rate", 0.0)
         telemetry.gauge(names.RUN_POLICY_VERSION).set(step)
         telemetry.gauge(names.RUN_CORRECT_RATE).set(correct_rate)
+        telemetry.gauge(names.RUN_EFFECTIVE_TIME).set(self._effective.share)
         telemetry.histogram(names.RUN_STEP).record(metrics["time/step"])
         telemetry.histogram(names.RUN_STEP_WAIT).record(metrics["time/waiting_for_groups"])
         telemetry.histogram(names.RUN_PUBLISH).record(metrics["time/publishing"])

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ class EventLog:
             self._file.write("\n")
         self._changed = Signal()
         self._closed = self._goes_on = False
+
+    @property
+    def past(self) -> Sequence[pb.RunEvent]:
+        """The events so far."""
+        return self._events
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
         """Appends one event and logs its message."""

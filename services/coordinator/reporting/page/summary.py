@@ -28,6 +28,8 @@ def key_numbers(record: RunRecord, steps: Sequence[Row], evaluations: Sequence[R
     yield from _latest("Reward", steps, "objective/scores", plain)
     yield from _latest("Correct in training", steps, "objective/verifiable_correct_rate", SHARE.value)
     yield from _latest("Correct on held-out questions", evaluations, "eval/verifiable_correct_rate", SHARE.value)
+    if record.attempt and steps and (share := steps[-1].get("time/effective_share")) is not None:
+        yield Fact("Effective time", SHARE.value(share), "the rest is start-up, restarts and repeated steps")
 
 
 def _latest(name: str, rows: Sequence[Row], metric: str, text: Callable[[float], str]) -> Iterator[Fact]:

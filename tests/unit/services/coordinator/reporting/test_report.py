@@ -17,7 +17,7 @@ async def test_a_metric_that_is_not_finite_is_left_out_of_file_event_and_record(
     metrics = {**times, "val/ratio": float("inf"), "val/ratio_var": float("nan"), "objective/scores": 0.5}
     Report(record, events, CONFIG).step(1, metrics)
     events.close()
-    finite = {**times, "objective/scores": 0.5}
+    finite = {**times, "objective/scores": 0.5, "time/effective_share": 0.0}
     [line] = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line) == {"step": 1, **finite}
     [event] = read_events(tmp_path / "events.jsonl")
