@@ -1,4 +1,4 @@
-"""`kill -9` at random moments over all processes of all four services, with real engines: nobody helps, the run ends."""
+"""`kill -9` at random moments over all processes of the four services, with real engines, and nobody helps."""
 
 import json
 import os
@@ -24,9 +24,9 @@ def test_a_run_ends_in_spite_of_twenty_kills_and_uses_every_prompt_once(tmp_path
     )
     path = write_config(tmp_path / "run.toml", config)
     numbers = tmp_path / "kills.json"
+    options = ("--kills", str(NUM_KILLS), "--seed", "13", "--data-dir", str(tmp_path / "runs"), "--json", str(numbers))
     done = subprocess.run(
-        [sys.executable, "-u", "benchmarks/kills.py", str(path), "--kills", str(NUM_KILLS), "--seed", "13"]
-        + ["--data-dir", str(tmp_path / "runs"), "--json", str(numbers)],
+        [sys.executable, "-u", "benchmarks/kills.py", str(path), *options],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         text=True,
