@@ -177,11 +177,13 @@ class CoordinatorServiceServicer:
     def WatchRun(self, request, context):
         """Sends the events of a run after a given one, until the run ends.
 
-        Safe to retry with `after_sequence` set to the last event received.
+        Safe to retry with `after_sequence` set to the last event received. The
+        numbers go on over a restart of the coordinator.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
+        * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -260,6 +262,7 @@ class CoordinatorServiceServicer:
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
         started without `evaluation.sources`.
+        * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -284,6 +287,7 @@ class CoordinatorServiceServicer:
         run again.
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
+        * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

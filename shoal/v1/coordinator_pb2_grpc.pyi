@@ -81,11 +81,13 @@ class CoordinatorServiceStub:
     WatchRun: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.WatchRunRequest, _coordinator_pb2.WatchRunResponse]
     """Sends the events of a run after a given one, until the run ends.
 
-    Safe to retry with `after_sequence` set to the last event received.
+    Safe to retry with `after_sequence` set to the last event received. The
+    numbers go on over a restart of the coordinator.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
+    * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
     """
     PauseRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]
     """Pauses a run: it issues no prompt, samples nothing, and begins no step.
@@ -144,6 +146,7 @@ class CoordinatorServiceStub:
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
       started without `evaluation.sources`.
+    * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
     """
     UpdateRunConfig: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateRunConfigRequest, _coordinator_pb2.UpdateRunConfigResponse]
     """Changes the configuration of an active run.
@@ -164,6 +167,7 @@ class CoordinatorServiceStub:
       run again.
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
+    * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
     """
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]
     """Registers a worker and gives it a lease.
@@ -259,11 +263,13 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     WatchRun: _aio.UnaryStreamMultiCallable[_coordinator_pb2.WatchRunRequest, _coordinator_pb2.WatchRunResponse]  # type: ignore[assignment]
     """Sends the events of a run after a given one, until the run ends.
 
-    Safe to retry with `after_sequence` set to the last event received.
+    Safe to retry with `after_sequence` set to the last event received. The
+    numbers go on over a restart of the coordinator.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
+    * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
     """
     PauseRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]  # type: ignore[assignment]
     """Pauses a run: it issues no prompt, samples nothing, and begins no step.
@@ -322,6 +328,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
       started without `evaluation.sources`.
+    * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
     """
     UpdateRunConfig: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateRunConfigRequest, _coordinator_pb2.UpdateRunConfigResponse]  # type: ignore[assignment]
     """Changes the configuration of an active run.
@@ -342,6 +349,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
       run again.
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
+    * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
     """
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterWorkerRequest, _coordinator_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """Registers a worker and gives it a lease.
@@ -458,11 +466,13 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.WatchRunResponse], _abc.AsyncIterator[_coordinator_pb2.WatchRunResponse]]:
         """Sends the events of a run after a given one, until the run ends.
 
-        Safe to retry with `after_sequence` set to the last event received.
+        Safe to retry with `after_sequence` set to the last event received. The
+        numbers go on over a restart of the coordinator.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
+        * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
         """
 
     @_abc_1.abstractmethod
@@ -551,6 +561,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
           started without `evaluation.sources`.
+        * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
         """
 
     @_abc_1.abstractmethod
@@ -577,6 +588,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
           run again.
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended; resume it with changes.
+        * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
         """
 
     @_abc_1.abstractmethod

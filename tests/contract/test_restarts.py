@@ -56,6 +56,8 @@ async def test_a_run_goes_on_from_its_last_checkpoint_when_its_learner_is_killed
     assert restored.attributes["policy_version"] >= 2, restored
     joined = [event.attributes["worker_id"] for event in events if event.kind == "worker_joined"]
     assert sorted(joined) == ["generator-0", "learner-0", "learner-1", "reward-0"], "only the learner was configured"
+    calls = cluster.generator.calls  # type: ignore[attr-defined]
+    assert calls.count("LeaveWeightGroup") == 1, "it stayed in the group of a learner that is gone"
 
 
 async def test_a_run_without_a_checkpoint_begins_again_when_its_learner_is_killed(

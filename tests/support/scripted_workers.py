@@ -185,6 +185,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         )
 
     async def LeaveWeightGroup(self, request: Any, context: Any) -> generator_pb2.LeaveWeightGroupResponse:
+        self.calls.append("LeaveWeightGroup")
         return generator_pb2.LeaveWeightGroupResponse()
 
     async def PauseGeneration(self, request: Any, context: Any) -> generator_pb2.PauseGenerationResponse:

@@ -40,6 +40,7 @@ from services.coordinator.workers.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError
 from shoal.grpo.staleness import capacity
 from shoal.rollout import WeightVersion
@@ -138,6 +139,10 @@ class Attempt:
                 state = await self._from_start_to_end()
                 watching.cancel()
             return state
+        except ShoalError as error:
+            if error.reason == ErrorReason.LEARNER_LOST:
+                await self._publisher.disband()
+            raise
         finally:
             await self.evaluations.cancel()
             with contextlib.suppress(ShoalError):

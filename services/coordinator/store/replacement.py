@@ -12,9 +12,12 @@ from pathlib import Path
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
 
+NUM_SET_ASIDE = 3
+"""Ledgers of earlier attempts that stay: a run that restarts by itself may have many attempts."""
+
 
 def set_aside(ledger: Path, attempt: int) -> None:
-    """Copies the ledger of the attempt before `attempt` beside it, to be inspected later.
+    """Copies the ledger of the attempt before `attempt` beside it, to be inspected later; deletes older ones.
 
     Raises as `replace_ledger`.
     """
@@ -29,6 +32,10 @@ def set_aside(ledger: Path, attempt: int) -> None:
             file = ledger.with_name(ledger.name + suffix)
             if file.exists():
                 file.rename(abandoned.with_name(abandoned.name + suffix))
+    for old in ledger.parent.glob(f"{ledger.stem}.attempt-*{ledger.suffix}*"):
+        number = old.name.removeprefix(f"{ledger.stem}.attempt-").partition(".")[0]
+        if number.isdecimal() and int(number) < attempt - NUM_SET_ASIDE:
+            old.unlink()
 
 
 def replace_ledger(ledger: Path, snapshot: Path | None) -> None:

@@ -34,6 +34,7 @@ from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
 from shoal.wire import int32_to_wire
 
+LEAVE_TIMEOUT_S = 5.0
 CANARY_TOKENS = 32
 """Tokens of the canary prompt: enough to reach every layer, few enough to cost nothing."""
 
@@ -252,6 +253,14 @@ class Publisher:
                 **facts,
                 reason=error.reason,
             )
+
+    async def disband(self) -> None:
+        """Lets the generators leave a group whose learner is lost. Their calls abort what still waits in it."""
+        group, self._group = self._group, []
+        request = generator_pb2.LeaveWeightGroupRequest()
+        leaving = (member.stub.LeaveWeightGroup(request, timeout=LEAVE_TIMEOUT_S) for member in group)
+        # One that does not answer leaves when it joins the next group.
+        await asyncio.gather(*leaving, return_exceptions=True)
 
     async def pause(self) -> None:
         """Stops sampling on every generator."""

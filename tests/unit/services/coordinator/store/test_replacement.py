@@ -116,3 +116,13 @@ async def test_a_ledger_that_cannot_be_opened_is_not_taken_for_a_damaged_one(led
         set_aside(ledger, attempt=1)
     assert caught.value.reason == ErrorReason.FOLDER
     assert version_in(ledger) == 9
+
+
+async def test_the_ledgers_of_the_last_attempts_are_kept_and_older_ones_deleted(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+    for attempt in range(1, 13):
+        await write_ledger(ledger, attempt)
+        set_aside(ledger, attempt)
+        ledger.unlink()
+    kept = {path.name for path in tmp_path.glob("ledger.attempt-*")}
+    assert kept == {f"ledger.attempt-{attempt}.sqlite" for attempt in (9, 10, 11)}, kept
