@@ -106,8 +106,8 @@ class MirrorFolder:
     ) -> None:
         """Copies a checkpoint, `mirror.json` last; what is there already of shared files stays.
 
-        `contents` has the files that change in the run's folder meanwhile, by path. Raises `DataLoss` when a file
-        differs from its digest.
+        `contents` has the files that change in the run's folder meanwhile, by path. Raises `DataLoss` when a file is
+        missing or differs from its digest.
         """
         there = self._find("segments")
 
@@ -116,9 +116,8 @@ class MirrorFolder:
             if there.get(stored) == file.num_bytes:
                 progress(file.num_bytes)
                 return
-            content = contents.get(file.path)
             path = places.of(file.path)
-            with path.open("rb") if content is None else io.BytesIO(content) as source, self._open(stored) as target:
+            with _source(path, contents.get(file.path)) as source, self._open(stored) as target:
                 _copy(source, target, file, str(path), progress)
 
         _at_once(copy, checkpoint.files)
@@ -176,6 +175,18 @@ class MirrorFolder:
         if is_local(self._files):
             self._files.makedirs(full.rpartition("/")[0], exist_ok=True)
         return self._files.open(full, "wb")
+
+
+def _source(path: Path, content: bytes | None) -> BinaryIO:
+    if content is not None:
+        return io.BytesIO(content)
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise DataLoss(
+            f"{path} does not exist; if the learner has storage of its own, start the coordinator with "
+            "--learner-data-dir FOLDER"
+        ) from None
 
 
 def _at_once(copy: Callable[[MirroredFile], None], files: Collection[MirroredFile]) -> None:

@@ -13,6 +13,7 @@ from services.coordinator.remote.file_systems import why_refused
 from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
+from shoal.errors import ShoalError
 from shoal.quantities import format_bytes
 
 RUN_FILES = ("run.json", "config.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl")
@@ -148,6 +149,8 @@ class Mirroring:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, ShoalError):
+        return error.message
     refused = why_refused(error)
     return f"{refused + ': ' if refused else ''}{type(error).__name__}: {error}"
 

@@ -12,7 +12,7 @@ import pytest
 
 from services.coordinator.remote import mirroring as module
 from services.coordinator.remote.fetching import fetch_run, take_from_mirror
-from services.coordinator.remote.mirror_folder import MirrorFolder
+from services.coordinator.remote.mirror_folder import MirrorFolder, RunPlaces
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.events import EventLog, read_events
@@ -108,6 +108,15 @@ async def test_a_learner_with_storage_of_its_own_is_mirrored_and_fetched(tmp_pat
     assert fetched == ["rank_0.pt"] and (tmp_path / "here/sums/run.json").exists()
     left = {path.name for name in ("here", "learner") for path in (tmp_path / name).iterdir()}
     assert left == {"sums"}, f"parts of the transfer are left: {left}"
+
+
+async def test_a_learners_storage_that_the_coordinator_does_not_see_is_told_with_the_cure(tmp_path: Path) -> None:
+    run = await MirroredRun(tmp_path / "here", tmp_path / "learner").open()
+    run.places = RunPlaces(run.folder, run.folder)
+    assert (await mirrored(run, str(tmp_path / "mirror"), await run.save(1)))[-1] == "mirror_failed"
+    await run.ledger.close()
+    told = read_events(run.folder / "events.jsonl")[-1].message
+    assert "learner.json does not exist; if the learner has storage of its own" in told and "bucket" not in told, told
 
 
 async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:
