@@ -23,6 +23,7 @@ from services.coordinator.store.payloads import (
     forget_samples,
     forget_used_tokens,
     has_payload,
+    last_segment,
     name_segments,
     write_payload,
 )
@@ -79,6 +80,7 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
+        self._segments.last_number = last_segment(connection)
         self._connection = connection
         return read_progress(connection)
 

@@ -45,6 +45,12 @@ def read_payload(connection: sqlite3.Connection, segments: Path, order_number: i
     return read_record(segments / segment_name(kind.series, segment), start, num_bytes)
 
 
+def last_segment(connection: sqlite3.Connection) -> int:
+    """Returns the highest number of a segment that has a payload; 0 without one."""
+    (number,) = connection.execute("SELECT COALESCE(MAX(segment), 0) FROM payloads").fetchone()
+    return int(number)
+
+
 def forget_samples(connection: sqlite3.Connection, order_number: int) -> None:
     """Deletes the places of everything but the prompt of a group."""
     connection.execute("DELETE FROM payloads WHERE order_number = ? AND kind != 'prompt'", (order_number,))

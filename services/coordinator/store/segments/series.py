@@ -42,6 +42,8 @@ class SegmentWriter:
         self._open: dict[Series, tuple[int, Segment]] = {}
         self._ended: dict[str, SegmentDigest] = {}
         self._unsynced: set[str] = set()
+        self.last_number = 0
+        """The last segment that the ledger knows of, whose file may be gone: no number is used twice."""
 
     def append(self, series: Series, record: bytes) -> Place:
         """Appends a record to a series. Raises `OSError` as `Segment.append` does."""
@@ -56,7 +58,7 @@ class SegmentWriter:
     def _begin(self, series: Series) -> tuple[int, Segment]:
         self._folder.mkdir(parents=True, exist_ok=True)
         numbers = [int(match[2]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-        number = max(numbers, default=0) + 1
+        number = self.last_number = max([self.last_number, *numbers]) + 1
         segment = Segment(self._folder / segment_name(series, number))
         self._unsynced.add(segment.path.name)
         return number, segment

@@ -116,7 +116,7 @@ async def test_a_learners_storage_that_the_coordinator_does_not_see_is_told_with
     assert (await mirrored(run, str(tmp_path / "mirror"), await run.save(1)))[-1] == "mirror_failed"
     await run.ledger.close()
     told = read_events(run.folder / "events.jsonl")[-1].message
-    assert "learner.json does not exist; if the learner has storage of its own" in told and "bucket" not in told, told
+    assert "does not exist; if the learner has storage of its own" in told and "bucket" not in told, told
 
 
 async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:

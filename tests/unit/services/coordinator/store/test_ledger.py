@@ -297,6 +297,20 @@ async def test_a_damaged_segment_costs_the_texts_in_it_alone(tmp_path: Path) -> 
         assert all("[lost: " in rollout.text for rollout in group.rollouts)
 
 
+async def test_the_number_of_a_segment_that_is_gone_is_not_used_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+    await ledger.close()
+    next((tmp_path / SEGMENTS).glob("tokens-00000002.*")).unlink()  # A mirror does not have it.
+    resumed = Ledger(tmp_path / LEDGER, attempt=1)
+    await resumed.open()
+    await bring_to_scored(resumed, 1)
+    await resumed.close()
+    names = sorted(path.name for path in (tmp_path / SEGMENTS).iterdir())
+    assert names == ["text-00000001.segment", "text-00000003.segment", "tokens-00000004.segment"], names
+
+
 async def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
