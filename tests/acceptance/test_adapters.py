@@ -85,7 +85,7 @@ def test_a_publish_of_adapters_alone_carries_few_bytes_and_pauses_for_a_moment(t
     assert adapter["time/weights_pause"] < merged["time/weights_pause"], medians
 
 
-def test_adapters_of_a_killed_run_go_on_and_are_what_vllm_transformers_and_peft_load(tmp_path: Path) -> None:
+def test_adapters_of_a_killed_learner_go_on_and_are_what_vllm_transformers_and_peft_load(tmp_path: Path) -> None:
     lora = {"lora.rank": 8, "lora.alpha": 16, "learning_rate": 1e-2}
     config = guessing_config(tmp_path, checkpoint={"every_steps": 2}, run={"num_steps": 6})
     config["learner"] |= lora
@@ -94,9 +94,7 @@ def test_adapters_of_a_killed_run_go_on_and_are_what_vllm_transformers_and_peft_
     try:
         stack.until_step(3)
         stack.services("learner")[0].send_signal(signal.SIGKILL)
-        assert stack.wait(300) == 1, stack.tail()
-        stack = LocalStack(tmp_path / "runs", "killed", "--resume", "killed")
-        assert stack.wait(600) == 0, stack.tail()
+        assert stack.wait(900) == 0, stack.tail()
     finally:
         stack.end()
     rows = stack.metrics()
