@@ -41,16 +41,33 @@ step() {
     steps[$name]=$!
 }
 
-# Ends the steps: the coordinator first, while the workers can still write its checkpoint.
+# Sends a signal to the processes of a step. (srun itself would answer SIGTERM by killing them.)
+signal_step() {
+    local id name
+    while read -r id name; do
+        # Slurm 22.05 reports an error of a step that it has signaled.
+        [[ $name != "$2" ]] || scancel --signal="$1" "$id" 2>/dev/null || true
+    done < <(squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j')
+}
+
+# Ends the steps: the coordinator first, while the workers can still write its checkpoint. Workers have a minute.
 end() {
     trap '' TERM INT
-    local name
-    for name in coordinator run learner generator reward; do
-        [[ -n ${steps[$name]:-} ]] || continue
-        kill -TERM "${steps[$name]}" 2>/dev/null || true
-        [[ $name != coordinator ]] || wait "${steps[$name]}" || true
+    local name signal
+    if [[ -n ${steps[coordinator]:-} ]]; then
+        signal_step TERM coordinator
+        wait "${steps[coordinator]}" || true
+    fi
+    [[ -z ${run:-} ]] || kill -TERM "$run" 2>/dev/null || true
+    for signal in TERM KILL; do
+        for name in learner generator reward; do
+            signal_step "$signal" "$name"
+        done
+        for _ in {1..60}; do
+            [[ -n $(jobs -pr) ]] || break 2
+            sleep 1
+        done
     done
-    wait
 }
 trap end EXIT
 trap 'exit 143' TERM INT
@@ -75,7 +92,7 @@ step generator "$(join "${generators[@]}")" --nodes="${#generators[@]}" --ntasks
     --gpus-per-task="$GPUS_PER_GENERATOR" --cpus-per-task="${CPUS_PER_GENERATOR:-8}" -- \
     bash -c 'exec python -m services.generator --listen="$SLURMD_NODENAME:0" --tls-dir="$CERTIFICATES/generator"'
 # shellcheck disable=SC2016
-step reward "$(join "${generators[@]}")" --ntasks="$REWARDS" --overlap --gpus=0 --cpus-per-task=8 -- \
+step reward "$(join "${generators[@]}")" --nodes="1-${#generators[@]}" --ntasks="$REWARDS" --overlap --gpus=0 --cpus-per-task=8 -- \
     bash -c 'exec python -m services.reward --listen="$SLURMD_NODENAME:0" --tls-dir="$CERTIFICATES/reward"'
 
 until python -m shoal.rpc.healthcheck "$SHOAL_COORDINATOR" --tls-dir "$CERTIFICATES/coordinator"; do
@@ -85,5 +102,5 @@ done
 # In the background, so that a signal ends the wait.
 shoal --tls-dir "$CERTIFICATES/operator" run start --watch --set weights.store_port=50052 \
     --set launch.num_learner_ranks=$((LEARNER_NODES * GPUS_PER_LEARNER_NODE)) "$@" &
-steps[run]=$!
-wait "${steps[run]}"
+run=$!
+wait "$run"

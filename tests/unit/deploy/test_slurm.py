@@ -21,17 +21,29 @@ from tools.manifests import SLURM, script_problems
 RUN_EXIT_CODE = 7
 PATIENCE_S = 120
 
-# Starts the command once, as on the first node of its list, and passes a signal on to it.
+# Starts the command once, as on the first node of its list. A signal to srun itself kills it, as Slurm does.
 SRUN = """
-import itertools, os, sys
+import itertools, os, signal, subprocess, sys
 words = sys.argv[1:]
 options = list(itertools.takewhile(lambda word: word.startswith("--"), words))
-command = words[len(options):]
 values = dict(option[2:].partition("=")[::2] for option in options)
+environment = os.environ | {"SLURMD_NODENAME": values["nodelist"].split(",")[0]}
+process = subprocess.Popen(words[len(options):], env=environment)
+signal.signal(signal.SIGTERM, lambda *_: process.kill())
 with open(os.environ["TRACE"], "a") as trace:
-    print("step", *words[:len(options)], file=trace)
-os.environ["SLURMD_NODENAME"] = values["nodelist"].split(",")[0]
-os.execvp(command[0], command)
+    print("step", *options, file=trace)
+with open(os.environ["STEPS"], "a") as steps:
+    print(f"17.{process.pid} {values['job-name']}", file=steps)
+sys.exit(process.wait())
+"""
+# A step's number is the process id of its command.
+SCANCEL = """
+import os, signal, sys
+try:
+    name, step = sys.argv[1:]
+    os.kill(int(step.partition(".")[2]), signal.Signals["SIG" + name.partition("=")[2]])
+except ProcessLookupError:
+    sys.exit(1)
 """
 # Real for the coordinator and its health; a worker waits for its end.
 PYTHON = """
@@ -88,9 +100,10 @@ class ScriptedSlurm:
         self.nodes = [f"{network}.{number}" for number in range(1, num_nodes + 1)]
         programs = folder / "bin"
         programs.mkdir()
-        for name, text in (("srun", SRUN), ("python", PYTHON), ("shoal", SHOAL)):
+        for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("python", PYTHON), ("shoal", SHOAL)):
             (programs / name).write_text(f"#!{sys.executable}\n{text}")
         (programs / "scontrol").write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(self.nodes))
+        (programs / "squeue").write_text('#!/bin/sh\ncat "$STEPS"\n')
         (programs / "activate").write_text(f"export PATH={shlex.quote(str(programs))}:$PATH\n")
         for program in programs.iterdir():
             program.chmod(0o755)
@@ -108,6 +121,7 @@ class ScriptedSlurm:
                 "SHOAL_DATA_DIR": str(self.folder / "runs"),
                 "PYTHONPATH": str(ROOT),
                 "TRACE": str(self.trace),
+                "STEPS": str(self.folder / "steps"),
                 "RUN_EXIT_CODE": str(RUN_EXIT_CODE),
                 "RUN_LASTS": "1" if run_lasts else "",
             },
