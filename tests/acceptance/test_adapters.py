@@ -65,7 +65,9 @@ def test_the_quickstart_with_adapters_learns_to_add(tmp_path: Path) -> None:
 def test_a_publish_of_adapters_alone_carries_few_bytes_and_pauses_for_a_moment(tmp_path: Path) -> None:
     medians: dict[str, dict[str, float]] = {}
     for way in ("merged", "adapter"):
-        options = ("run.num_steps=8", "evaluation.sources=[]", f"generator.lora={way}")
+        # A busy machine may take more than the default of 300 s to start an engine.
+        patience = "coordinator.worker_timeout_s=900"
+        options = ("run.num_steps=8", "evaluation.sources=[]", f"generator.lora={way}", patience)
         overrides = [word for option in options for word in ("--set", option)]
         stack = LocalStack(
             tmp_path / "runs", way, str(ROOT / "configs/quickstart-lora.toml"), "--name", way, *overrides
