@@ -14,6 +14,8 @@ import pytest
 
 from services.coordinator.cli.train_session import SAME_SIGNAL_S
 from services.coordinator.launcher.supervisor import GRACE_S
+from shoal.rpc.auth.permissions import Role
+from tests.support.local_stack import SHOAL
 from tests.support.repository import ROOT
 from tests.support.scripted_train_workers import STEP_BEGINS
 from tests.support.scripted_workers import arithmetic_config
@@ -117,6 +119,32 @@ def test_it_trains_to_the_end_prints_a_summary_and_leaves_no_process(
     assert not run.survivors()
     logs = {path.name for path in (tmp_path / "runs" / "sums" / "logs").iterdir()}
     assert logs == {"coordinator.log", "learner.log"}
+
+
+def test_a_private_run_trains_and_answers_its_own_user_alone(train: Callable[..., Train], tmp_path: Path) -> None:
+    run = train("--private", *LONG)
+    exported = run.until("export SHOAL_TOKEN_FILE=").partition("SHOAL_TOKEN_FILE=")[2].strip()
+    address = run.until("--coordinator").split()[-1]
+    run.until("step    2/1000")
+    tokens = tmp_path / "runs" / "sums" / "tokens"
+    assert exported == str(tokens / "operator") and tokens.stat().st_mode & 0o777 == 0o700
+    status = [str(SHOAL), "run", "status", "--coordinator", address]
+    found = {
+        name: subprocess.run(
+            status, env={**os.environ, **environment}, capture_output=True, timeout=PATIENCE_S
+        ).returncode
+        for name, environment in {
+            "its user": {"SHOAL_TOKEN_FILE": exported},
+            "another": {"SHOAL_TOKEN_FILE": ""},
+        }.items()
+    }
+    assert found == {"its user": 0, "another": 7}
+    run.process.send_signal(signal.SIGINT)
+    code, output, errors = run.end()
+    assert code == 130, output + errors
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs" / "sums" / "logs").iterdir())
+    secret = [(tokens / role).read_text() for role in Role]
+    assert not [token for token in secret if token in logs + output + errors]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

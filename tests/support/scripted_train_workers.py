@@ -7,8 +7,11 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.permissions import Role
 from shoal.v1 import learner_pb2, worker_pb2
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
 
@@ -26,6 +29,8 @@ class PrintingLearner(ScriptedLearner):
 
 
 async def _serve(coordinator: str) -> None:
+    if accepted := os.environ.get("SHOAL_TOKENS_FILE"):  # `shoal train --private`
+        auth.use(auth.Credentials.of_server(Role.WORKER, tls_dir=None, tokens_file=Path(accepted)))
     plane = Plane()
     learner = PrintingLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
     name = os.getpid()  # Another process is another worker.

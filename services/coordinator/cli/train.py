@@ -1,7 +1,7 @@
 """`shoal train`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,10 @@ def train(
     resume: ResumedRun = "",
     name: NewName = "",
     data_dir: DataDir = Path("runs"),
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Keep other users of this machine out: make tokens, which every call needs."),
+    ] = False,
 ) -> None:
     """Train on this machine: starts all four services, shows progress, ends them all.
 
@@ -53,7 +57,7 @@ def train(
         view.write(f"note: {note}", "notice")
     is_new = not run.folder.exists()
     try:
-        raise typer.Exit(TrainSession(run, view).train())
+        raise typer.Exit(TrainSession(run, view, private=private).train())
     except ProcessDied:
         is_new = False  # Keep the logs: the message names one, and it has more than the message.
         raise

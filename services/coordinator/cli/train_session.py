@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import shlex
 import signal
 import tempfile
 import time
@@ -16,11 +17,13 @@ from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.progress import ProgressView
 from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow, patiently
 from services.coordinator.launcher.local_run import LocalRun
-from services.coordinator.launcher.plan import plan_coordinator, plan_coordinator_again, plan_workers
+from services.coordinator.launcher.plan import ProcessPlan, plan_coordinator, plan_coordinator_again, plan_workers
 from services.coordinator.launcher.process import adopt_orphans, kill_descendants
+from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.permissions import Role
 from shoal.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -41,8 +44,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class TrainSession:
     """Starts the processes of a run, follows the run, and ends every process in all cases."""
 
-    def __init__(self, run: LocalRun, view: ProgressView) -> None:
+    def __init__(self, run: LocalRun, view: ProgressView, *, private: bool = False) -> None:
+        """`private` keeps the other users of this machine out, by tokens in the run's folder."""
         self._run = run
+        self._tokens = RunTokens(run.folder / "tokens") if private else None
         self._view = view
         self._supervisor = Supervisor(run.folder / "logs", lambda text: view.write(text, "process"))
         self._stub: CoordinatorServiceAsyncStub | None = None
@@ -133,14 +138,17 @@ class TrainSession:
     async def _drive(self) -> ExitCode:
         """Starts the processes and follows the run to its end."""
         address = await self._start_coordinator()
-        async with coordinator(address, Credentials()) as stub:
+        credentials = self._tokens.credentials() if self._tokens else Credentials()
+        async with coordinator(address, credentials) as stub:
             self._stub = stub
             self._view.write("loading tokenizer and data")
             await self._while_processes_live(self._start_run(stub))
             self._is_accepted = True
             again = plan_coordinator_again(address, name=self._name, data_dir=self._run.data_dir)
-            self._supervisor.replan(again)
+            self._supervisor.replan(self._with_tokens(again))
             self._view.write(f"run {self._run.request.run_id} is accepted; control it from another terminal with:")
+            if self._tokens:
+                self._view.write(f"    export SHOAL_TOKEN_FILE={shlex.quote(str(self._tokens.file_of(Role.OPERATOR)))}")
             self._view.write(f"    shoal run status|pause|resume|stop --coordinator {address}")
             self._start_workers(address)
             run = await self._while_processes_live(self._follow(stub))
@@ -156,7 +164,7 @@ class TrainSession:
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
             port_file = Path(folder) / "address"
             plan = plan_coordinator(self._run.config, name=self._name, data_dir=self._run.data_dir, port_file=port_file)
-            self._supervisor.start(plan)
+            self._supervisor.start(self._with_tokens(plan))
             address = await self._while_processes_live(_until_written(port_file))
         self._view.write(f"the coordinator serves at {address}")
         return address
@@ -167,9 +175,12 @@ class TrainSession:
     def _start_workers(self, address: str) -> None:
         plans = plan_workers(self._run.config, coordinator=address, data_dir=self._run.data_dir, gpus=self._run.gpus)
         for plan in plans:
-            self._supervisor.start(plan)
+            self._supervisor.start(self._with_tokens(plan))
         names = ", ".join(plan.name for plan in plans)
         self._view.write(f"started {names}; logs: {self._run.folder / 'logs'}")
+
+    def _with_tokens(self, plan: ProcessPlan) -> ProcessPlan:
+        return self._tokens.given_to(plan) if self._tokens else plan
 
     async def _follow(self, stub: "CoordinatorServiceAsyncStub") -> pb.Run:
         """Shows the run's events until it ends, and returns its final state."""
