@@ -68,11 +68,13 @@ class AdapterEngine(VllmEngine):
     async def _put_in_place(self, adapter: Adapter) -> None:
         await self._alive(translated(self._adapters.switch(adapter), "load the adapter"))
 
-    async def _generate(self, token_ids: Sequence[int], make_params: Callable[[], Any]) -> "RequestOutput":
+    async def _generate(
+        self, token_ids: Sequence[int], make_params: Callable[[], Any], on_begin: Callable[[], None]
+    ) -> "RequestOutput":
         from vllm.outputs import WeightVersionSpan
 
         with self._adapters.using() as adapter:
-            output = await self._request(token_ids, make_params, adapter.request)
+            output = await self._request(token_ids, make_params, on_begin, adapter.request)
         for completion in output.outputs:
             # vLLM's own versions are those of the model's weights.
             completion.weight_versions = [WeightVersionSpan(str(adapter.version), 0, len(completion.token_ids))]

@@ -60,8 +60,11 @@ class Engine(Protocol):
     def vocab_size(self) -> int:
         """Size of the vocabulary. Larger token ids may kill the engine, so the caller refuses them."""
 
-    async def sample(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> Sample:
-        """Samples one completion. Waits during a pause. Canceling the call aborts the completion.
+    async def sample(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+    ) -> Sample:
+        """Samples one completion, and calls `on_begin` at its first token. Waits during a pause. Canceling the call
+        aborts the completion.
 
         Raises `InvalidArgument` if the engine refuses the request, and `Aborted` if `abort_all` dropped it.
         """

@@ -47,6 +47,8 @@ class _Group:
     running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     """By index of the seed."""
     error: ShoalError | None = None
+    has_begun: bool = False
+    """Whether the engine has sampled a token."""
     num_readers: int = 0
     progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -63,6 +65,12 @@ class _Group:
     @property
     def num_bytes(self) -> int:
         return sum(completion.num_bytes for completion in self.finished)
+
+    def begin(self) -> None:
+        """Records that the engine has sampled a token."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.wake_readers()
 
     def wake_readers(self) -> None:
         self.progress.set()
@@ -85,8 +93,9 @@ class Requests:
         """Number of completions that run or wait in the engine."""
         return sum(len(group.running) for group in self._groups.values())
 
-    async def stream(self, request: GroupRequest) -> AsyncIterator[Completion]:
-        """Yields each completion of a group when it finishes; those that have finished at once.
+    async def stream(self, request: GroupRequest) -> AsyncIterator[Completion | None]:
+        """Yields None when sampling has begun, then each completion of a group when it finishes; at once what has
+        happened before.
 
         When the last reader disconnects, the unfinished completions are aborted. Raises `ResourceExhausted` if the
         queue is full, `InvalidArgument` if the id was used for another group, and the errors of the engine.
@@ -98,15 +107,18 @@ class Requests:
         group.num_readers += 1
         try:
             self._start_missing(group)
-            num_sent = 0
+            num_sent, has_begun = 0, False
             while True:
+                if group.has_begun and not has_begun:
+                    has_begun = True
+                    yield None
                 for completion in group.finished[num_sent:]:
                     num_sent += 1
                     yield completion
                 if group.error is not None:
                     raise group.error
-                if num_sent < len(group.finished):
-                    continue  # More have finished while these were being sent.
+                if num_sent < len(group.finished) or has_begun != group.has_begun:
+                    continue  # More has happened while these were being sent.
                 if group.is_complete:
                     return
                 await group.progress.wait()
@@ -140,7 +152,7 @@ class Requests:
         request = group.request
         try:
             sample = await self._engine.sample(
-                request.prompt_token_ids.tolist(), request.sampling, request.seeds[index]
+                request.prompt_token_ids.tolist(), request.sampling, request.seeds[index], group.begin
             )
         except Unavailable as error:
             # The caller must not retry here: the engine is dead.

@@ -80,6 +80,10 @@ class GeneratorServicer(GeneratorServiceServicer):
                 f"the generator is STALE: {running.weights.stale_reason}", reason=ErrorReason.STALE
             )
         async for completion in running.requests.stream(group):
+            if completion is None:
+                if request.report_begin:
+                    yield pb.GenerateGroupResponse(has_begun=True)
+                continue
             message = completion_to_wire(completion)
             for part in detach_support(message):
                 yield pb.GenerateGroupResponse(support_token_ids=part)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from services.generator.engine import LoadReport, Sample
 from services.generator.model_check import manifest_violation
-from services.generator.vllm_sampling import read_logprobs, read_sample, sampling_params, scoring_params
+from services.generator.vllm_sampling import extend, read_logprobs, read_sample, sampling_params, scoring_params
 from services.generator.vllm_start import StartedVllm, in_permanent_thread, start_vllm
 from shoal import errors
 from shoal.arrays import Float32Array
@@ -87,7 +87,9 @@ class VllmEngine:
     def vocab_size(self) -> int:
         return int(self._llm.model_config.get_vocab_size())
 
-    async def sample(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> Sample:
+    async def sample(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+    ) -> Sample:
         if sampling.stop_strings and not self._has_tokenizer:
             raise InvalidArgument(
                 "sampling.stop_strings: this engine was started without a tokenizer, so it cannot find strings; set "
@@ -95,18 +97,25 @@ class VllmEngine:
             )
         masks, vocab_size = self._returns_masks, self.vocab_size
         output = await self._generate(
-            prompt_token_ids, lambda: sampling_params(sampling, seed, masks=masks, vocab_size=vocab_size)
+            prompt_token_ids, lambda: sampling_params(sampling, seed, masks=masks, vocab_size=vocab_size), on_begin
         )
         return read_sample(output, with_support=sampling.return_support)
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
-        return read_logprobs(await self._generate(token_ids, lambda: scoring_params(masks=self._returns_masks)))
+        masks = self._returns_masks
+        return read_logprobs(await self._generate(token_ids, lambda: scoring_params(masks=masks), _nothing))
 
-    async def _generate(self, token_ids: Sequence[int], make_params: Callable[[], Any]) -> "RequestOutput":
-        return await self._request(token_ids, make_params, None)
+    async def _generate(
+        self, token_ids: Sequence[int], make_params: Callable[[], Any], on_begin: Callable[[], None]
+    ) -> "RequestOutput":
+        return await self._request(token_ids, make_params, on_begin, None)
 
     async def _request(
-        self, token_ids: Sequence[int], make_params: Callable[[], Any], lora: "LoRARequest | None"
+        self,
+        token_ids: Sequence[int],
+        make_params: Callable[[], Any],
+        on_begin: Callable[[], None],
+        lora: "LoRARequest | None",
     ) -> "RequestOutput":
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
@@ -118,7 +127,11 @@ class VllmEngine:
             output = None
             prompt = tokens_input(list(token_ids))
             async for update in self._llm.generate(prompt, make_params(), request_id, lora_request=lora):
-                output = update
+                if output is None:
+                    on_begin()
+                    output = update
+                else:
+                    extend(output, update)
         except EngineDeadError as error:
             raise _dead() from error
         except (VLLMClientError, ValueError) as error:
@@ -306,6 +319,10 @@ async def translated(call: Awaitable[T], doing: str) -> T:
         return await call
     except Exception as error:
         raise Internal(f"vLLM cannot {doing}: {error}", reason=ErrorReason.ENGINE_FAILED) from error
+
+
+def _nothing() -> None:
+    """Does nothing when a score begins."""
 
 
 def _dead() -> Unavailable:

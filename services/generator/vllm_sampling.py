@@ -60,7 +60,9 @@ def sampling_params(sampling: SamplingParams, seed: int, *, masks: bool, vocab_s
         # A stop string may be, or contain, a special token.
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        # The first token tells that sampling has begun; the others come at the end, all at once.
+        output_kind=RequestOutputKind.DELTA,
+        stream_interval=sampling.max_completion_tokens + 1,
     )
 
 
@@ -77,6 +79,28 @@ def scoring_params(*, masks: bool) -> "vllm.SamplingParams":
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
+
+
+def extend(output: "vllm.RequestOutput", update: "vllm.RequestOutput") -> None:
+    """Appends the tokens of an update to an output, and takes its end over.
+
+    As vLLM's own `RequestOutput.add`, which makes an object of each log-probability.
+    """
+    whole, part = output.outputs[0], update.outputs[0]
+    whole.token_ids = [*whole.token_ids, *part.token_ids]
+    whole.text += part.text
+    if part.logprobs:
+        offset = len(whole.logprobs.logprobs)
+        whole.logprobs.start_indices += [index + offset for index in part.logprobs.start_indices]
+        whole.logprobs.end_indices += [index + offset for index in part.logprobs.end_indices]
+        whole.logprobs.token_ids += part.logprobs.token_ids
+        whole.logprobs.logprobs += part.logprobs.logprobs
+        whole.logprobs.ranks += part.logprobs.ranks
+        whole.logprobs.decoded_tokens += part.logprobs.decoded_tokens
+    if part.sampling_mask is not None and whole.sampling_mask is not None:
+        whole.sampling_mask.token_ids.extend(part.sampling_mask.token_ids)
+    whole.weight_versions = part.weight_versions
+    whole.finish_reason, whole.stop_reason = part.finish_reason, part.stop_reason
 
 
 def read_sample(output: "vllm.RequestOutput", *, with_support: bool) -> Sample:

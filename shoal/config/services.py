@@ -158,7 +158,9 @@ class CoordinatorConfig(Section):
     worker_timeout_s: float = Field(default=300.0, gt=0)
     """Maximum wait for a worker of each kind to register and load, at the start and whenever none is left."""
     sampling_timeout_s: Annotated[float, AT_ONCE] = Field(default=600.0, gt=0)
-    """Maximum time to sample and score one group. After it the group is issued once more, then dropped."""
+    """Maximum time to sample and score one group, from its first token on: time in a queue does not count. After it the
+    group is issued once more, then dropped. A generator that does not begin a group for as long gets weights again
+    before it serves, and the group another generator."""
     max_group_losses: int = Field(default=3, ge=1)
     """Times that sampling or scoring one group may fail, because its generator died or a service failed on it, before
     it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on."""

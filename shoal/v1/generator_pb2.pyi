@@ -109,10 +109,13 @@ class GenerateGroupRequest(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     SEEDS_FIELD_NUMBER: _builtins.int
+    REPORT_BEGIN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request: a repeat joins it instead of sampling twice."""
     prompt_token_ids: _builtins.bytes
     """The chat-templated prompt. int32, little-endian; 4 * P bytes."""
+    report_begin: _builtins.bool
+    """Send a message with `has_begun` when sampling begins."""
     @_builtins.property
     def sampling(self) -> _rollout_pb2.SamplingParams:
         """Sampling settings."""
@@ -130,10 +133,11 @@ class GenerateGroupRequest(_message.Message):
         prompt_token_ids: _builtins.bytes = ...,
         sampling: _rollout_pb2.SamplingParams | None = ...,
         seeds: _abc.Iterable[_builtins.int] | None = ...,
+        report_begin: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "seeds", b"seeds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_token_ids", b"prompt_token_ids", "report_begin", b"report_begin", "request_id", b"request_id", "sampling", b"sampling", "seeds", b"seeds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,9 +151,14 @@ class GenerateGroupResponse(_message.Message):
 
     COMPLETION_FIELD_NUMBER: _builtins.int
     SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    HAS_BEGUN_FIELD_NUMBER: _builtins.int
     support_token_ids: _builtins.bytes
     """The first part of `support_token_ids` of the next completion, or a further
     part, where they are too many for one message.
+    """
+    has_begun: _builtins.bool
+    """True in a message of its own, the first one, if `report_begin` asked for
+    it: the engine has sampled the group's first token.
     """
     @_builtins.property
     def completion(self) -> _rollout_pb2.Completion:
@@ -160,10 +169,11 @@ class GenerateGroupResponse(_message.Message):
         *,
         completion: _rollout_pb2.Completion | None = ...,
         support_token_ids: _builtins.bytes = ...,
+        has_begun: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "support_token_ids", b"support_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "has_begun", b"has_begun", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

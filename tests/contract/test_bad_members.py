@@ -164,3 +164,30 @@ async def test_a_generator_with_one_broken_call_serves_again_as_long_as_its_leas
     assert "worker_lost" not in kinds(events), kinds(events)
     assert [event.attributes["order_number"] for event in of_kind(events, "group_reissued")] == [2], kinds(events)
     assert not of_kind(events, "group_dropped"), kinds(events)
+
+
+async def test_time_in_a_queue_does_not_count_against_the_deadline_of_a_group(cluster: Cluster, model: Path) -> None:
+    """Sixteen groups, one at a time: the last one waits longer than its deadline."""
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.3)
+    await cluster.add_all(generator)
+    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 3.0}}
+    grpo = {"max_staleness": 3}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 3}, grpo=grpo, **sections))
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    assert not {"group_reissued", "group_dropped"} & set(kinds(events)), kinds(events)
+
+
+async def test_a_generator_that_begins_no_group_is_loaded_again_and_the_group_goes_on_elsewhere(
+    cluster: Cluster, model: Path
+) -> None:
+    stuck, other = ScriptedGenerator(cluster.plane), ScriptedGenerator(cluster.plane)
+    stuck.may_begin.clear()
+    await cluster.add_all(stuck, other)
+    sections = {"grpo": {"max_staleness": 0}, "coordinator": {"sampling_timeout_s": 2.0}}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, **sections))
+    reissued = (await cluster.until(lambda event: event.kind == "group_reissued"))[-1]
+    assert "has not begun" in reissued.message, reissued
+    stuck.may_begin.set()
+    await cluster.until(lambda event: event.kind == "step" and event.sequence > reissued.sequence)
+    assert stuck.num_loads >= 2, "it serves again without a proof that its engine works"

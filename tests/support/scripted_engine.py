@@ -35,6 +35,7 @@ class ScriptedEngine:
         self.support_tokens = 3
         """Tokens in the support of each token, where a request asks for supports."""
         self.aborted_samples = 0
+        self.begin_gate: asyncio.Event | None = None
         self.sample_gate: asyncio.Event | None = None
         self.sample_error: ShoalError | None = None
         self.score_gate: asyncio.Event | None = None
@@ -48,13 +49,19 @@ class ScriptedEngine:
         self.death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.closed = False
 
-    async def sample(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> Sample:
+    async def sample(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+    ) -> Sample:
         self.num_sampled += 1
         self.asked.append(sampling)
         try:
+            if self.begin_gate is not None:
+                await self.begin_gate.wait()
+            await self.unpaused.wait()
+            on_begin()
             if self.sample_gate is not None:
                 await self.sample_gate.wait()
-            await self.unpaused.wait()
+                await self.unpaused.wait()
         except asyncio.CancelledError:
             self.aborted_samples += 1
             raise

@@ -70,6 +70,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.stalls_at_join = False
         """Answer no call any more from the first call to join a group on."""
         self.is_stalled = False
+        self.may_begin = asyncio.Event()
+        """While it is not set, no group gets its first token."""
+        self.may_begin.set()
         self.may_sample = asyncio.Event()
         """While it is not set, no completion comes."""
         self.may_sample.set()
@@ -121,6 +124,10 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         if order_number == self.killing_group:
             await _break_connection(self.server)
         for index, seed in enumerate(request.seeds):
+            if not index:
+                await self.may_begin.wait()
+                if request.report_begin:
+                    yield generator_pb2.GenerateGroupResponse(has_begun=True)
             assert self._version is not None
             if index and order_number in self.errors:
                 raise self.errors[order_number]

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
@@ -14,9 +15,8 @@ from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.generator_pool import Binding, GeneratorPool
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.member import Member
 from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
@@ -105,8 +105,9 @@ class Sampler:
                 num_pauses = self._controls.num_pauses
                 request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
                 try:
-                    async with asyncio.timeout(timeout_s):
-                        return await self._sample_and_score(group, seeds, request_id, passage, losses)
+                    async with asyncio.timeout(None) as deadline:  # It counts from the first token.
+                        begin = partial(_restart, deadline, timeout_s)
+                        return await self._sample_and_score(group, seeds, request_id, passage, losses, begin)
                 except WorkFailed as error:
                     detail = str(error)
                     losses.count(error)
@@ -127,21 +128,27 @@ class Sampler:
             )
 
     async def _sample_and_score(
-        self, group: SettledGroup, seeds: Sequence[int], request_id: str, passage: Passage, losses: Losses
+        self,
+        group: SettledGroup,
+        seeds: Sequence[int],
+        request_id: str,
+        passage: Passage,
+        losses: Losses,
+        on_begin: Callable[[], None],
     ) -> SettledGroup:
         """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
         sampled, greedy = GrowingGroup(), GrowingGroup()
         greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
             sampling, scoring = self._start(
-                tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id), losses
+                tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id, on_begin), losses
             )
             samplings = [sampling]
             if self._config.advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
                 seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
                 params = replace(self.sampling, temperature=0.0, return_support=False)
-                greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy")
+                greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy", on_begin)
                 sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling, losses)
                 samplings.append(sampling)
             asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
@@ -180,9 +187,14 @@ class Sampler:
         return task, tasks.create_task(self._score(group, sampled, losses))
 
     async def _sample_group(
-        self, group: SettledGroup, sampled: GrowingGroup, seeds: Sequence[int], request_id: str
+        self,
+        group: SettledGroup,
+        sampled: GrowingGroup,
+        seeds: Sequence[int],
+        request_id: str,
+        on_begin: Callable[[], None],
     ) -> None:
-        worker_id = await self._sample(group, sampled, seeds, self.sampling, request_id)
+        worker_id = await self._sample(group, sampled, seeds, self.sampling, request_id, on_begin)
         await self._ledger.sampled(group.order_number, sampled.completions, self._version.policy_version, worker_id)
 
     async def _sample(
@@ -192,11 +204,12 @@ class Sampler:
         seeds: Sequence[int],
         sampling: SamplingParams,
         request_id: str,
+        on_begin: Callable[[], None],
     ) -> str:
         """Adds completions to `sampled` as they arrive; returns the generator's worker id."""
         self._await_completions(len(seeds))
         try:
-            return await self._sample_on_one(group, sampled, seeds, sampling, request_id)
+            return await self._sample_on_one(group, sampled, seeds, sampling, request_id, on_begin)
         finally:
             self._await_completions(len(sampled.completions) - len(seeds))
 
@@ -211,23 +224,20 @@ class Sampler:
         seeds: Sequence[int],
         sampling: SamplingParams,
         request_id: str,
+        on_begin: Callable[[], None],
     ) -> str:
-        member = await self._generators.choose(len(seeds))
-        with trace.span(
-            names.GROUP_SAMPLE,
-            parent=group.traceparent,
-            group_id=group.group_id,
-            worker_id=member.record.worker_id,
-        ):
-            while True:
-                async with self._controls.sampling_for_training():
-                    await self._receive(group, sampled, seeds, sampling, request_id, member)
-                    break
-                # The generator has the completions that it finished, and samples the others again.
-                await self._controls.unpaused()
-                member.outstanding += len(seeds) - len(sampled.completions)
+        async with self._generators.room(len(seeds), priority=group.order_number) as binding:
+            worker_id = binding.member.record.worker_id
+            with trace.span(names.GROUP_SAMPLE, parent=group.traceparent, group_id=group.group_id, worker_id=worker_id):
+                while True:
+                    async with self._controls.sampling_for_training():
+                        await self._receive(group, sampled, seeds, sampling, request_id, binding, on_begin)
+                        break
+                    # The generator has the completions that it finished, and samples the others again.
+                    binding.resize(0)
+                    await self._controls.unpaused()
         sampled.complete()
-        return member.record.worker_id
+        return worker_id
 
     async def _receive(
         self,
@@ -236,27 +246,30 @@ class Sampler:
         seeds: Sequence[int],
         sampling: SamplingParams,
         request_id: str,
-        member: Member,
+        binding: Binding,
+        on_begin: Callable[[], None],
     ) -> None:
         """Adds the completions that `sampled` does not have as they arrive."""
         completions = self._generators.sample(
-            member,
+            binding,
             group.prompt,
             seeds,
             sampling,
             request_id=request_id,
             timeout_s=self._config.coordinator.sampling_timeout_s,
+            on_begin=on_begin,
             known=[completion.sample_index for completion in sampled.completions],
         )
         async with contextlib.aclosing(completions):
             async for completion in completions:
                 if completion.finish_reason is FinishReason.ABORT:
-                    raise WorkFailed(member.name, "it aborted the completion")
+                    raise WorkFailed(binding.member.name, "it aborted the completion")
                 sampled.add(await self.with_text(completion))
                 self._await_completions(-1)
 
     async def _score(self, group: SettledGroup, sampled: GrowingGroup, losses: Losses) -> Sequence[Score]:
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
+            await sampled.begun()  # A service waits for completions, not for their generator.
             timeout_s = self._config.coordinator.sampling_timeout_s
             is_retry = False
             while True:
@@ -285,3 +298,9 @@ class Sampler:
             reason=reason.value,
         )
         return replace(group, drop_reason=reason)
+
+
+def _restart(deadline: asyncio.Timeout, timeout_s: float) -> None:
+    """Lets a deadline count from now."""
+    if not deadline.expired():
+        deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)

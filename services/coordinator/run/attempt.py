@@ -79,7 +79,10 @@ class Attempt:
             config, fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
         )
         generators = GeneratorPool(
-            fleet, wait_timeout_s=config.coordinator.worker_timeout_s, running_s=controls.running_s
+            fleet,
+            max_num_seqs=config.generator.max_num_seqs,
+            wait_timeout_s=config.coordinator.worker_timeout_s,
+            running_s=controls.running_s,
         )
         self._rewards = RewardPool(fleet, events, config, controls.running_s)
         self._metrics = StepMetrics(

@@ -277,19 +277,20 @@ class _Evaluation:
         return ()
 
     async def _sample_once(self, prompt: Prompt, seeds: Sequence[int], request_id: str) -> list[Completion]:
-        member = await self.generators.choose(len(seeds), version=self.version)
         completions = []
-        async for completion in self.generators.sample(
-            member,
-            prompt,
-            seeds,
-            evaluation_sampling(self.config, self.sampler.sampling),
-            request_id=request_id,
-            timeout_s=self.config.coordinator.sampling_timeout_s,
-        ):
-            if completion.finish_reason is FinishReason.ABORT:
-                raise WorkFailed(member.name, "it aborted the completion")
-            completions.append(await self.sampler.with_text(completion))
+        # Before groups for training, since the train step waits for the answers.
+        async with self.generators.room(len(seeds), priority=-1, version=self.version) as binding:
+            async for completion in self.generators.sample(
+                binding,
+                prompt,
+                seeds,
+                evaluation_sampling(self.config, self.sampler.sampling),
+                request_id=request_id,
+                timeout_s=self.config.coordinator.sampling_timeout_s,
+            ):
+                if completion.finish_reason is FinishReason.ABORT:
+                    raise WorkFailed(binding.member.name, "it aborted the completion")
+                completions.append(await self.sampler.with_text(completion))
         return completions
 
     def _is_of_version(self, completion: Completion) -> bool:

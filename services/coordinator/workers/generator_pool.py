@@ -1,15 +1,28 @@
-"""The generators of a run as one: choose one for a group, and sample the group there."""
+"""The generators of a run as one: bind a group to the one with room for it, and sample the group there."""
 
 import asyncio
+import bisect
+import contextlib
+import itertools
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted, FailedPrecondition, Internal, ResourceExhausted, ShoalError, Unavailable
+from shoal.errors import (
+    Aborted,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
 from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
@@ -20,13 +33,50 @@ _NOT_THE_GROUPS = frozenset(
 """Reasons for which a generator drops groups, whatever they are."""
 
 
-class GeneratorPool:
-    """All generators of a run. Each group goes to the least loaded one, as a whole."""
+class Binding:
+    """The room of a group on one generator: the completions that it waits for there."""
 
-    def __init__(self, fleet: Fleet, *, wait_timeout_s: float, running_s: Callable[[], float]) -> None:
-        """`wait_timeout_s`: longest wait for a generator with current weights; `running_s`: clock of `utilization`."""
+    def __init__(self, member: Member, num_completions: int, freed: Callable[[], None]) -> None:
+        """`freed` is called when there is more room."""
+        self.member = member
+        self._num_completions = 0
+        self._freed = freed
+        self.resize(num_completions)
+
+    def resize(self, num_completions: int) -> None:
+        """Sets the number of completions that the group waits for."""
+        growth = num_completions - self._num_completions
+        self._num_completions = num_completions
+        self.member.outstanding += growth
+        if growth < 0:
+            self._freed()
+
+
+@dataclass(order=True)
+class _Claim:
+    """A group that waits for room."""
+
+    priority: int
+    number: int
+    num_completions: int = field(compare=False)
+    version: WeightVersion | None = field(compare=False)
+    binding: "asyncio.Future[Binding]" = field(compare=False, default_factory=asyncio.Future)
+
+
+class GeneratorPool:
+    """All generators of a run. Each group goes to the least loaded one that has room, as a whole."""
+
+    def __init__(
+        self, fleet: Fleet, *, max_num_seqs: int, wait_timeout_s: float, running_s: Callable[[], float]
+    ) -> None:
+        """`max_num_seqs`: completions that a generator samples at once; `wait_timeout_s`: longest wait for a generator
+        with current weights; `running_s`: a clock that stands still in a pause."""
         self._fleet = fleet
+        self._max_num_seqs = max_num_seqs
         self._wait_timeout_s = wait_timeout_s
+        self._running_s = running_s
+        self._claims: list[_Claim] = []
+        self._numbers = itertools.count()
         self.utilization = Utilization(running_s)
 
     @property
@@ -34,84 +84,163 @@ class GeneratorPool:
         """Number of generators that may be called now."""
         return sum(member.serving for member in self._fleet.generators)
 
-    async def choose(self, num_completions: int, *, version: WeightVersion | None = None) -> Member:
-        """Waits for a generator that serves, and charges the completions to it.
+    @contextlib.asynccontextmanager
+    async def room(
+        self, num_completions: int, *, priority: int, version: WeightVersion | None = None
+    ) -> AsyncIterator[Binding]:
+        """Waits for room on a generator that serves, and keeps it in the context. The lowest `priority` comes first.
 
-        With `version`, only a generator with exactly these weights will do. The whole group goes to one generator, so
-        that its prompt is prefilled once. Ties are broken at random: after a pause, all groups would go to the first
-        generator otherwise. Raises `FailedPrecondition` when none serves within `wait_timeout_s`.
+        There is room while a generator samples fewer completions than it can at once: so none waits in its queue for
+        long, and the queue does not run dry. With `version`, only a generator with exactly these weights will do. The
+        whole group goes to one generator, so that its prompt is prefilled once. The wait for room has no deadline;
+        raises `FailedPrecondition` when no generator serves within `wait_timeout_s`.
         """
-        deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
-        while not (
-            serving := [
-                member
-                for member in self._fleet.generators
-                if member.serving and (version is None or member.version == version)
-            ]
-        ):
-            began = self._fleet.gpu_turns.began
-            remaining = max(deadline, began + self._wait_timeout_s) - asyncio.get_running_loop().time()
+        claim = _Claim(priority, next(self._numbers), num_completions, version)
+        bisect.insort(self._claims, claim)
+        try:
+            yield await self._bound(claim)
+        finally:
+            if claim.binding.done():
+                claim.binding.result().resize(0)
+            else:
+                self._claims.remove(claim)
+
+    async def _bound(self, claim: _Claim) -> Binding:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._wait_timeout_s
+        self._bind()
+        while not claim.binding.done():
+            if self._serving(claim.version):
+                deadline = now() + self._wait_timeout_s
+            remaining = max(deadline, self._fleet.gpu_turns.began + self._wait_timeout_s) - now()
             if remaining <= 0:
                 raise FailedPrecondition(
-                    f"no generator had {'current weights' if version is None else f'weights {version}'} for "
-                    f"coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
+                    f"no generator had {'current weights' if claim.version is None else f'weights {claim.version}'} "
+                    f"for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
                     reason=ErrorReason.NO_GENERATOR,
                 )
-            await self._fleet.wait_for_change(min(remaining, 1.0))
-        member = min(serving, key=lambda candidate: (candidate.outstanding, random.random()))
-        member.outstanding += num_completions
-        return member
+            changed = asyncio.create_task(self._fleet.wait_for_change(min(remaining, 1.0)))
+            try:
+                waits: list[asyncio.Future[Any]] = [claim.binding, changed]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            self._bind()
+        return claim.binding.result()
+
+    def _serving(self, version: WeightVersion | None) -> list[Member]:
+        generators = [member for member in self._fleet.generators if member.serving]
+        return [member for member in generators if version is None or member.version == version]
+
+    def _bind(self) -> None:
+        """Binds the groups that wait to generators with room, in order."""
+        for claim in list(self._claims):
+            roomy = [m for m in self._serving(claim.version) if m.outstanding < self._max_num_seqs]
+            if roomy:
+                self._claims.remove(claim)
+                # Ties are broken at random: after a pause, all groups would go to the first generator otherwise.
+                member = min(roomy, key=lambda candidate: (candidate.outstanding, random.random()))
+                claim.binding.set_result(Binding(member, claim.num_completions, self._bind))
+            elif claim.version is None:
+                return  # Any generator would do: there is no room for those behind it either.
 
     async def sample(
         self,
-        member: Member,
+        binding: Binding,
         prompt: Prompt,
         seeds: Sequence[int],
         sampling: SamplingParams,
         *,
         request_id: str,
         timeout_s: float,
+        on_begin: Callable[[], None] = lambda: None,
         known: Collection[int] = (),
     ) -> AsyncGenerator[Completion]:
-        """Yields the completions of one group from a chosen generator, each as it finishes.
+        """Yields the completions of one group from its generator, each as it finishes.
 
-        `known` are the indexes of completions that an earlier call has yielded. Raises `WorkFailed` when another
-        generator has to start the group again.
+        Calls `on_begin` at the first token. The generator has `timeout_s` until then, and the group as long from then
+        on; a pause of the run does not count. `known` are the indexes of completions that an earlier call has yielded.
+        Raises `WorkFailed` when another generator has to start the group again, and `DeadlineExceeded`.
         """
         request = generator_pb2.GenerateGroupRequest(
             request_id=request_id,
             prompt_token_ids=int32_to_wire(prompt.token_ids),
             sampling=sampling_to_wire(sampling),
             seeds=seeds,
+            report_begin=True,
         )
         received = set(known)
+        binding.resize(len(seeds) - len(received))
         self.utilization.out(len(seeds) - len(received))
         try:
             while len(received) < len(seeds):
+                responses = self._responses(binding.member, request, timeout_s, on_begin)
                 support = bytearray()
                 try:
-                    async for response in member.stub.GenerateGroup(request, timeout=timeout_s):
-                        if response.support_token_ids:
-                            support += response.support_token_ids
-                            continue
-                        completion = completion_from_wire(response.completion, bytes(support))
-                        support.clear()
-                        if completion.sample_index not in received:
-                            received.add(completion.sample_index)
-                            member.outstanding -= 1
-                            self.utilization.back(num_tokens=completion.num_tokens)
-                            yield completion
+                    async with contextlib.aclosing(responses):
+                        async for response in responses:
+                            if response.support_token_ids:
+                                support += response.support_token_ids
+                                continue
+                            completion = completion_from_wire(response.completion, bytes(support))
+                            support.clear()
+                            if completion.sample_index not in received:
+                                received.add(completion.sample_index)
+                                binding.resize(len(seeds) - len(received))
+                                self.utilization.back(num_tokens=completion.num_tokens)
+                                yield completion
                 except ResourceExhausted as error:
                     # With the same request id the generator resends what it has finished, and samples nothing twice.
                     await asyncio.sleep(error.retry_after_s or 1.0)
                     continue
                 if len(received) < len(seeds):
-                    raise WorkFailed(member.name, f"it sent {len(received)} of {len(seeds)} completions")
+                    raise WorkFailed(binding.member.name, f"it sent {len(received)} of {len(seeds)} completions")
         except (Unavailable, Internal, Aborted, FailedPrecondition) as error:
-            raise self._failure(member, error) from error
+            raise self._failure(binding.member, error) from error
         finally:
-            member.outstanding -= len(seeds) - len(received)
+            binding.resize(0)
             self.utilization.back(len(seeds) - len(received))
+
+    async def _responses(
+        self,
+        member: Member,
+        request: generator_pb2.GenerateGroupRequest,
+        timeout_s: float,
+        on_begin: Callable[[], None],
+    ) -> AsyncGenerator[generator_pb2.GenerateGroupResponse]:
+        """Yields the responses to a request that have content, and keeps its deadlines."""
+        # The call's own deadline is for a generator that is gone with its machine.
+        stream = aiter(member.stub.GenerateGroup(request, timeout=2 * timeout_s))
+        has_begun, deadline = False, self._running_s() + timeout_s
+        while True:
+            reading = asyncio.ensure_future(anext(stream, None))
+            try:
+                while not reading.done() and (remaining := deadline - self._running_s()) > 0:
+                    await asyncio.wait([reading], timeout=max(remaining, 0.01))
+            finally:
+                if not reading.done():
+                    reading.cancel()
+            if reading.cancelled() or not reading.done():
+                raise self._too_slow(member, timeout_s, has_begun=has_begun)
+            response = reading.result()
+            if response is None:
+                return
+            if not has_begun:  # An earlier version of the generator reports nothing before the first completion.
+                has_begun, deadline = True, self._running_s() + timeout_s
+                on_begin()
+            if not response.has_begun:
+                yield response
+
+    def _too_slow(self, member: Member, timeout_s: float, *, has_begun: bool) -> Exception:
+        if has_begun:
+            return DeadlineExceeded(
+                f"not sampled within coordinator.sampling_timeout_s ({timeout_s:g} s) from the first token on"
+            )
+        member.serving, member.standing.is_in_doubt = False, True
+        self._fleet.notify()
+        return WorkFailed(
+            member.name, f"it has not begun within coordinator.sampling_timeout_s ({timeout_s:g} s)", is_loss=True
+        )
 
     def _failure(self, member: Member, error: ShoalError) -> WorkFailed:
         """Returns what an error means for the group, and takes a generator that cannot serve out of service.

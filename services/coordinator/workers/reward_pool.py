@@ -58,6 +58,11 @@ class GrowingGroup:
         self._complete = True
         self._changed.notify()
 
+    async def begun(self) -> None:
+        """Returns when a completion has arrived, or none will."""
+        while not (self.completions or self._complete):
+            await self._changed.wait()
+
     async def read(self) -> AsyncIterator[Completion]:
         """Yields all completions, and waits for those that have not arrived."""
         index = 0

@@ -18,6 +18,8 @@ class Standing:
     """Time before which no weights are published to it."""
     is_quarantined: bool = False
     """Whether weights are published to it no more. Only another registration ends that: it makes a new member."""
+    is_in_doubt: bool = False
+    """Whether it must load weights again before it serves, whatever it has: the canary shows that its engine works."""
 
     def load_failed(self, now: float, *, max_failures: int) -> float:
         """Counts a failed load. Returns the seconds until the next try; infinite if there is none."""
@@ -31,7 +33,7 @@ class Standing:
 
     def loaded(self) -> None:
         """Ends the row of failures."""
-        self.num_failures, self.retry_at = 0, 0.0
+        self.num_failures, self.retry_at, self.is_in_doubt = 0, 0.0, False
 
     def may_try(self, now: float) -> bool:
         """Returns whether weights may be published to it now."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.generator_pool import Binding, GeneratorPool
 from shoal.errors import (
     Aborted,
     InvalidArgument,
@@ -146,12 +146,14 @@ async def test_a_request_that_the_engine_drops_has_to_be_sampled_again(ready: Ge
 async def test_the_coordinator_gets_every_support_whole_whatever_its_size(ready: Generator, size: int) -> None:
     """700,000 tokens for each of 4 tokens are 11 MB: almost three messages."""
     ready.engine.support_tokens = size
-    member: Any = SimpleNamespace(stub=ready.stub, outstanding=2, name="generator")
+    member: Any = SimpleNamespace(stub=ready.stub, outstanding=0, name="generator")
     fleet: Any = None
-    pool = GeneratorPool(fleet, wait_timeout_s=1, running_s=lambda: 0.0)
+    pool = GeneratorPool(fleet, max_num_seqs=8, wait_timeout_s=1, running_s=lambda: 0.0)
     prompt = Prompt("p", np.array([1, 2], dtype=np.int32), "", ())
     sampling = SamplingParams(1.0, 4, (), top_k=20, return_support=True)
-    stream = pool.sample(member, prompt, [10, 20], sampling, request_id="r", timeout_s=TIMEOUT_S)
+    stream = pool.sample(
+        Binding(member, 2, lambda: None), prompt, [10, 20], sampling, request_id="r", timeout_s=TIMEOUT_S
+    )
     completions = {completion.seed: completion async for completion in stream}
     for seed in (10, 20):
         support = completions[seed].support
@@ -166,3 +168,16 @@ async def test_a_support_is_returned_only_where_it_is_asked_for_and_needs_a_top_
     unbounded = sampling_to_wire(SamplingParams(1.0, 4, (), return_support=True))
     with pytest.raises(InvalidArgument, match=r"sampling\.return_support: needs top_k and temperature above 0"):
         await ready.sample(request_id="other", sampling=unbounded)
+
+
+async def test_the_begin_of_sampling_is_reported_once_and_only_if_it_is_asked_for(ready: Generator) -> None:
+    ready.engine.sample_gate = asyncio.Event()
+    asked, repeat = (aiter(ready.sampling(report_begin=True)) for _ in range(2))
+    first = await anext(asked)
+    assert first.has_begun and not first.HasField("completion"), first
+    assert (await anext(repeat)).has_begun, "a repeat is told what has happened before"
+    plain = aiter(ready.sampling())
+    ready.engine.sample_gate.set()
+    for call in (asked, repeat, plain):
+        messages = [message async for message in call]
+        assert [message.has_begun for message in messages] == [False, False], messages

@@ -136,7 +136,7 @@ class Publisher:
 
         Its own report is not enough: the weights that it loaded may not be those that were sent.
         """
-        if self._verified.get(member.record.worker_id) != version:
+        if member.standing.is_in_doubt or self._verified.get(member.record.worker_id) != version:
             return False
         try:
             status = await status_of(member)

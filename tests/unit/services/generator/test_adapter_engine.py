@@ -124,7 +124,7 @@ async def test_no_request_goes_without_an_adapter_and_each_is_stamped_with_its_o
 ) -> None:
     asked: list[Any] = []
 
-    async def request(self: Any, token_ids: Any, make_params: Any, lora: Any) -> Any:
+    async def request(self: Any, token_ids: Any, make_params: Any, on_begin: Any, lora: Any) -> Any:
         asked.append(lora)
         # A publish comes while the request runs.
         await engine.load_weights(WeightVersion(0, len(asked) + 1), lambda: None)
@@ -134,7 +134,7 @@ async def test_no_request_goes_without_an_adapter_and_each_is_stamped_with_its_o
     monkeypatch.setattr(AdapterEngine, "_request", request)
     await engine.load_weights(WeightVersion(0, 1), lambda: None)
     for version in ("0.1", "0.2"):
-        output = await engine._generate([1, 2], lambda: None)
+        output = await engine._generate([1, 2], lambda: None, lambda: None)
         assert output.outputs[0].weight_versions == [(version, 0, 3)]
     assert asked == [1, 2]
     await engine.close()

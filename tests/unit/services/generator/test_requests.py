@@ -15,7 +15,7 @@ class CountingEngine:
     def __init__(self) -> None:
         self.num_sampled = 0
 
-    async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> Sample:
+    async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int, begin: object) -> Sample:
         self.num_sampled += 1
         count = sampling.max_completion_tokens
         return Sample(np.zeros(count, np.int32), np.zeros(count, np.float32), FinishReason.LENGTH, ())
@@ -47,10 +47,12 @@ async def test_completions_that_finish_while_another_is_sent_are_sent_too() -> N
             super().__init__()
             self.first_was_read = asyncio.Event()
 
-        async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> Sample:
+        async def sample(
+            self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int, begin: object
+        ) -> Sample:
             if seed:
                 await self.first_was_read.wait()
-            return await super().sample(prompt_token_ids, sampling, seed)
+            return await super().sample(prompt_token_ids, sampling, seed, begin)
 
     engine = TwoRounds()
     requests = Requests(cast(Engine, engine), capacity=8)
@@ -72,7 +74,7 @@ class GatedEngine(CountingEngine):
         super().__init__()
         self.gate = asyncio.Event()
 
-    async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> Sample:
+    async def sample(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int, begin: object) -> Sample:
         self.num_sampled += 1
         try:
             if seed:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from services.generator.vllm_sampling import (
+    extend,
     finite_part,
     fits_masks,
     keep_finite_logprobs,
@@ -40,7 +41,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name, attributes in {
         "vllm": {"SamplingParams": parameters},
-        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY="final")},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY="final", DELTA="delta")},
     }.items():
         module = ModuleType(name)
         vars(module).update(attributes)
@@ -247,3 +248,39 @@ def test_random_lists_give_the_sets_that_a_plain_loop_gives(num_tokens: int) -> 
     assert [set(ids) for ids in found] == wanted and all(len(ids) == len(set(ids)) for ids in found)
     assert [ids[0] for ids in found] == tokens
     np.testing.assert_allclose(logprobs, [-np.log(len(ids)) for ids in wanted], atol=1e-6)
+
+
+def output_of(tokens: list[int], *, masks: bool = False, **end: Any) -> Any:
+    """Returns what vLLM yields for some tokens: each with its own log-probability and that of one other."""
+    listed = SimpleNamespace(
+        start_indices=[2 * index for index in range(len(tokens))],
+        end_indices=[2 * index + 2 for index in range(len(tokens))],
+        token_ids=[number for token in tokens for number in (token, token + 100)],
+        logprobs=[value for token in tokens for value in (-token / 10, -9.0)],
+        ranks=[1, 2] * len(tokens),
+        decoded_tokens=[None, None] * len(tokens),
+    )
+    mask = SimpleNamespace(token_ids=[[token, token + 100] for token in tokens]) if masks else None
+    fields = {"text": "", "finish_reason": None, "stop_reason": None, "weight_versions": None} | end
+    return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=listed, sampling_mask=mask, **fields)])
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_the_first_token_and_the_rest_make_the_same_sample_as_the_whole(masks: bool) -> None:
+    end = {"finish_reason": "stop", "weight_versions": [SimpleNamespace(version="0.3", start=0, end=4)]}
+    whole = read_sample(output_of([3, 1, 4, 1], masks=masks, **end), with_support=True)
+    parts = output_of([3], masks=masks)
+    extend(parts, output_of([1, 4, 1], masks=masks, **end))
+    joined = read_sample(parts, with_support=True)
+    assert joined.token_ids.tolist() == whole.token_ids.tolist() == [3, 1, 4, 1]
+    assert joined.logprobs.tolist() == whole.logprobs.tolist()
+    assert (joined.finish_reason, joined.version_spans) == (whole.finish_reason, whole.version_spans)
+    assert joined.support is not None and whole.support is not None
+    assert joined.support.token_ids.tolist() == whole.support.token_ids.tolist()
+    assert joined.support.counts.tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_request_reports_its_first_token_and_then_nothing_before_its_end() -> None:
+    asked = sampling_params(TRAINING, 1, masks=False, vocab_size=1000)
+    assert asked.output_kind == "delta" and asked.stream_interval > TRAINING.max_completion_tokens

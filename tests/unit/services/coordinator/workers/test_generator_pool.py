@@ -1,0 +1,249 @@
+"""Which generator a group gets, when, and from when on its deadline counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.coordinator.workers.generator_pool import Binding, GeneratorPool
+from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.member import Member
+from services.coordinator.workers.registry import WorkerRecord
+from shoal.concurrency import Signal
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal, ShoalError, Unavailable
+from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, VersionSpan, WeightVersion
+from shoal.v1 import generator_pb2, worker_pb2
+from shoal.wire import completion_to_wire
+from tests.support.waiting import eventually
+
+TIMEOUT_S = 0.1
+PROMPT = Prompt("p:0", np.array([1], np.int32), "", ())
+
+
+class Fleet:
+    """The part of a fleet that the pool uses."""
+
+    def __init__(self, *generators: Member) -> None:
+        self.generators = list(generators)
+        self.gpu_turns = SimpleNamespace(began=0.0)
+        self.out: list[str] = []
+        self._changed = Signal()
+
+    def out_of_reach(self, member: Member, error: ShoalError) -> None:
+        member.serving = False
+        self.out.append(member.record.worker_id)
+
+    def notify(self) -> None:
+        self._changed.notify()
+
+    async def wait_for_change(self, timeout_s: float) -> None:
+        await self._changed.wait(timeout_s)
+
+
+def generator(name: str, stub: Any = None) -> Member:
+    record = WorkerRecord(name, worker_pb2.WORKER_KIND_GENERATOR, f"{name}:1", 1, 0.0)
+    channel: Any = None
+    return Member(record, channel, stub, serving=True, version=WeightVersion(0, 1))
+
+
+def pool_of(fleet: Fleet, *, clock: Any = None, max_num_seqs: int = 4, wait_timeout_s: float = 60.0) -> GeneratorPool:
+    any_fleet: Any = fleet
+    running_s = clock or (lambda: 0.0)
+    return GeneratorPool(any_fleet, max_num_seqs=max_num_seqs, wait_timeout_s=wait_timeout_s, running_s=running_s)
+
+
+class Group:
+    """A group that waits for room, and then keeps it."""
+
+    def __init__(self, pool: GeneratorPool, priority: int, **wanted: Any) -> None:
+        self.binding: Binding | None = None
+        self._may_leave = asyncio.Event()
+        self.task = asyncio.create_task(self._stay(pool, priority, wanted))
+
+    async def _stay(self, pool: GeneratorPool, priority: int, wanted: dict[str, Any]) -> None:
+        async with pool.room(4, priority=priority, **wanted) as self.binding:
+            await self._may_leave.wait()
+
+    async def leave(self) -> None:
+        self._may_leave.set()
+        await self.task
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_groups_wait_for_room_in_their_order_and_a_generator_never_runs_dry() -> None:
+    a, b = generator("a"), generator("b")
+    pool = pool_of(Fleet(a, b))
+    groups = [Group(pool, priority) for priority in (0, 1, 3, 2)]
+    await settled()
+    assert [group.binding is not None for group in groups] == [True, True, False, False]
+    assert (a.outstanding, b.outstanding) == (4, 4), "each group goes to the least loaded generator"
+    assert groups[0].binding is not None
+    groups[0].binding.resize(3)  # One of its completions came back.
+    await settled()
+    assert groups[3].binding is not None and groups[2].binding is None, "the older group is first"
+    assert sorted((a.outstanding, b.outstanding)) == [4, 7]
+    for group in (groups[0], groups[1], groups[3]):
+        await group.leave()
+    await settled()
+    assert groups[2].binding is not None
+    await groups[2].leave()
+    assert (a.outstanding, b.outstanding) == (0, 0)
+
+
+async def test_a_group_that_is_canceled_leaves_its_place_and_its_room() -> None:
+    a = generator("a")
+    pool = pool_of(Fleet(a))
+    inside, waiting, behind = (Group(pool, priority) for priority in range(3))
+    await settled()
+    for group in (waiting, inside):
+        group.task.cancel()
+        await asyncio.gather(group.task, return_exceptions=True)
+    await settled()
+    assert behind.binding is not None and a.outstanding == 4
+    await behind.leave()
+    assert a.outstanding == 0
+
+
+async def test_answers_come_before_groups_for_training_and_wait_for_their_version_alone() -> None:
+    a = generator("a")
+    pool = pool_of(Fleet(a))
+    inside, training = Group(pool, 0), Group(pool, 1)
+    other, answer = Group(pool, -1, version=WeightVersion(0, 2)), Group(pool, -1, version=WeightVersion(0, 1))
+    await settled()
+    await inside.leave()
+    await settled()
+    assert answer.binding is not None and training.binding is None
+    await answer.leave()
+    await settled()
+    assert training.binding is not None and other.binding is None
+    for group in (training, other):
+        group.task.cancel()
+
+
+async def test_a_wait_for_room_has_no_deadline_and_one_for_a_generator_has() -> None:
+    a = generator("a")
+    fleet = Fleet(a)
+    pool = pool_of(fleet, wait_timeout_s=TIMEOUT_S)
+    inside, waiting = Group(pool, 0), Group(pool, 1)
+    await asyncio.sleep(3 * TIMEOUT_S)
+    assert not waiting.task.done(), "the group gave up while a generator serves"
+    a.serving = False
+    fleet.notify()
+    with pytest.raises(FailedPrecondition, match="no generator had current weights"):
+        await asyncio.wait_for(waiting.task, 60)
+    await inside.leave()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stub:
+    """Answers with one message for each item: an event to wait for, an error to raise, or a message."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = script
+
+    async def GenerateGroup(self, request: Any, timeout: float) -> AsyncIterator[Any]:
+        for item in self.script:
+            if isinstance(item, asyncio.Event):
+                await item.wait()
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+
+
+SPANS = (VersionSpan(WeightVersion(0, 1), 0, 1),)
+BEGUN = generator_pb2.GenerateGroupResponse(has_begun=True)
+DONE = generator_pb2.GenerateGroupResponse(
+    completion=completion_to_wire(
+        Completion(0, np.array([5], np.int32), np.zeros(1, np.float32), FinishReason.STOP, SPANS, seed=7)
+    )
+)
+
+
+def sampling(pool: GeneratorPool, member: Member, begun: list[float], clock: Clock) -> "asyncio.Task[list[Any]]":
+    stream = pool.sample(
+        Binding(member, 1, lambda: None),
+        PROMPT,
+        [7],
+        SamplingParams(1.0, 4, ()),
+        request_id="r",
+        timeout_s=TIMEOUT_S,
+        on_begin=lambda: begun.append(clock.now),
+    )
+
+    async def read() -> list[Any]:
+        return [completion async for completion in stream]
+
+    return asyncio.create_task(read())
+
+
+async def test_the_deadline_of_a_group_counts_from_its_first_token() -> None:
+    may_begin, may_end = asyncio.Event(), asyncio.Event()
+    member, clock, begun = generator("a", Stub(may_begin, BEGUN, may_end, DONE)), Clock(), []
+    reading = sampling(pool_of(Fleet(member), clock=clock), member, begun, clock)
+    clock.now += 0.9 * TIMEOUT_S
+    may_begin.set()
+    await eventually(lambda: begun)
+    assert begun == [clock.now]
+    clock.now += 0.9 * TIMEOUT_S
+    may_end.set()
+    assert len(await asyncio.wait_for(reading, 60)) == 1
+    assert member.outstanding == 0
+
+
+async def test_a_group_that_takes_too_long_from_its_first_token_on_runs_into_its_deadline() -> None:
+    member, clock = generator("a", Stub(BEGUN, asyncio.Event())), Clock()
+    reading = sampling(pool_of(Fleet(member), clock=clock), member, [], clock)
+    await asyncio.sleep(2 * TIMEOUT_S)
+    assert not reading.done(), "the clock of the run stands still"
+    clock.now += 2 * TIMEOUT_S
+    with pytest.raises(DeadlineExceeded, match="from the first token on"):
+        await asyncio.wait_for(reading, 60)
+    assert member.serving, "the group is to blame, not the generator"
+
+
+async def test_a_generator_that_never_begins_loads_weights_again_before_it_serves() -> None:
+    member, clock = generator("a", Stub(asyncio.Event())), Clock()
+    reading = sampling(pool_of(Fleet(member), clock=clock), member, [], clock)
+    await settled()
+    clock.now += 2 * TIMEOUT_S
+    with pytest.raises(WorkFailed, match="it has not begun within"):
+        await asyncio.wait_for(reading, 60)
+    assert not member.serving and member.standing.is_in_doubt
+
+
+@pytest.mark.parametrize(
+    ("error", "is_loss", "is_out", "serves"),
+    [
+        (Internal("vLLM failed to sample", reason=ErrorReason.ENGINE_FAILED), True, False, True),
+        (Unavailable("the connection was reset"), True, True, False),
+        (Aborted("the engine has died", reason=ErrorReason.ENGINE_DEAD), True, True, False),
+        (Aborted("the generator is shutting down", reason=ErrorReason.SHUTTING_DOWN), False, False, True),
+        (FailedPrecondition("the generator is STALE", reason=ErrorReason.STALE), False, False, False),
+    ],
+    ids=lambda value: getattr(value, "reason", str(value)),
+)
+async def test_an_error_counts_for_the_group_and_against_the_generator_as_it_should(
+    error: ShoalError, is_loss: bool, is_out: bool, serves: bool
+) -> None:
+    member, clock = generator("a", Stub(BEGUN, error)), Clock()
+    fleet = Fleet(member)
+    with pytest.raises(WorkFailed) as raised:
+        await sampling(pool_of(fleet, clock=clock), member, [], clock)
+    assert (raised.value.is_loss, bool(fleet.out), member.serving) == (is_loss, is_out, serves)
+    assert member.outstanding == 0
