@@ -7,6 +7,8 @@ GPU_VENV ?= .venv-gpu
 PIP_FLAGS ?=
 # The index of the CPU build of torch, used when pip does not find that build with its own configuration.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# Files of tests that run at a time. Three for two cores: a fifth of the time a file waits, for a deadline or a process.
+TEST_PROCESSES ?= 3
 # The commit that `buf breaking` compares with: main, local or remote.
 BASE = $(shell git rev-parse -q --verify main || git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD)
 
@@ -31,14 +33,14 @@ install: $(VENV)/installed  ## Make .venv with the packages of the four services
 
 install-dev: $(VENV)/installed-dev  ## The same, with the packages of tests and checks
 
-# First compose, which needs both cores to itself (skipped without Docker). Then two files at a time, in the order of
-# tests/conftest.py: the long ones first, so that neither of the two ends much before the other.
+# First compose, which needs both cores to itself (skipped without Docker). Then $(TEST_PROCESSES) files at a time, in
+# the order of tests/conftest.py: the long ones first, so that none of the processes ends much before the others.
 test: install-dev  ## Run the tests, or those named: make test TESTS=tests/unit
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	$(BIN)/python -m pytest tests/e2e
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
 		tests/integration tests/contract tests/architecture tests/unit tests/golden
 endif
 

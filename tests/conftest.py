@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spreads the files of tests/integration, which compute, evenly among those of tests/contract, which mostly wait.
 
-    `make test` runs two files at a time: so one of them rarely waits for a core, and a core rarely for both.
+    `make test` runs three files at a time: where one waits, for a process or a deadline, two keep both cores busy.
     """
     place: dict[Path, float] = {}
     for folder, first in (("integration", 0.0), ("contract", 0.5)):
