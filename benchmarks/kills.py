@@ -4,7 +4,7 @@
 
 Starts `shoal train`. At a random moment after a new step it kills a process that it draws from all of them but `shoal
 train` itself: coordinator, ranks of the learner, generators with their engines, reward services with their pools. Then
-it waits for a step that is new. Nobody helps the run meanwhile. After the last kill the run takes three more steps and
+it waits for a step that is new. Nobody helps the run meanwhile. After the last kill the run takes ten more steps and
 ends. The seed determines the draws; the moments of a busy machine are its own.
 
 The table has, for each kill, the seconds until a new step was trained, and the bound: 1.2 times the sum of the measured
@@ -105,19 +105,19 @@ class Run:
                 continue
         return sorted(found, key=lambda process: process.pid)
 
-    def end(self) -> pb.Run:
-        """Lets the run take three more steps, and returns it once it has ended."""
+    def end(self) -> dict[str, Any]:
+        """Lets the run take ten more steps, and returns its record once it has ended."""
         (line,) = [line for line in Path(self.output.name).read_text().splitlines() if "coordinator serves at" in line]
 
         async def end_soon() -> None:
             async with coordinator(line.split()[-1]) as stub:
-                values = {"run": {"num_steps": self.furthest_step() + 3}}
+                values = {"run": {"num_steps": self.furthest_step() + 10}}
                 request = pb.UpdateRunConfigRequest(run_id=RUN, config=json_format.ParseDict(values, Struct()))
                 await patiently(lambda: stub.UpdateRunConfig(request, timeout=60))
 
         asyncio.run(end_soon())
         self.process.wait(self._timeout_s)
-        record = json.loads((self.folder / "run.json").read_text())
+        record: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
         if self.process.returncode or record["state"] != "FINISHED":
             print(f"the run did not finish: {record['state']}, {record['message']}\n{self.tail()}", file=sys.stderr)
             raise SystemExit(2)
