@@ -6,6 +6,7 @@ from google.protobuf.struct_pb2 import Value
 from shoal.rollout import ChatMessage, GroundTruth, Prompt
 from shoal.v1 import rollout_pb2
 from shoal.wire.arrays import int32_from_wire, int32_to_wire
+from shoal.wire.fields import invalid
 
 
 def prompt_to_wire(prompt: Prompt) -> rollout_pb2.Prompt:
@@ -35,8 +36,13 @@ def ground_truth_to_wire(truth: GroundTruth) -> rollout_pb2.GroundTruth:
 
 
 def ground_truth_from_wire(message: rollout_pb2.GroundTruth) -> GroundTruth:
+    """Raises `InvalidArgument` for a label with a number that JSON does not have."""
+    try:
+        label = json_format.MessageToDict(message.label)
+    except ValueError:
+        raise invalid("ground_truths.label", "must have finite numbers alone") from None
     return GroundTruth(
         verifier=message.verifier,
-        label=json_format.MessageToDict(message.label),
+        label=label,
         weight=message.weight if message.HasField("weight") else 1.0,
     )

@@ -16,6 +16,7 @@ LEASE_S = 15.0
 """Time that a worker counts as alive after a heartbeat. Workers send one every 3 s, so four may be lost."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
+_KINDS = set(worker_pb2.WorkerKind.values()) - {worker_pb2.WORKER_KIND_UNSPECIFIED}
 
 
 @dataclass
@@ -49,8 +50,8 @@ class WorkerRegistry:
         """Adds a worker, or renews it. Any other worker at its address is lost."""
         if not worker_id:
             raise invalid("worker_id", "is required")
-        if kind == worker_pb2.WORKER_KIND_UNSPECIFIED:
-            raise invalid("kind", "must be set")
+        if kind not in _KINDS:
+            raise invalid("kind", f"must be a worker's (given: {kind})")
         if not _ADDRESS.fullmatch(address):
             raise invalid("address", f"must be host:port (given: {address!r})")
         if num_weight_ranks < 0:

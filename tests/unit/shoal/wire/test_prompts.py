@@ -3,9 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from google.protobuf.struct_pb2 import Value
 
+from shoal.errors import InvalidArgument
 from shoal.rollout import ChatMessage, GroundTruth, Prompt
-from shoal.wire import prompt_from_wire, prompt_to_wire
+from shoal.v1 import rollout_pb2
+from shoal.wire import ground_truth_from_wire, prompt_from_wire, prompt_to_wire
 
 
 def test_a_prompt_is_read_back_unchanged() -> None:
@@ -15,3 +19,9 @@ def test_a_prompt_is_read_back_unchanged() -> None:
     read = prompt_from_wire(prompt_to_wire(sent))
     assert read.token_ids.tolist() == [0, 1, 2]
     assert replace(read, token_ids=sent.token_ids) == sent
+
+
+def test_a_label_with_a_number_that_json_does_not_have_is_refused() -> None:
+    message = rollout_pb2.GroundTruth(verifier="math", label=Value(number_value=float("inf")))
+    with pytest.raises(InvalidArgument, match=r"ground_truths\.label"):
+        ground_truth_from_wire(message)

@@ -1,0 +1,122 @@
+"""Arbitrary requests to every rpc of every service, over sockets: each gets a status that names what is wrong.
+
+`SHOAL_FUZZ_S` sets the seconds for each service, `SHOAL_FUZZ_SEED` the first seed.
+"""
+
+import asyncio
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+
+from services.coordinator.run.runs import Runs
+from services.coordinator.service import CoordinatorServicer
+from services.coordinator.workers.registry import WorkerRegistry
+from services.generator.service import GeneratorServicer
+from services.learner.commands import LearnerCommands
+from services.learner.ranks.process_group import ProcessGroup
+from services.learner.service import LearnerService
+from services.reward.service import RewardService
+from shoal.worker.reexec import Reexec
+from tests.support.fuzzing import arbitrary_message, methods
+from tests.support.loopback import COORDINATOR, GENERATOR, LEARNER, REWARD, NoProgram, serving
+from tests.support.reward_client import ALLOWED
+from tests.support.scripted_engine import ScriptedEngine
+
+SECONDS = float(os.environ.get("SHOAL_FUZZ_S", "60"))
+SEED = int(os.environ.get("SHOAL_FUZZ_SEED", "1"))
+CALL_TIMEOUT_S = 3.0
+LEAKS = re.compile(r'Traceback|File "|site-packages|/services/|/shoal/|\.py\b')
+BAD = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+
+
+async def generator(stack: AsyncExitStack, _: Path) -> Any:
+    async def start(_: Any) -> ScriptedEngine:
+        return ScriptedEngine()
+
+    servicer = GeneratorServicer(start, Reexec(NoProgram(), end=lambda: None))
+    stack.push_async_callback(servicer.close)
+    return servicer
+
+
+async def reward(stack: AsyncExitStack, _: Path) -> Any:
+    service = RewardService(ALLOWED)
+    stack.push_async_callback(service.close)
+    return service
+
+
+async def learner(stack: AsyncExitStack, folder: Path) -> Any:
+    service = LearnerService(lambda: LearnerCommands(ProcessGroup.connect(), folder), lambda: "127.0.0.1")
+    stack.push_async_callback(service.close)
+    return service
+
+
+async def coordinator(stack: AsyncExitStack, folder: Path) -> Any:
+    registry = WorkerRegistry()
+    runs = Runs(folder / "runs", registry)
+    stack.push_async_callback(runs.close, 5.0)
+    return CoordinatorServicer(runs, registry)
+
+
+MAKE = {GENERATOR: generator, REWARD: reward, LEARNER: learner, COORDINATOR: coordinator}
+
+
+@asynccontextmanager
+async def fuzzed(service: str, folder: Path) -> AsyncIterator[grpc.aio.Channel]:
+    async with AsyncExitStack() as stack:
+        servicer = await MAKE[service](stack, folder)
+        address = await stack.enter_async_context(serving(servicer, service))
+        yield await stack.enter_async_context(grpc.aio.insecure_channel(address))
+
+
+async def call(channel: grpc.aio.Channel, service: str, method: Any, rng: random.Random) -> tuple[grpc.StatusCode, str]:
+    """Calls a method with arbitrary messages; returns its status and details."""
+    name = f"/{service}/{method.name}"
+    codec = {
+        "request_serializer": lambda message: message.SerializeToString(),
+        "response_deserializer": message_factory.GetMessageClass(method.output_type).FromString,
+    }
+    num_messages = rng.randint(0, 4) if method.client_streaming else 1
+    requests = [arbitrary_message(method.input_type, rng) for _ in range(num_messages)]
+    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+    invoke = getattr(channel, kind)(name, **codec)
+    answer = invoke(iter(requests) if method.client_streaming else requests[0], timeout=CALL_TIMEOUT_S)
+    try:
+        if method.server_streaming:
+            async for _ in answer:
+                pass
+        else:
+            await answer
+    except grpc.aio.AioRpcError as error:
+        if error.details() == "Internal error from Core":  # This client's, where the server ends a stream of requests.
+            return grpc.StatusCode.CANCELLED, ""
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+@pytest.mark.parametrize("service", list(MAKE))
+async def test_no_request_crashes_a_service_or_gets_an_answer_that_explains_nothing(
+    service: str, tmp_path: Path
+) -> None:
+    counts: Counter[str] = Counter()
+    seed, end = SEED, time.monotonic() + SECONDS
+    async with fuzzed(service, tmp_path) as channel:
+        while time.monotonic() < end:
+            for method in methods(service):
+                code, details = await call(channel, service, method, random.Random(f"{service}.{method.name}.{seed}"))
+                counts[code.name] += 1
+                where = f"{method.name} with seed {seed}: {code.name}: {details}"
+                assert code not in BAD, where
+                assert not LEAKS.search(details), where
+            seed += 1
+            await asyncio.sleep(0)
+    print(f"\n{service}: {counts.total()} requests from seed {SEED}: {dict(counts)}")
