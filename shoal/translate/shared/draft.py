@@ -133,7 +133,7 @@ class Source:
             self._values[name] = value
         except Unfit as error:
             self._failed.add(name)
-            draft.refuse(spelled, raw, str(error))
+            draft.refuse(spelled, raw, str(error), cure=row.to[0] if len(row.to) == 1 else "")
         self._spelled[name] = spelled
 
     def _family(self, spelled: str) -> Field | None:

@@ -142,6 +142,8 @@ def read_value(kind: Kind, raw: Any) -> Any:
         if len(raw) != 1:
             raise Unfit(f"one value is expected, not {len(raw)}")
         raw = raw[0]
+    if isinstance(raw, Mapping):
+        raise Unfit("one value is expected, not a table")
     return _READERS[kind](raw)
 
 

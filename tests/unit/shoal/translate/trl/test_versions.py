@@ -47,6 +47,14 @@ def test_fields_of_the_first_versions_decide_before_the_others() -> None:
     assert any("0.16 and 0.17" in note for note in translated.notes)
 
 
+def test_a_table_where_a_name_is_expected_is_refused_unless_data_are_given() -> None:
+    table = {"data_files": "file.json"}
+    (refusal,) = translate(dataset_config=table).blocking
+    assert (refusal.name, refusal.reason) == ("dataset_config", "one value is expected, not a table")
+    data = ['data.sources=[{path = "d.jsonl"}]']
+    assert translation.translate(SYSTEMS["trl"], Settings(FILE | {"dataset_config": table}), overrides=data).toml
+
+
 def test_the_asynchronous_trainer_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "file.py"
     path.write_text("AsyncGRPOTrainer(model='m', args=AsyncGRPOConfig(max_staleness=4))\n")
