@@ -377,7 +377,9 @@ async def test_a_resume_during_a_publish_leaves_no_generator_paused(cluster: Clu
     await cluster.start(arithmetic_config(model, run={"num_steps": 20}))
     await cluster.until(lambda event: event.kind == "step")
     active = cluster.runs.active("")
-    async with active._publisher.lock:  # A publish takes it too, and reads the pause at its end.
+    publisher = active.commands._publisher
+    assert publisher is not None
+    async with publisher.lock:  # A publish takes it too, and reads the pause at its end.
         asked = [asyncio.create_task(active.commands.pause()), asyncio.create_task(active.commands.resume())]
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -45,4 +45,4 @@ def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scri
 def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) -> None:
     scripted.final_state = pb.RUN_STATE_PAUSED
     code, _, error = shoal("run", "resume", "sums", "--set", "run.num_steps=9")
-    assert code == 5 and "shoal run stop" in error and not scripted.requests, (code, error)
+    assert code == 5 and "shoal run update" in error and not scripted.requests, (code, error)
