@@ -8,10 +8,11 @@ import pytest
 from services.coordinator.workers import registry
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
+from shoal.v1 import learner_pb2, worker_pb2
 from tests.contract.test_coordinator_service import assert_every_group_was_used_once
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
+from tests.support.waiting import eventually
 
 LEARNER = worker_pb2.WORKER_KIND_LEARNER
 
@@ -135,26 +136,38 @@ async def test_a_run_that_is_paused_stays_paused_over_the_loss_of_its_learner(cl
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 6), run.message
 
 
-async def test_a_learner_that_dies_while_it_loads_is_waited_for(cluster: Cluster, model: Path) -> None:
-    class Loading(ScriptedLearner):
-        async def Configure(self, request: Any, context: Any) -> Any:
-            await super().Configure(request, context)
-            return await self._loading()
+class LoadingLearner(ScriptedLearner):
+    """Loads for ever, or reports in the middle of it that it has failed."""
 
-        async def GetStatus(self, request: Any, context: Any) -> Any:
-            return await self._loading()
+    state = worker_pb2.WORKER_STATE_LOADING
+    asked = 0
 
-        async def _loading(self) -> Any:
-            from shoal.v1 import learner_pb2
+    async def Configure(self, request: Any, context: Any) -> Any:
+        return learner_pb2.LearnerServiceConfigureResponse(status=self._status())
 
-            status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_LOADING)
-            return learner_pb2.LearnerServiceConfigureResponse(status=status)
+    async def GetStatus(self, request: Any, context: Any) -> Any:
+        self.asked += self.state == worker_pb2.WORKER_STATE_FAILED
+        return learner_pb2.LearnerServiceGetStatusResponse(status=self._status())
 
-    good, cluster.learner = cluster.learner, Loading(cluster.plane)
+    def _status(self) -> worker_pb2.WorkerStatus:
+        return worker_pb2.WorkerStatus(state=self.state, message="rank 1 ended")
+
+
+@pytest.mark.parametrize("reports_it", [False, True])
+async def test_a_learner_that_dies_while_it_loads_is_waited_for(
+    cluster: Cluster, model: Path, reports_it: bool
+) -> None:
+    good, loading = cluster.learner, LoadingLearner(cluster.plane)
+    cluster.learner = loading
     server = await begin(cluster, model, run={"num_steps": 2})
-    await cluster.until(lambda event: event.kind == "publish" or event.kind == "worker_joined")
+    await cluster.until(lambda event: event.kind == "worker_joined")
+    if reports_it:  # As rank 0 does, which then ends.
+        loading.state = worker_pb2.WORKER_STATE_FAILED
+        await eventually(lambda: loading.asked, "the coordinator learns of the failure")
     await cluster.kill(server, "learner-0")
-    await cluster.until(lambda event: event.kind == "worker_lost")
+    lost = (await cluster.until(lambda event: event.kind == "worker_lost"))[-1]
+    assert ("rank 1 ended" in lost.message) == reports_it, lost.message
+    cluster.learner = good
     await cluster.add(LEARNER, good, "learner-1")
     run, _ = await cluster.end()
     assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, 0), run.message

@@ -16,6 +16,7 @@ from services.coordinator.workers.member import (
     Member,
     kind_of,
     loading_status,
+    status_of,
     while_leased,
     worker_name,
 )
@@ -24,7 +25,7 @@ from shoal.concurrency import Signal
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, ShoalError
+from shoal.errors import FailedPrecondition, ShoalError, Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import worker_pb2
 from shoal.worker.reexec import MAX_END_S
@@ -32,6 +33,8 @@ from shoal.worker.reexec import MAX_END_S
 CONFIGURE_TIMEOUT_S = 30.0
 RESTART_TIMEOUT_S = MAX_END_S + 60.0
 """Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
+ENDING_S = 3.0
+"""Longest time from the FAILED of a worker that ends until it refuses calls."""
 _OF_NO_USE = (worker_pb2.WORKER_STATE_FAILED, worker_pb2.WORKER_STATE_IDLE)
 _NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
@@ -177,6 +180,8 @@ class Fleet:
                     await asyncio.sleep(POLL_S)
                     response = await loading_status(member)
             if response.status.state == worker_pb2.WORKER_STATE_FAILED:
+                if await _is_ending(member):
+                    self._registry.report_lost(record.worker_id, response.status.message)
                 raise FailedPrecondition(response.status.message, reason=ErrorReason.WORKER_FAILED)
             if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
                 # The number that it registered with may be from before it was configured.
@@ -321,3 +326,16 @@ class Fleet:
     def notify(self) -> None:
         """Wakes the waiters after a member's `serving` changed."""
         self._changed.notify()
+
+
+async def _is_ending(member: Member) -> bool:
+    """Whether a worker that FAILED ends its process, which is then started again; one that cannot load stays."""
+    for _ in range(round(ENDING_S / POLL_S)):
+        await asyncio.sleep(POLL_S)
+        try:
+            await status_of(member)
+        except Unavailable:
+            return True
+        except ShoalError:
+            continue
+    return False
