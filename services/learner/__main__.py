@@ -122,13 +122,13 @@ def _follow(arguments: WorkerArguments) -> int:
     from services.learner.ranks.process_group import ProcessGroup
 
     try:
-        follow(LearnerCommands(ProcessGroup.connect(), arguments.data_dir))
+        is_restarting = follow(LearnerCommands(ProcessGroup.connect(), arguments.data_dir))
     except Exception:
         logging.getLogger(__name__).critical("learner rank %s ends", os.environ["RANK"], exc_info=True)
         return 1
     finally:
         telemetry.shutdown()
-    return 0
+    return RESTART_EXIT_CODE if is_restarting else 0
 
 
 if __name__ == "__main__":

@@ -241,16 +241,18 @@ def _not_configured() -> FailedPrecondition:
     return FailedPrecondition("the learner is not configured: call Configure first", reason=ErrorReason.NOT_READY)
 
 
-def follow(commands: LearnerCommands) -> None:
-    """Executes the commands of rank 0 until STOP. Raises RuntimeError when rank 0 is gone.
+def follow(commands: LearnerCommands) -> bool:
+    """Executes the commands of rank 0 until it leaves; returns whether this rank is to be started again.
+
+    Raises RuntimeError when rank 0 is gone without a word.
 
     Rank 0 reports a `ShoalError`. Any other error ends this rank, and with it the others.
     """
     while True:
         command, body = commands.process_group.receive_command()
-        if command is Command.STOP:
+        if command in (Command.STOP, Command.RESTART):
             commands.process_group.leave()
-            return
+            return command is Command.RESTART
         try:
             _execute(commands, command, body)
         except ShoalError as error:
@@ -259,7 +261,7 @@ def follow(commands: LearnerCommands) -> None:
 
 def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
     match command:
-        case Command.IDLE | Command.STOP:
+        case Command.IDLE | Command.STOP | Command.RESTART:
             pass
         case Command.CONFIGURE:
             request = learner_pb2.LearnerServiceConfigureRequest.FromString(body)

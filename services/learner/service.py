@@ -90,7 +90,7 @@ class LearnerService(LearnerServiceServicer):
         await self._lifecycle.close()
         if self._publisher is not None:
             self._publisher.close()
-        if not await asyncio.to_thread(self._torch.close, _STOP_S):
+        if not await asyncio.to_thread(self._torch.close, _STOP_S, restarts=self._lifecycle.restarts_by_launcher):
             _log.warning("a command is still running; it is abandoned")
 
     async def Configure(

@@ -40,6 +40,7 @@ class TorchThread:
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._num_open = 0
         self._death = ""
+        self._farewell = Command.STOP
         # Daemon: a step that hangs must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
 
@@ -74,8 +75,13 @@ class TorchThread:
         self._jobs.put(_Job(command, body, check, work, future))
         return future
 
-    def close(self, timeout_s: float) -> bool:
-        """Lets the ranks leave after the commands that run or wait; returns whether they left in time."""
+    def close(self, timeout_s: float, *, restarts: bool = False) -> bool:
+        """Lets the ranks leave after the commands that run or wait; returns whether they left in time.
+
+        If the learner restarts by its launcher, so do the other ranks: those on other machines have a torchrun each,
+        which starts again only what did not end well.
+        """
+        self._farewell = Command.RESTART if restarts else Command.STOP
         self._jobs.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -94,7 +100,7 @@ class TorchThread:
                     commands.process_group.send_command(Command.IDLE)
                     continue
                 if job is None:
-                    commands.process_group.send_command(Command.STOP)
+                    commands.process_group.send_command(self._farewell)
                     commands.process_group.leave()
                     return
                 self._take(job, commands)

@@ -67,6 +67,11 @@ class Lifecycle:
         """Whether `restart` is allowed."""
         return self._reexec is not None
 
+    @property
+    def restarts_by_launcher(self) -> bool:
+        """Whether the process is about to end so that its launcher starts it again."""
+        return self._reexec is not None and self._reexec.is_left_to_launcher
+
     def is_configured(self, run_id: str, config: RunConfig) -> bool:
         """Returns whether the worker has this configuration already, so that Configure has nothing to do.
 

@@ -7,9 +7,9 @@ with STARTING_OVER, ends in the way that SIGTERM ends it, and restarts. What sta
 * A generator, and a learner that started its ranks itself (`shoal train`, compose): the process itself. It executes
   the command line that it was started with (`Program.execute`). The pid, a fixed port and the log file stay, so the
   supervisor of `shoal train`, Docker and Kubernetes see no exit and restart nothing.
-* A learner under torchrun: torchrun. A rank cannot restart alone, so rank 0 ends with RESTART_EXIT_CODE, and torchrun
-  starts all ranks again, as often as its `--max-restarts` allows. Once no restart is left, the learner refuses the
-  run with OTHER_CONFIGURATION instead.
+* A learner under torchrun: torchrun. A rank cannot restart alone, so all ranks end with RESTART_EXIT_CODE, and the
+  torchrun of each machine starts its ranks again, as often as its `--max-restarts` allows. Once no restart is left,
+  the learner refuses the run with OTHER_CONFIGURATION instead.
 * A reward service never restarts this way: it replaces its verifiers within the process.
 
 The restarted worker registers under another id. The coordinator waits for it (services/coordinator/workers/fleet.py).
@@ -37,7 +37,7 @@ from shoal.rpc.signals import RESTART_SIGNAL
 _log = logging.getLogger(__name__)
 
 RESTART_EXIT_CODE = 75
-"""Exit code of learner rank 0 that makes torchrun start all ranks again: EX_TEMPFAIL of sysexits.h."""
+"""Exit code of learner ranks that makes torchrun start them again: EX_TEMPFAIL of sysexits.h."""
 _RETRY_AFTER_S = 15.0
 """Retry delay sent to the caller: calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
@@ -103,6 +103,11 @@ class Reexec:
     def is_due(self) -> bool:
         """Whether the process is about to restart."""
         return bool(self._because)
+
+    @property
+    def is_left_to_launcher(self) -> bool:
+        """Whether the process is about to end with the exit code that makes its launcher start it again."""
+        return self.is_due and self._exit_code is not None
 
     def begin(self, because: str) -> Unavailable:
         """Begins the restart and returns the refusal to raise. The first reason stands; a repeat changes nothing."""

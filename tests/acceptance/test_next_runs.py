@@ -196,6 +196,32 @@ async def test_torchrun_restarts_all_ranks_at_most_max_restarts_times(tmp_path: 
         assert error.reason == "OTHER_CONFIGURATION" and "--max-restarts" in error.message, error
 
 
+@pytest.mark.timeout(600)
+async def test_the_torchruns_of_two_machines_restart_all_ranks_together(tmp_path: Path) -> None:
+    def torchrun(address: str) -> tuple[str, ...]:
+        meeting = ("--rdzv-backend", "c10d", "--rdzv-id", "learner", "--rdzv-endpoint", f"127.0.0.1:{port}")
+        size = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2")
+        return ("-m", "torch.distributed.run", *size, *meeting, "--local-addr", address, "-m", "services.learner")
+
+    port = free_port()
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    async with (
+        learner(folders[0], *torchrun("127.0.0.1")) as first,
+        learner(folders[1], *torchrun("127.0.0.2")) as second,
+    ):
+        before = await first.load("run-a", 2)
+        assert second.mine.children() and psutil.Process(before[0]).ppid() == first.mine.pid
+        # Twice: a torchrun whose ranks had ended well would be gone by the second time.
+        for run_id, zero_stage in (("run-b", 3), ("run-c", 0)):
+            assert (await refusal(first, run_id, zero_stage)).reason == "STARTING_OVER"
+            after = await first.load(run_id, zero_stage)
+            assert not set(after) & set(before)
+            before = after
+        assert first.mine.is_running() and second.mine.is_running()
+
+
 async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.WorkerState.ValueType) -> None:
     """Configures a generator as soon as it takes the run, and waits until it is in a state."""
     values: dict[str, Any] = {

@@ -55,6 +55,8 @@ class Command(IntEnum):
     """Leave; no message."""
     SET_HYPERPARAMETERS = 9
     """SetHyperparametersRequest."""
+    RESTART = 10
+    """Leave, to be started again by torchrun; no message."""
 
 
 class ProcessGroup:

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from services.learner import commands as module
-from services.learner.commands import LearnerCommands
+from services.learner.commands import LearnerCommands, follow
+from services.learner.ranks.process_group import Command
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 
@@ -40,3 +41,13 @@ def test_a_configuration_that_failed_releases_the_memory_of_a_shared_gpu(
         commands.configure("run", config)
     commands.release_cache()
     assert released == [True] * single_gpu
+
+
+@pytest.mark.parametrize(("farewell", "is_restarting"), [(Command.STOP, False), (Command.RESTART, True)])
+def test_a_rank_leaves_with_rank_0_and_restarts_only_if_rank_0_does(farewell: Command, is_restarting: bool) -> None:
+    sent = iter([Command.IDLE, farewell])
+    left: list[bool] = []
+    group = SimpleNamespace(receive_command=lambda: (next(sent), b""), leave=lambda: left.append(True))
+    commands: Any = SimpleNamespace(process_group=group)
+    assert follow(commands) is is_restarting
+    assert left == [True]

@@ -70,3 +70,14 @@ def test_a_caller_learns_of_its_error_also_when_memory_cannot_be_released() -> N
         future.result(timeout=60)
     assert thread.close(60)
     assert deaths == ["the learner cannot continue: RuntimeError: CUDA is gone"]
+
+
+@pytest.mark.parametrize(("restarts", "farewell"), [(False, Command.STOP), (True, Command.RESTART)])
+def test_the_other_ranks_learn_whether_they_are_started_again(restarts: bool, farewell: Command) -> None:
+    sent: list[Command] = []
+    group = SimpleNamespace(send_command=lambda command, body=b"": sent.append(command), leave=lambda: None)
+    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    thread = TorchThread(lambda: commands, lambda reason: None)
+    thread.start()
+    assert thread.close(60, restarts=restarts)
+    assert sent == [farewell]

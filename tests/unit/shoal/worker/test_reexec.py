@@ -42,6 +42,16 @@ def test_a_canceled_restart_ends_the_process_with_its_exit_code() -> None:
     assert reexec.finish(3) == 3 and not reexec.is_due
 
 
+def test_a_restart_is_left_to_the_launcher_only_when_there_is_one() -> None:
+    program = Program(sys.executable, (), {})
+    for exit_code in (None, RESTART_EXIT_CODE):
+        reexec = Reexec(program, exit_code=exit_code, end=lambda: None)
+        assert not reexec.is_left_to_launcher
+        reexec.begin("another run")
+        assert reexec.is_left_to_launcher is (exit_code is not None)
+        reexec.cancel()
+
+
 def test_a_process_whose_main_thread_hangs_restarts_nevertheless(tmp_path: Path) -> None:
     code, pids = run(tmp_path, exit_code=0)
     assert code == 3 and len(pids) == 2 and pids[0] == pids[1], (code, pids)
