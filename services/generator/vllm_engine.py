@@ -33,6 +33,7 @@ T = TypeVar("T")
 _BOARD_POLL_S = 0.01
 _DEATH_POLL_S = 0.25
 _END_S = 1.0
+_GRACE_S = 1.0
 
 
 class VllmEngine:
@@ -173,7 +174,8 @@ class VllmEngine:
     async def join_group(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        deadline = time.monotonic() + rendezvous.timeout_s
+        # The ranks keep the deadline, and say who was missing.
+        deadline = time.monotonic() + rendezvous.timeout_s + _GRACE_S
         store = await asyncio.to_thread(
             open_store, rendezvous.store_host, rendezvous.store_port, timeout_s=rendezvous.timeout_s
         )
@@ -252,7 +254,11 @@ class VllmEngine:
         while not await asyncio.to_thread(is_so):
             reason = await asyncio.to_thread(board.abort_reason)
             if reason is not None:
-                raise Unavailable(f"the weight group was aborted: {reason}", reason=ErrorReason.WEIGHT_GROUP_BROKEN)
+                raise Unavailable(
+                    f"the weight group was aborted: {reason}",
+                    reason=ErrorReason.WEIGHT_GROUP_BROKEN,
+                    metadata=await asyncio.to_thread(board.missing),
+                )
             if time.monotonic() > deadline:
                 await self.abort_group("not all members arrived in time")
                 raise DeadlineExceeded(

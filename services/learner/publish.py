@@ -4,11 +4,11 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError, Unavailable
@@ -20,17 +20,20 @@ from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
 
+if TYPE_CHECKING:
+    from services.learner.engine.deepspeed_engine import DeepSpeedEngine
+
 _log = logging.getLogger(__name__)
 
 
-def make_manifest(engine: DeepSpeedEngine, config: RunConfig, model: ModelDescription) -> Manifest:
+def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
     """Lists the tensors to broadcast, in the type that the generators use: every parameter, or those of adapters."""
     dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
     shapes = engine.adapter_shapes if config.generator.lora == "adapter" else engine.shapes
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
 
 
-def published_tensors(engine: DeepSpeedEngine, config: RunConfig, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
     """Yields the whole tensors of the manifest, in its order; exhaust the iterator on all ranks."""
     if config.generator.lora == "adapter":
         return engine.adapter_parameters()
@@ -144,10 +147,17 @@ class WeightPublisher:
         except ShoalError as error:
             if group is not None:
                 group.abort(error.message)
+                if self._is_current(group):
+                    error.metadata.update(group.missing_after_abort())
             raise
         finally:
             for _ in tensors:
                 pass
+
+    def _is_current(self, group: BroadcastGroup) -> bool:
+        """Returns whether no later epoch has begun, which would need no blame."""
+        with self._lock:
+            return self._group is group
 
     def close(self) -> None:
         """Aborts the current group."""

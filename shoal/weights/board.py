@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
 _ABORT_KEY = "abort"
+_MISSING_KEY = "missing"
 
 
 def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
@@ -100,6 +101,29 @@ class GroupBoard:
         """Returns whether these ranks have received all broadcasts of a load."""
         return self._has(f"received/{load_id}/{rank}" for rank in ranks)
 
+    def post_left(self, rank: int) -> None:
+        """Posts that a rank has left the group, because it was aborted."""
+        self._post(f"left/{rank}")
+
+    def not_arrived(self, ranks: Iterable[int]) -> list[int]:
+        """Returns those of the ranks that have not arrived."""
+        return [rank for rank in ranks if not self._has([f"here/{rank}"])]
+
+    def not_left(self, ranks: Iterable[int]) -> list[int]:
+        """Returns those of the ranks that have not left."""
+        return [rank for rank in ranks if not self._has([f"left/{rank}"])]
+
+    def post_missing(self, ranks: Iterable[int]) -> None:
+        """Posts, before an abort, which ranks are the reason for it."""
+        self._post(_MISSING_KEY, ",".join(map(str, ranks)))
+
+    def missing(self) -> dict[str, str]:
+        """Returns the metadata for an error that names the missing ranks; empty if none are known."""
+        if not self._has([_MISSING_KEY]):
+            return {}
+        with _store_errors():
+            return missing_ranks(self.store.get(_MISSING_KEY).decode().split(","))
+
     def abort(self, reason: str) -> None:
         """Posts that every member shall abort the group. The first reason stands."""
         if self.abort_reason() is None:
@@ -119,6 +143,12 @@ class GroupBoard:
     def _has(self, keys: Iterable[str]) -> bool:
         with _store_errors():
             return bool(self.store.check(list(keys)))
+
+
+def missing_ranks(ranks: Iterable[object]) -> dict[str, str]:
+    """Returns the metadata of an error that says which ranks the group missed; empty for none."""
+    named = ",".join(map(str, ranks))
+    return {"missing_ranks": named} if named else {}
 
 
 @contextmanager

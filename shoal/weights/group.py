@@ -9,15 +9,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, ShoalError, Unavailable
 from shoal.network import address_toward
-from shoal.weights.board import GroupBoard, first_line
+from shoal.weights.board import GroupBoard, first_line, missing_ranks
 from shoal.weights.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _WATCH_S = 0.2
+_ROLL_CALL_S = 1.0
+"""Time for the members of an aborted group to leave it: they notice within `_WATCH_S`."""
 
 
 class BroadcastGroup:
@@ -67,8 +69,13 @@ class BroadcastGroup:
         _in_background(self._watch)
         deadline = time.monotonic() + self.rendezvous.timeout_s
         self.board.post_arrived(self.rank)
-        while not self.board.have_arrived(range(self.rendezvous.world_size)):
-            self._check(deadline, "the rendezvous")
+        ranks = range(self.rendezvous.world_size)
+        while not self.board.have_arrived(ranks):
+            self._raise_if_aborted()
+            if time.monotonic() > deadline:
+                missing = self.board.not_arrived(ranks)
+                self.board.post_missing(missing)
+                raise self._too_slow("the rendezvous", missing)
             time.sleep(_POLL_S)
         try:
             backend = self._make_gloo() if self.rendezvous.backend == "gloo" else self._make_nccl()
@@ -123,6 +130,20 @@ class BroadcastGroup:
             _in_background(self._post_abort, f"rank {self.rank}: {reason}")
         self.close()
 
+    def missing_after_abort(self) -> dict[str, str]:
+        """Waits a moment until the others have left an aborted group; returns metadata that names those that have not.
+
+        Empty if all others stay, as then the fault may be here.
+        """
+        others = range(1, self.rendezvous.world_size)
+        deadline = time.monotonic() + _ROLL_CALL_S
+        try:
+            while (missing := self.board.not_left(others)) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        except Unavailable:
+            return {}
+        return missing_ranks(missing) if len(missing) < len(others) else {}
+
     def close(self) -> None:
         """Leaves the group. Safe to repeat."""
         self._closed.set()
@@ -134,17 +155,22 @@ class BroadcastGroup:
     def _post_abort(self, reason: str) -> None:
         try:
             self.board.abort(reason)
+            self.board.post_left(self.rank)
         except Unavailable as error:
             log.info("cannot post the abort to the members of epoch %d: %s", self.rendezvous.epoch, error.message)
 
     def _check(self, deadline: float, doing: str) -> None:
         self._raise_if_aborted()
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(
-                f"weight group of epoch {self.rendezvous.epoch}: {doing} of {self.rendezvous.world_size} members "
-                f"did not end in time (weights.timeout_s is {self.rendezvous.timeout_s:g})",
-                reason=ErrorReason.WEIGHT_GROUP_TIMEOUT,
-            )
+            raise self._too_slow(doing)
+
+    def _too_slow(self, doing: str, missing: Sequence[int] = ()) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"weight group of epoch {self.rendezvous.epoch}: {doing} of {self.rendezvous.world_size} members "
+            f"did not end in time (weights.timeout_s is {self.rendezvous.timeout_s:g})",
+            reason=ErrorReason.WEIGHT_GROUP_TIMEOUT,
+            metadata=missing_ranks(missing),
+        )
 
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:
@@ -188,6 +214,8 @@ class BroadcastGroup:
                 reason = error.message
             if reason is not None and not self._closed.is_set():
                 self._aborted = self._aborted or reason
+                with suppress(Unavailable):
+                    self.board.post_left(self.rank)
                 return
 
     def _make_gloo(self) -> Any:

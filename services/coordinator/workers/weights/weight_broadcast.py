@@ -4,7 +4,7 @@ Failures are values here, by worker id: a failed member is the publisher's busin
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,10 +137,15 @@ class Transfer:
             return TransferResult(await self._broken_broadcast(error, found))
         finally:
             broadcast.cancel()
-        loading = [task for worker_id, task in self._tasks.items() if worker_id not in found]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.timeout_s):
-                found |= await self._unless_silent(_all_ended(loading))
+        if not found:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.timeout_s):
+                    found = await self._unless_silent(_all_ended(self._tasks.values()))
+        if found:  # They may have been passing the tensors on to others.
+            others = [task for worker_id, task in self._tasks.items() if worker_id not in found]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.ready_timeout_s):
+                    await _all_ended(others)
         return self._check(sent, found)
 
     async def _unless_silent(self, waiting: Coroutine[Any, Any, None]) -> Failures:
@@ -162,6 +167,9 @@ class Transfer:
         for worker_id, load in self._loads.items():
             if worker_id in failures:
                 continue
+            if load.done is None and found:
+                failures[worker_id] = Unavailable("the broadcast broke off", reason=ErrorReason.WEIGHT_GROUP_BROKEN)
+                continue
             if load.done is None:
                 failures[worker_id] = DeadlineExceeded(
                     f"not loaded within weights.timeout_s ({self._config.timeout_s:g} s)"
@@ -177,13 +185,9 @@ class Transfer:
     def _load_error(
         self, sent: learner_pb2.PublishWeightsResponse, done: generator_pb2.LoadWeightsResponse, canary_gap: float
     ) -> DataLoss | None:
-        expected = {entry.name: entry.xxh3 for entry in sent.hashes}
-        received = {entry.name: entry.xxh3 for entry in done.hashes}
-        names = sorted(expected.keys() | received.keys())
-        differing = [name for name in names if expected.get(name) != received.get(name)]
-        if differing:
+        if differing := differing_tensors(sent.hashes, done.hashes):
             return DataLoss(
-                f"{len(differing)} of {len(expected)} tensors arrived changed, the first is {differing[0]}",
+                f"{len(differing)} of {len(sent.hashes)} tensors arrived changed, the first is {differing[0]}",
                 reason=ErrorReason.WEIGHTS_CORRUPT,
             )
         if not canary_gap <= self._config.canary_tolerance:  # Also true of NaN.
@@ -223,9 +227,16 @@ async def _ended_or_failed(work: "asyncio.Task[Any]", tasks: Iterable["asyncio.T
             return
 
 
-async def _all_ended(tasks: Sequence["asyncio.Task[None]"]) -> None:
+async def _all_ended(tasks: Collection["asyncio.Task[None]"]) -> None:
     if tasks:
         await asyncio.wait(tasks)
+
+
+def differing_tensors(sent: Iterable[weights_pb2.TensorHash], received: Iterable[weights_pb2.TensorHash]) -> list[str]:
+    """Returns the names of the tensors that arrived changed, were not sent, or did not arrive."""
+    expected = {entry.name: entry.xxh3 for entry in sent}
+    found = {entry.name: entry.xxh3 for entry in received}
+    return [name for name in sorted(expected.keys() | found.keys()) if expected.get(name) != found.get(name)]
 
 
 def _failures(tasks: dict[str, asyncio.Task[None]]) -> Failures:

@@ -1,5 +1,6 @@
 """Weight groups of the learner."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from shoal.config import parse_config
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, Unavailable
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
+from shoal.weights.manifest import Manifest, TensorSpec
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,30 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
         spec.name: spec.shape for spec in manifest.tensors
     }
+
+
+def test_a_publish_that_breaks_takes_every_tensor_all_the_same() -> None:
+    """The other ranks take part in each gather, so rank 0 must not leave one out."""
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
+    manifest = Manifest(tuple(TensorSpec(f"layer.{index}", "float32", (1_500_000,)) for index in range(8)))
+    gathered: list[str] = []
+
+    def gathers() -> Iterator[tuple[str, torch.Tensor]]:
+        for spec in manifest.tensors:
+            gathered.append(spec.name)
+            if len(gathered) == 3:
+                member.abort("it is ending")
+            yield spec.name, torch.zeros(spec.shape)
+
+    try:
+        rendezvous = publisher.create_group(1, 2)
+        store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
+        member = BroadcastGroup(rendezvous, rank=1, store=store)
+        member.connect()
+        publisher.connected(1).result(60)
+        with pytest.raises(Unavailable):
+            publisher.send(1, manifest, gathers())
+        assert gathered == [spec.name for spec in manifest.tensors], gathered
+    finally:
+        publisher.close()
