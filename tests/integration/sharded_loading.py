@@ -1,7 +1,7 @@
 """One of several ranks that load models at ZeRO stage 3; started by test_sharded_loading.py.
 
-Usage: python sharded_loading.py FOLDER, under torchrun. Writes FOLDER/<name>-<rank>.json for every folder of a model
-FOLDER/models/<name>.
+Usage: main() with the argument FOLDER, by tests/support/ranks.py. Writes FOLDER/<name>-<rank>.json for every folder of
+a model FOLDER/models/<name>.
 """
 
 import gc
@@ -84,7 +84,3 @@ def main() -> None:
         result = load(model, dtype, process_group)
         (folder / f"{model.name}-{process_group.rank}.json").write_text(json.dumps(result))
     process_group.leave()
-
-
-if __name__ == "__main__":
-    main()

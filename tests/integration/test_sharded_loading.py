@@ -1,7 +1,6 @@
 """Three ranks over gloo load models at ZeRO stage 3: each holds its shards alone, with the values of the files."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config
 
-from tests.support.processes import run_together
+from tests.support.ranks import run_ranks
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 NUM_RANKS = 3
 SHARDED = ("tied", "untied", "several-files", "gemma3", "gpt2", "tied-bfloat16")
-SCRIPT = Path(__file__).with_name("sharded_loading.py")
 SMALL_BYTES = 16 << 10
 """Frequencies and other buffers."""
 
@@ -41,8 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (models / "bin" / "model.safetensors").unlink()
     weights = make_tiny_model(models / "cut-off") / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(NUM_RANKS)]
-    run_together([[*torchrun, str(SCRIPT), str(folder)]])
+    run_ranks("tests.integration.sharded_loading", (NUM_RANKS,), str(folder))
     return folder
 
 
