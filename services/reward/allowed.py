@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig
 from shoal.config.endpoint import EndpointConfig
@@ -57,7 +57,10 @@ class Allowed:
 
     def _allows_file(self, table: CustomVerifierConfig) -> bool:
         # Resolved: neither ".." nor a link leads out of a folder.
-        path = Path(table.file).expanduser().resolve()
+        try:
+            path = Path(table.file).expanduser().resolve()
+        except (OSError, RuntimeError, ValueError):  # No such user after "~", a loop of links, or a null character.
+            return False
         return any(path.is_relative_to(folder.expanduser().resolve()) for folder in self.verifier_folders)
 
     def _allows_entry_point(self, entry_point: str) -> bool:
@@ -81,9 +84,14 @@ class Allowed:
 def _is_below(url: str, base: str) -> bool:
     """Whether a URL has the scheme, host and port of another one, and a path at or below its path."""
     given, allowed = urlsplit(url), urlsplit(base)
-    same_server = (given.scheme, given.hostname, given.port) == (allowed.scheme, allowed.hostname, allowed.port)
     within = f"{given.path.rstrip('/')}/".startswith(f"{allowed.path.rstrip('/')}/")
-    return same_server and within and ".." not in given.path.split("/")
+    # A server may read "%2e%2e" as "..", and a backslash as a slash.
+    parts = unquote(given.path).replace("\\", "/").split("/")
+    return _server(given) == _server(allowed) and within and ".." not in parts
+
+
+def _server(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port or {"http": 80, "https": 443}.get(url.scheme)
 
 
 def _listed(values: Sequence[object]) -> str:
@@ -133,8 +141,11 @@ def _from_environment(name: str) -> list[str]:
 
 def _key_and_url(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
-    parts = urlsplit(url)
-    if not (equals and name.isidentifier() and parts.scheme in ("http", "https") and parts.hostname):
+    try:
+        scheme, host, _ = _server(urlsplit(url))
+    except ValueError:  # Its text, which argparse would show, may hold the key.
+        scheme, host = "", None
+    if not (equals and name.isidentifier() and scheme in ("http", "https") and host):
         # The message does not repeat the text, which may hold a key by mistake.
         raise argparse.ArgumentTypeError(
             f"{_KEY} must be the name of a variable and a URL, such as JUDGE_KEY=https://api.example.com/v1"

@@ -32,6 +32,10 @@ class EndpointConfig(Section):
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must begin with http:// or https:// and name a host, for example http://127.0.0.1:8000")
+        try:
+            _ = parts.port
+        except ValueError:
+            raise ValueError("has a port that is not a number from 0 to 65535") from None
         if parts.username is not None or parts.password is not None:
             # The message does not repeat the value, which has a secret in it.
             raise ValueError(

@@ -42,7 +42,8 @@ def test_neither_dots_nor_links_lead_out_of_an_allowed_folder(tmp_path: Path) ->
     (folder / "below").mkdir()
     allowed = Allowed(verifier_folders=(folder,))
     assert not refusal(allowed, custom=custom(file=str(folder / "below" / "v.py")))
-    for file in (folder / ".." / "outside.py", folder / "link.py", tmp_path / "verifiers-2" / "v.py"):
+    no_paths = ("~nobody-of-that-name/v.py", f"{folder}/a\0b.py")
+    for file in (folder / ".." / "outside.py", folder / "link.py", tmp_path / "verifiers-2" / "v.py", *no_paths):
         assert "is in no folder" in refusal(allowed, custom=custom(file=str(file))), file
 
 
@@ -57,7 +58,10 @@ def test_a_package_is_allowed_with_its_modules_and_no_other_of_a_longer_name() -
     [
         ("https://api.example.com/v1", True),
         ("https://api.example.com/v1/beta", True),
+        ("https://api.example.com:443/v1", True),
         ("https://api.example.com/v10", False),
+        ("https://api.example.com/v1/%2e%2e/other", False),
+        ("https://api.example.com/v1/..\\other", False),
         ("https://api.example.com/v1/../other", False),
         ("https://api.example.com.evil.net/v1", False),
         ("http://api.example.com/v1", False),
@@ -79,7 +83,9 @@ def test_options_add_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert allowed == Allowed((Path("/a"), Path("/b"), Path("/c")), ("p",), (("K", "https://h/v1"),))
 
 
-@pytest.mark.parametrize("value", ["sk-secret", "K=ftp://h", "=https://h"])
+@pytest.mark.parametrize(
+    "value", ["sk-secret", "K=ftp://h", "=https://h", "K=https://h:sk-secret", "K=https://[sk-secret"]
+)
 def test_a_key_option_that_is_no_name_and_url_is_refused_without_repeating_it(
     value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
