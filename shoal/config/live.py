@@ -84,6 +84,9 @@ def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:
     """Returns the fields of a mask as changes, null where `changes` lacks them."""
     masked: dict[str, Any] = {}
     for path in mask:
+        _check_known(path)
+        if any(path.startswith(f"{table}.") for table in mask):  # The table brings the field along.
+            continue
         *tables, field = path.split(".")
         source: Any = changes
         target = masked
@@ -98,6 +101,20 @@ def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:
             "mask empty to change all fields that are given"
         )
     return masked
+
+
+def _check_known(path: str) -> None:
+    section: Any = RunConfig
+    for name in path.split("."):
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return
+        if name not in section.model_fields:
+            raise InvalidArgument(
+                f"update_mask: {path!r} is not a field of a configuration; write it as in the configuration, for "
+                "example learner.learning_rate",
+                violations=[FieldViolation(field="update_mask", description=f"{path!r} is not a field")],
+            )
+        section = section.model_fields[name].annotation
 
 
 def changed_names(changes: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
-from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, arithmetic_config
 
 
 async def start_slowly(cluster: Cluster, model: Path, num_steps: int = 6) -> None:
@@ -75,6 +75,42 @@ async def test_what_does_not_alter_training_changes_at_once_and_without_the_lear
     saved = [event.attributes["policy_version"] for event in events if event.kind == "checkpoint"]
     assert saved[-3:] == [4, 5, 6], f"checkpoints of steps {saved}"
     assert not cluster.learner.configs and "config_applied" not in kinds(events)
+
+
+async def test_a_change_at_once_is_kept_while_the_learner_takes_another_one(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = ScriptedLearner.SetHyperparameters
+
+    async def take_slowly(self: ScriptedLearner, request: Any, context: Any) -> Any:
+        await update(cluster, {"checkpoint": {"every_steps": 1}})
+        return await take(self, request, context)
+
+    monkeypatch.setattr(ScriptedLearner, "SetHyperparameters", take_slowly)
+    await start_slowly(cluster, model)
+    await update(cluster, {"learner": {"learning_rate": 3e-4}})
+    _, events = await cluster.end()
+    (applied,) = [event for event in events if event.kind == "config_applied"]
+    assert list(applied.attributes["fields"]) == ["learner.learning_rate"], applied.message
+
+
+async def test_an_update_after_the_last_step_is_refused_and_changes_nothing(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export, refusals = ScriptedLearner.ExportModel, []
+
+    async def export_late(self: ScriptedLearner, request: Any, context: Any) -> Any:
+        with pytest.raises(FailedPrecondition, match="resume it") as caught:
+            await update(cluster, {"run": {"num_steps": 9}})
+        refusals.append(caught.value)
+        return await export(self, request, context)
+
+    monkeypatch.setattr(ScriptedLearner, "ExportModel", export_late)
+    await start_slowly(cluster, model, num_steps=4)
+    run, _ = await cluster.end()
+    assert refusals and run.state == pb.RUN_STATE_FINISHED, run.message
+    config = json_format.MessageToDict(run.config)
+    assert (run.policy_version, run.num_steps, config["run"]["num_steps"]) == (4, 4, 4)
 
 
 async def test_changes_survive_a_resume(cluster: Cluster, model: Path) -> None:

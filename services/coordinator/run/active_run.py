@@ -160,6 +160,7 @@ class ActiveRun:
         while True:
             if self._restart_reason and not await self._begin_restart():
                 return RunState.STOPPED
+            updates.is_closed = False
             self._attempt = Attempt(
                 self.record,
                 self._config,

@@ -21,7 +21,7 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.live import only_at_once, take_over, updated_config
 from shoal.config.load import config_digest
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted
+from shoal.errors import Aborted, FailedPrecondition
 from shoal.wire import invalid
 
 
@@ -35,6 +35,8 @@ class ConfigUpdates:
     events: EventLog
     num_prompts: int
     """Prompts of the data, by which epochs are counted."""
+    is_closed: bool = False
+    """Whether the last step is taken, so that no change could have an effect."""
     stored: RunConfig = field(init=False)
     """The configuration with all changes, also those that wait for the next step."""
 
@@ -45,7 +47,7 @@ class ConfigUpdates:
         """Checks and stores changes, and applies those that do not wait for the next step.
 
         Values that the run has already change nothing. Raises `InvalidArgument` for a change that an active run cannot
-        take, and `Aborted` when the configuration is not that of `etag`.
+        take, `Aborted` when the configuration is not that of `etag`, and `FailedPrecondition` after the last step.
         """
         changed = with_counted_steps(updated_config(self.stored, changes, mask), self.num_prompts)
         fields = changed_fields(self.stored, changed)
@@ -56,6 +58,12 @@ class ConfigUpdates:
                 f"the configuration of run {self.record.run_id} has changed since it had etag {etag}: read the run "
                 "again, and repeat the change",
                 reason=ErrorReason.CONFIG_CHANGED,
+            )
+        if self.is_closed:
+            raise FailedPrecondition(
+                f"run {self.record.run_id} has taken its last step, {self.record.policy_version}, and is about to end: "
+                "resume it with the changes when it has ended",
+                reason=ErrorReason.RUN_ENDED,
             )
         if changed.run.num_steps != self.stored.run.num_steps:
             self._check_num_steps(changed.run.num_steps)
@@ -83,6 +91,7 @@ class ConfigUpdates:
 
     def apply(self, waiting: RunConfig, policy_version: int) -> Mapping[str, str]:
         """Applies changes that waited, once the learner has them; returns their fields, as `changed_fields`."""
+        waiting = only_at_once(waiting, self.stored)  # Those that came since then are in use already.
         fields = changed_fields(self.config, waiting)
         take_over(self.config, waiting)
         self.record.num_steps = self.config.run.num_steps

@@ -121,7 +121,8 @@ class RunLoop:
     async def _has_another_step(self) -> bool:
         """Returns whether steps are left, once changes of their number are applied."""
         await self.steps.take_over_changes()
-        return self.version.policy_version < self.config.run.num_steps
+        self.steps.updates.is_closed = self.version.policy_version >= self.config.run.num_steps
+        return not self.steps.updates.is_closed
 
     @property
     def _checkpoint_is_due(self) -> bool:

@@ -101,17 +101,16 @@ class TrainSteps:
 
         So a restore never goes back before a change.
         """
-        if (waiting := self.updates.waiting) is None:
-            return
-        if self.version.policy_version > 0:
-            await self.boundary.save_checkpoint()
-        async with self.learner_lock:
-            await self.learner.set_hyperparameters(self.record.run_id, waiting)
-        fields = self.updates.apply(waiting, self.version.policy_version)
-        await self.ledger.config_changed(self.version.policy_version, fields)
-        if "kl.coef" in fields:
-            self.reward_kl.coef = self.config.kl.coef
-        await self.buffer.reconsider()
+        while (waiting := self.updates.waiting) is not None:  # Others may be requested meanwhile.
+            if self.version.policy_version > 0:
+                await self.boundary.save_checkpoint()
+            async with self.learner_lock:
+                await self.learner.set_hyperparameters(self.record.run_id, waiting)
+            fields = self.updates.apply(waiting, self.version.policy_version)
+            await self.ledger.config_changed(self.version.policy_version, fields)
+            if "kl.coef" in fields:
+                self.reward_kl.coef = self.config.kl.coef
+            await self.buffer.reconsider()
 
     async def _may_publish(self) -> bool:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now."""

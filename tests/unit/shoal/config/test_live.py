@@ -55,3 +55,14 @@ def test_a_field_that_needs_a_resume_is_refused_by_name(changes: dict[str, Any],
     with pytest.raises(InvalidArgument) as caught:
         updated_config(parse_config(BEGUN), changes)
     assert [violation.field for violation in caught.value.violations] == [field], caught.value.message
+
+
+def test_a_mask_may_name_a_table_and_a_field_of_it() -> None:
+    config = parse_config(BEGUN | {"loss": {"entropy_coef": 0.1}})
+    assert updated_config(config, {}, ("loss", "loss.entropy_coef")).loss == parse_config(BEGUN).loss
+
+
+@pytest.mark.parametrize("path", ["", "nosuch", "learner.learning_rat", "loss."])
+def test_a_mask_that_names_no_field_is_refused(path: str) -> None:
+    with pytest.raises(InvalidArgument, match="update_mask"):
+        updated_config(parse_config(BEGUN), {}, (path,))
