@@ -80,6 +80,18 @@ def only_at_once(config: RunConfig, changed: RunConfig) -> RunConfig:
     return kept
 
 
+def without_at_once(config: RunConfig) -> RunConfig:
+    """Returns `config` with defaults for what changes at once: the coordinator alone reads it, and no worker."""
+    kept = config.model_copy()
+    for name, live in live_fields():
+        if live.when == "at once":
+            section, field = name.split(".")
+            table = getattr(kept, section)
+            default = type(table).model_fields[field].get_default(call_default_factory=True)
+            kept.__dict__[section] = table.model_copy(update={field: default})
+    return kept
+
+
 def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:
     """Returns the fields of a mask as changes, null where `changes` lacks them."""
     masked: dict[str, Any] = {}

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from shoal.config.live import without_at_once
 from shoal.config.load import config_digest
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -43,6 +44,8 @@ class Lifecycle:
         self._message = ""
         self._run_id = ""
         self._digest = ""
+        self._read_digest = ""
+        """Of what workers read: another number of steps between checkpoints needs no other load."""
         self._loading: asyncio.Task[None] | None = None
         self._is_ending = False
         self._ending = threading.Lock()
@@ -77,7 +80,7 @@ class Lifecycle:
 
         Raises `Unavailable`: STARTING_OVER while the process restarts, ENDING while it ends.
         """
-        is_same = (run_id, config_digest(config)) == (self._run_id, self._digest)
+        is_same = (run_id, config_digest(without_at_once(config))) == (self._run_id, self._read_digest)
         if self._reexec is not None and self._reexec.is_due:
             raise self._reexec.refusal()
         if self._is_ending and not is_same:
@@ -100,6 +103,7 @@ class Lifecycle:
     def adopt(self, run_id: str, config: RunConfig) -> None:
         """Takes a configuration that what is loaded, or loads now, serves as it is."""
         self._run_id, self._digest = run_id, config_digest(config)
+        self._read_digest = config_digest(without_at_once(config))
 
     async def _load(self, work: Callable[[], Awaitable[None]], earlier: "asyncio.Task[None] | None") -> None:
         await _wait_for_end(earlier)

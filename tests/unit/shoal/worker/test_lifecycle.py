@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from shoal.config.live import updated_config
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import FailedPrecondition, Unavailable
@@ -53,6 +54,14 @@ async def test_a_load_leads_from_idle_to_ready(lifecycle: Lifecycle) -> None:
     gate.set()
     await settle()
     assert state(lifecycle) == "READY"
+
+
+async def test_what_changes_at_once_in_an_active_run_needs_no_other_load(lifecycle: Lifecycle) -> None:
+    lifecycle.load("run", config(), settle, message="")
+    await settle()
+    changed = updated_config(config(), {"checkpoint": {"every_steps": 3}, "evaluation": {"every_steps": 2}})
+    assert lifecycle.is_configured("run", changed)
+    assert not lifecycle.is_configured("run", updated_config(config(), {"learner": {"learning_rate": 3e-4}}))
 
 
 async def test_the_status_says_what_long_work_does_now_but_not_over_a_failure(lifecycle: Lifecycle) -> None:
