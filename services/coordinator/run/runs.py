@@ -26,7 +26,7 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.notes import settings_without_effect
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError
+from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
 from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire import invalid
 
@@ -82,7 +82,8 @@ class Runs:
             inputs = await asyncio.to_thread(preflight, config)
             config = with_counted_steps(config, len(inputs.prompts))
             record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
-            if self._is_busy:
+            # The active one may have ended in this turn of the loop, before the first that waits begins.
+            if self._is_busy or self._queue:
                 return self._wait(record, config)
             return self._begin(record, config, inputs)
 
@@ -172,6 +173,8 @@ class Runs:
 
     def _open(self, record: RunRecord, config: RunConfig) -> _OpenRun:
         """Takes the folder of a run, and writes its record there."""
+        if self._is_closing:
+            raise Unavailable("the coordinator ends; start the run when it is back", reason=ErrorReason.ENDING)
         try:
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
