@@ -31,7 +31,7 @@ async def measure(config: RunConfig) -> int:
         # Without a stop token every completion goes on to its full length.
         sampling = SamplingParams(1.0, config.sampling.max_completion_tokens, stop_token_ids=())
         prompts = [[7 + n] * config.data.max_prompt_tokens for n in range(config.generator.max_num_seqs)]
-        sampled = (engine.sample(prompt, sampling, seed=n) for n, prompt in enumerate(prompts))
+        sampled = (engine.sample(prompt, sampling, seed=n, on_begin=lambda: None) for n, prompt in enumerate(prompts))
         results = await asyncio.gather(*sampled, return_exceptions=True)
         # No weights were published, so what is sampled is of no version, which is found out when it is complete.
         assert {type(result) for result in results} == {ValueError}, results[0]

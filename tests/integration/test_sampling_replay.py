@@ -81,7 +81,7 @@ class Engine:
 
         async def all_samples() -> list[Sample]:
             calls = [
-                self._engine.sample(prompt.tolist(), sampling, 10 * index + seed)
+                self._engine.sample(prompt.tolist(), sampling, 10 * index + seed, lambda: None)
                 for index, prompt in enumerate(self.prompts)
                 for seed in range(2)
             ]
@@ -98,7 +98,7 @@ class Engine:
         """Returns the log-probabilities that vLLM lists for a completion of the first prompt."""
         size = self._engine.vocab_size
         params = sampling_params(sampling, 1, masks=False, vocab_size=size)
-        output = self._runner.run(self._engine._generate(self.prompts[0].tolist(), lambda: params))
+        output = self._runner.run(self._engine._generate(self.prompts[0].tolist(), lambda: params, lambda: None))
         return output.outputs[0].logprobs
 
     def close(self) -> None:
