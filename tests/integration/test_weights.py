@@ -298,6 +298,14 @@ async def test_a_killed_engine_ends_the_generator_with_the_reason_in_its_log(cli
     assert not alive, f"left behind: {alive}"
 
 
+def is_spawned(process: psutil.Process) -> bool:
+    """Whether a process is one of multiprocessing's; some others of a start end before they can be asked."""
+    try:
+        return "spawn_main" in str(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def test_a_generator_killed_while_its_engine_starts_leaves_no_process(setting: Setting, tmp_path: Path) -> None:
     generator = Generator(tmp_path, Path(setting.old.name_or_path))
     try:
@@ -306,7 +314,7 @@ async def test_a_generator_killed_while_its_engine_starts_leaves_no_process(sett
             await GeneratorServiceStub(channel).Configure(request, timeout=TIMEOUT_S)
         give_up = time.monotonic() + START_TIMEOUT_S
         # The engine's process has only just begun, and has not imported vLLM yet.
-        while not (children := [child for child in generator.children() if "spawn_main" in str(child.cmdline())]):
+        while not (children := [child for child in generator.children() if is_spawned(child)]):
             assert time.monotonic() < give_up, generator.log_tail()
             await asyncio.sleep(0.05)
     finally:

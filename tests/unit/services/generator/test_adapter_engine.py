@@ -68,6 +68,7 @@ def make_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...
             are_receiving=lambda load_id, ranks: True,
             have_received=lambda load_id, ranks: abort_reason is None,
             abort_reason=lambda: abort_reason,
+            missing=dict,
         )
         engine._rendezvous, engine._board = Rendezvous("run", 1, "127.0.0.1", 1, 3, "gloo", 10), board
         return engine

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
@@ -27,16 +27,17 @@ class Generators:
         self.is_free, self.may_go_on = asyncio.Event(), asyncio.Semaphore(0)
         self.num_calls = 0
 
-    async def choose(self, num_completions: int) -> Any:
+    @asynccontextmanager
+    async def room(self, num_completions: int, *, priority: int) -> AsyncIterator[Any]:
         await self.is_free.wait()
-        return SimpleNamespace(record=SimpleNamespace(worker_id="generator-1"), name="generator-1", outstanding=0)
+        yield SimpleNamespace(member=SimpleNamespace(record=SimpleNamespace(worker_id="g"), name="generator-1"))
 
-    async def sample(self, member: Any, prompt: Prompt, seeds: list[int], *_: Any, **__: Any) -> AsyncIterator[Any]:
+    async def sample(self, binding: Any, prompt: Prompt, seeds: list[int], *_: Any, **__: Any) -> AsyncIterator[Any]:
         self.num_calls += 1
         for index in range(len(seeds)):
             await self.may_go_on.acquire()
             if self.num_calls == 1 and index == 1:
-                raise WorkFailed(member.name, "it is gone", is_loss=False)
+                raise WorkFailed(binding.member.name, "it is gone", is_loss=False)
             yield SimpleNamespace(sample_index=index, finish_reason=FinishReason.STOP)
 
 
