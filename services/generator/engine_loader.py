@@ -60,7 +60,8 @@ class EngineLoader:
         if (is_loading or self._running) and self._config and _engine_part(config) != _engine_part(self._config):
             refusal = self._lifecycle.restart(
                 f"the generator serves run {earlier}, whose [model], [generator], sampling.stop_strings, "
-                f"evaluation.stop_strings or sampling.top_k settings differ from those of run {run_id}"
+                "evaluation.stop_strings, sampling.top_k, run.deterministic or run.num_threads settings differ from "
+                f"those of run {run_id}"
             )
             self._drop_requests(f"run {run_id} took the generator over", ErrorReason.OTHER_RUN)
             raise refusal
@@ -152,7 +153,8 @@ def _engine_part(config: RunConfig) -> tuple[object, ...]:
     """Returns the part of a configuration that the engine is made from."""
     supports = config.sampling.top_k, fits_masks(config)
     adapter = (adapter_config(config), num_slots(config)) if config.generator.lora == "adapter" else None
-    return config.model, config.generator, config.max_model_len, config.has_stop_strings, supports, adapter
+    threads = config.run.deterministic, config.run.num_threads
+    return config.model, config.generator, config.max_model_len, config.has_stop_strings, supports, adapter, threads
 
 
 def _loaded_state(weights: WeightLoader) -> tuple[worker_pb2.WorkerState.ValueType, str]:

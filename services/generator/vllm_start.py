@@ -114,6 +114,14 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    if config.run.num_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(config.run.num_threads)
+    if config.run.deterministic and not current_platform.is_cpu():
+        raise InvalidArgument(
+            "run.deterministic: this generator computes on a GPU, whose sums have no fixed order: set it to false, or "
+            "start a generator with vLLM's build for CPUs",
+            reason=ErrorReason.ENGINE_REFUSED,
+        )
     if current_platform.is_cpu():
         if config.generator.sleep_while_training:
             raise InvalidArgument(

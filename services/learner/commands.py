@@ -11,6 +11,7 @@ import torch
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.engine.deepspeed_settings import check_machine, policy_sharding, reference_sharding
+from services.learner.engine.determinism import settle_kernels
 from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
 from services.learner.learner import Learner, StepResult
@@ -83,6 +84,7 @@ class LearnerCommands:
                 self._learner.reference.close()
             self._learner = None
         check_machine(settings, device=process_group.device, num_ranks=process_group.size)
+        settle_kernels(config, device=process_group.device)
         process_group.form_sequence_groups(settings.sequence_parallel_size)
         with process_group.raising_on_all():
             progress("finding the model")

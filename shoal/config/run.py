@@ -12,6 +12,7 @@ from shoal.config.algorithm import GrpoConfig, SamplingConfig
 from shoal.config.checkpoint import CheckpointConfig, check_best_metrics
 from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig
+from shoal.config.deterministic import check_deterministic
 from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
@@ -39,6 +40,12 @@ class RunSection(Section):
         default=0, ge=0, lt=2**53
     )
     """Seed of the data order, of every completion and of the learner."""
+    deterministic: bool = False
+    """Let a run that was interrupted and resumed equal one that was not, bit for bit but for times and rates. Needs
+    CPUs, float32, `grpo.max_staleness` 0 and `num_threads`; costs throughput (docs/determinism.md)."""
+    num_threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads with which each generator and each learner rank computes on a CPU; unset, the cores of a machine are
+    shared out among them."""
     num_steps: Annotated[int, NEXT_STEP] = Field(default=100, ge=0, lt=2**53)
     """Train steps to take, at least 1; 0 stands for a number that `total_epochs` gives once the data are loaded. A
     resume with another number extends the run, also a finished one, or ends it earlier; the learning rate then follows
@@ -229,6 +236,11 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _engines_can_take_adapters(self) -> Self:
         check_adapter_way(self.generator, self.learner.lora, self.weights)
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_deterministic(self) -> Self:
+        check_deterministic(self)
         return self
 
     @model_validator(mode="after")

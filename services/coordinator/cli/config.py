@@ -48,14 +48,14 @@ def check(
     """Check a configuration, and print the sizes that follow from it."""
     from services.coordinator.cli.config_check import check_config, check_inputs
     from shoal.config import load_config
-    from shoal.config.notes import settings_without_effect
+    from shoal.config.notes import notes_on
 
     loaded = load_config(config, overrides or [])
     facts = {"config": str(config), **check_config(loaded)}
     if deep:
         loaded, inputs = check_inputs(loaded, data_dir)
         facts |= inputs
-    for note in settings_without_effect(loaded):
+    for note in notes_on(loaded):
         print(f"note: {note}", file=sys.stderr)
     if output is Output.JSON:
         print_json(facts)

@@ -71,6 +71,8 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
 
     def plan(kind: str, name: str, num_sharing: int, *options: str) -> ProcessPlan:
         environment = _environment(max(1, cores // num_sharing))
+        if kind != "reward" and config.run.num_threads is not None:
+            environment["OMP_NUM_THREADS"] = str(config.run.num_threads)
         if name in shares:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(shares[name])
             if "CUDA_VISIBLE_DEVICES" not in os.environ:

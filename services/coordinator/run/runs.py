@@ -23,7 +23,7 @@ from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.changes import changed_config, changed_fields
 from shoal.config.epochs import with_counted_steps
-from shoal.config.notes import settings_without_effect
+from shoal.config.notes import notes_on
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
@@ -191,7 +191,7 @@ class Runs:
         return _OpenRun(record, config, lock, events)
 
     def _drive(self, run: _OpenRun, inputs: PreparedInputs | None, *, restart_reason: str = "") -> None:
-        for note in settings_without_effect(run.config):
+        for note in notes_on(run.config):
             run.events.add("notice", note)
         self._active = ActiveRun(
             run.record,

@@ -55,6 +55,15 @@ def test_the_number_of_threads_in_the_environment_stays(tmp_path: Path, monkeypa
     assert plan.environment["OMP_NUM_THREADS"] == "3"
 
 
+def test_the_number_of_threads_in_the_configuration_counts_for_those_that_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    plans = plan_workers(_config(run={"num_threads": 2}), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
+    threads = {plan.name: plan.environment["OMP_NUM_THREADS"] for plan in plans}
+    assert threads == {"generator-0": "2", "learner": "2", "reward-0": "3"}
+
+
 def test_gpus_are_named_as_the_driver_counts_them_or_as_the_user_named_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

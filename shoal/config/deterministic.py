@@ -1,0 +1,42 @@
+"""What `run.deterministic` asks of the other tables."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal.config.run import RunConfig
+
+
+def check_deterministic(config: "RunConfig") -> None:
+    """Raises `ValueError` for settings with which a resumed run would not equal one that was never interrupted."""
+    if not config.run.deterministic:
+        return
+    generator, learner = config.generator, config.learner
+    if config.run.num_threads is None:
+        raise ValueError(
+            "run.num_threads: give it with run.deterministic, for example 1: the order in which numbers are added "
+            "depends on the number of threads"
+        )
+    wrong = {
+        f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions meet new weights at a moment "
+        "that no two runs share": config.grpo.max_staleness > 0,
+        f'generator.dtype "float32" (it is "{generator.dtype}")': generator.dtype != "float32",
+        f'learner.compute_dtype "float32" (it is "{learner.compute_dtype}")': learner.compute_dtype != "float32",
+        f'weights.dtype "auto" or "float32" (it is "{config.weights.dtype}")': config.weights.dtype
+        not in ("auto", "float32"),
+        f'weights.backend "auto" or "gloo" (it is "{config.weights.backend}"), since it runs on CPUs': (
+            config.weights.backend == "nccl"
+        ),
+        f'generator.lora "merged" (it is "{generator.lora}"): an adapter is loaded while completions are sampled': (
+            generator.lora != "merged"
+        ),
+        f'learner.lora.quantization "none" (it is "{learner.lora.quantization}")': learner.lora.quantization != "none",
+        **{
+            f"generator.{name} 1 (it is {getattr(generator, name)})": getattr(generator, name) > 1
+            for name in ("tensor_parallel_size", "pipeline_parallel_size")
+        },
+        "launch.single_gpu false, since it runs on CPUs": config.launch.single_gpu,
+        "generator.sleep_while_training false, since it runs on CPUs": generator.sleep_while_training,
+    }
+    for needed, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(f"run.deterministic needs {needed}")

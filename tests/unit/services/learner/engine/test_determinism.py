@@ -1,0 +1,47 @@
+"""Threads and kernels of a learner rank."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from services.learner.engine.determinism import settle_kernels
+from shoal.config import RunConfig, parse_config
+from shoal.errors import InvalidArgument
+
+
+def config(**run: object) -> RunConfig:
+    return parse_config(
+        {
+            "model": {"path": "unused"},
+            "data": {"sources": [{"path": "unused.jsonl"}]},
+            "grpo": {"max_staleness": 0},
+            "generator": {"dtype": "float32"},
+            "learner": {"compute_dtype": "float32"},
+            "run": run,
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+def test_a_run_gets_the_threads_and_the_kernels_that_it_asks_for_and_the_next_one_its_own() -> None:
+    before = torch.get_num_threads()
+    settle_kernels(config(deterministic=True, num_threads=before + 1), device=torch.device("cpu"))
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (before + 1, True)
+    settle_kernels(config(), device=torch.device("cpu"))
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (before, False)
+
+
+def test_a_deterministic_run_on_a_gpu_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"run\.deterministic: this learner computes on a GPU"):
+        settle_kernels(config(deterministic=True, num_threads=1), device=torch.device("cuda"))
