@@ -17,6 +17,7 @@ is 1 if a kill took longer than its bound, 2 if the run did not finish or the le
 import argparse
 import asyncio
 import json
+import math
 import random
 import sqlite3
 import statistics
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.client import coordinator, patiently
 from services.coordinator.reporting.effective_time import EffectiveTime
-from services.coordinator.store.events import EVENTS, read_events
+from services.coordinator.store.events import EVENTS, read_events_from
 from services.coordinator.workers.registry import LEASE_S
 from shoal.v1 import coordinator_pb2 as pb
 
@@ -71,6 +72,9 @@ class Run:
         self.folder = data_dir / RUN
         self._timeout_s = timeout_s
         self.began_s = time.time()
+        self._events: list[pb.RunEvent] = []
+        self._position = 0
+        """Of the events file: what is behind it was not read yet."""
         self.output = (data_dir / "train.out").open("w")
         command = [sys.executable, "-c", "from services.coordinator.cli import main; main()", "train", *arguments]
         self.process = subprocess.Popen(
@@ -79,10 +83,14 @@ class Run:
         )  # fmt: skip
 
     def events(self) -> list[pb.RunEvent]:
-        return read_events(self.folder / EVENTS)
+        new, self._position = read_events_from(self.folder / EVENTS, self._position)
+        self._events += new
+        return self._events
 
-    def furthest_step(self) -> int:
-        return max((_step(event) for event in self.events() if event.kind == "step"), default=0)
+    def furthest_step(self, until_s: float = math.inf) -> int:
+        """Returns the furthest step that was trained until a time."""
+        steps = (_step(event) for event in self.events() if event.kind == "step" and _time_s(event) <= until_s)
+        return max(steps, default=0)
 
     def wait_for_step(self, step: int) -> None:
         """Waits until a step that far is trained."""
@@ -166,12 +174,8 @@ def kill_all(run: Run, num_kills: int, draw: random.Random) -> list[Kill]:
     kills = []
     for number in range(1, num_kills + 1):
         time.sleep(draw.uniform(0, MAX_DELAY_S))
-        while not (victims := run.victims()):
-            time.sleep(POLL_S)
-        victim = draw.choice(victims)
-        name = _name(victim)
-        step, killed_s = run.furthest_step(), time.time()
-        victim.kill()
+        name, killed_s = _kill_one(run, draw)
+        step = run.furthest_step(killed_s)
         run.wait_for_step(step + 2)
         kill = _measured(run, name, step, killed_s, startup_s)
         kills.append(kill)
@@ -181,6 +185,18 @@ def kill_all(run: Run, num_kills: int, draw: random.Random) -> list[Kill]:
             flush=True,
         )
     return kills
+
+
+def _kill_one(run: Run, draw: random.Random) -> tuple[str, float]:
+    """Kills a process that is there; returns its name, and when it was killed."""
+    while True:
+        if victims := run.victims():
+            victim = draw.choice(victims)
+            with suppress(psutil.NoSuchProcess):  # One that ended by itself meanwhile is no victim.
+                name = _name(victim)
+                victim.kill()
+                return name, time.time()
+        time.sleep(POLL_S)
 
 
 def _measured(run: Run, name: str, step: int, killed_s: float, startup_s: float) -> Kill:

@@ -1,6 +1,7 @@
 """Membership of a worker in the coordinator's registry: registration and heartbeats."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,13 +21,16 @@ HEARTBEAT_S = 3.0
 """Seconds between heartbeats; a lease lasts five of them."""
 _POLL_S = 0.25
 _CALL_TIMEOUT_S = 5.0
+_LAST_TIMEOUT_S = 1.0
+"""For the last heartbeat, which must not delay the end of the process."""
 
 
 class Membership:
     """Registers a worker with the coordinator and keeps its lease.
 
     The two may start in any order, and either may restart. Each heartbeat retries a coordinator that does not answer,
-    and registers again with one that does not know the worker. A change of state is reported at once.
+    and registers again with one that does not know the worker. A change of state is reported at once; a worker that
+    ends because it FAILED says so in its last heartbeat.
     """
 
     def __init__(
@@ -52,18 +56,32 @@ class Membership:
         """Runs until canceled. Raises InvalidArgument when the coordinator refuses the registration."""
         async with connect(self._coordinator, "shoal.v1.CoordinatorService") as channel:
             coordinator = CoordinatorServiceStub(channel)
-            while not self._is_leaving():
-                status = self._service.status()
-                try:
-                    # The number of a generator's ranks follows from its configuration.
-                    if self._registered_ranks != self._service.num_weight_ranks:
-                        await self._register(coordinator)
-                    await self._beat(coordinator, status)
-                except InvalidArgument:
-                    raise
-                except ShoalError as error:
-                    self._report(error)
-                await wait_for_other_state(self._service, status.state, at_most_s=HEARTBEAT_S)
+            try:
+                await self._keep(coordinator)
+            finally:
+                await self._report_failure(coordinator)
+
+    async def _keep(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
+        while not self._is_leaving():
+            status = self._service.status()
+            try:
+                # The number of a generator's ranks follows from its configuration.
+                if self._registered_ranks != self._service.num_weight_ranks:
+                    await self._register(coordinator)
+                await self._beat(coordinator, status)
+            except InvalidArgument:
+                raise
+            except ShoalError as error:
+                self._report(error)
+            await wait_for_other_state(self._service, status.state, at_most_s=HEARTBEAT_S)
+
+    async def _report_failure(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
+        """Says that the worker ends because it has FAILED, so that nobody waits for its lease to expire."""
+        status = self._service.status()
+        if status.state == worker_pb2.WORKER_STATE_FAILED:
+            request = coordinator_pb2.HeartbeatRequest(worker_id=self._worker_id, status=status)
+            with contextlib.suppress(ShoalError):
+                await coordinator.Heartbeat(request, timeout=_LAST_TIMEOUT_S)
 
     async def _register(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
         # The name of a coordinator that is not up may not resolve, so each registration determines the address again.

@@ -114,6 +114,17 @@ async def test_a_change_of_state_is_reported_at_once(monkeypatch):
     assert heartbeat.status.state == worker_pb2.WORKER_STATE_LOADING
 
 
+async def test_a_worker_that_ends_because_it_failed_says_so_in_its_last_heartbeat(monkeypatch):
+    monkeypatch.setattr(membership, "_POLL_S", 3600.0)  # Only the last heartbeat can notice it.
+    registry, worker = Registry(), ScriptedWorker()
+    async with serving(registry, COORDINATOR) as address:
+        async with kept(worker, address):
+            await next_of(registry.heartbeats)
+            worker.state = worker_pb2.WORKER_STATE_FAILED
+        heartbeat = await next_of(registry.heartbeats)
+    assert heartbeat.status.state == worker_pb2.WORKER_STATE_FAILED
+
+
 async def test_a_worker_survives_its_coordinator_and_registers_with_the_next(monkeypatch, log_recorder):
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
     async with serving(Registry(), COORDINATOR) as address:

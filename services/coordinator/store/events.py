@@ -99,7 +99,7 @@ def read_events(path: Path) -> list[pb.RunEvent]:
     Leaves out a line that is not whole, as a killed process or a full disk leaves it. Raises `FailedPrecondition` for
     the events of another version of Shoal.
     """
-    return _read_from(path, 0)[0]
+    return read_events_from(path, 0)[0]
 
 
 async def follow_events(
@@ -109,7 +109,7 @@ async def follow_events(
     position = 0
     while True:
         goes_on = is_driven()  # Asked before reading: what is written until the end is read, too.
-        events, position = await asyncio.to_thread(_read_from, path, position)
+        events, position = await asyncio.to_thread(read_events_from, path, position)
         for event in events:
             if event.sequence > after_sequence:
                 yield event
@@ -118,7 +118,7 @@ async def follow_events(
         await asyncio.sleep(_POLL_S)
 
 
-def _read_from(path: Path, position: int) -> tuple[list[pb.RunEvent], int]:
+def read_events_from(path: Path, position: int) -> tuple[list[pb.RunEvent], int]:
     """Reads the whole lines from a position in the file on; returns their events, and the position behind them."""
     if not path.exists():
         return [], position

@@ -16,16 +16,16 @@ from services.coordinator.workers.member import (
     Member,
     kind_of,
     loading_status,
-    status_of,
     while_leased,
     worker_name,
 )
+from services.coordinator.workers.presence import is_ending, until_gone
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, ShoalError, Unavailable
+from shoal.errors import FailedPrecondition, ShoalError
 from shoal.rpc.channel import connect
 from shoal.v1 import worker_pb2
 from shoal.worker.reexec import MAX_END_S
@@ -33,8 +33,6 @@ from shoal.worker.reexec import MAX_END_S
 CONFIGURE_TIMEOUT_S = 30.0
 RESTART_TIMEOUT_S = MAX_END_S + 60.0
 """Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
-ENDING_S = 3.0
-"""Longest time from the FAILED of a worker that ends until it refuses calls."""
 _OF_NO_USE = (worker_pb2.WORKER_STATE_FAILED, worker_pb2.WORKER_STATE_IDLE)
 _NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
@@ -60,6 +58,8 @@ class Fleet:
         """Workers that restart for this run, and their deadlines. They come back under other ids."""
         self._reaching: dict[str, asyncio.Task[None]] = {}
         """By worker id, the calls that wait for members that are out of reach."""
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        """By worker id, what waits for the end of the worker's process."""
         self._learner_loss = ""
         """Why the attempt's learner was lost; empty while it is not."""
         self._changed = Signal()
@@ -95,7 +95,7 @@ class Fleet:
                 self._reconcile()
                 await self._registry.wait_for_change(timeout_s=1.0)
         finally:
-            for task in (*self._loading.values(), *self._reaching.values()):
+            for task in (*self._loading.values(), *self._reaching.values(), *self._watching.values()):
                 task.cancel()
             for member in self._members.values():
                 await member.channel.close()
@@ -116,6 +116,9 @@ class Fleet:
         return FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST)
 
     def _reconcile(self) -> None:
+        for worker_id, member in self._members.items():
+            if member.record.status.state == worker_pb2.WORKER_STATE_FAILED:  # Its process ends.
+                self._registry.report_lost(worker_id, member.record.status.message)
         alive = {record.worker_id: record for kind in SERVICES for record in self._registry.alive(kind_of(kind))}
         for worker_id, member in list(self._members.items()):
             if worker_id not in alive:
@@ -159,6 +162,7 @@ class Fleet:
     def _remove(self, member: Member, reason: str) -> None:
         has_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
         del self._members[member.record.worker_id]
+        self._watching.pop(member.record.worker_id).cancel()
         member.serving = False
         self._log("worker_lost", member.record, f"is lost: {reason}", reason=reason)
         if has_policy:  # The attempt never used any other learner.
@@ -172,6 +176,7 @@ class Fleet:
         channel = connect(record.address, service)
         stub = stub_of(channel)
         member = self._arriving[record.worker_id] = Member(record, channel, stub)
+        self._watching[record.worker_id] = asyncio.create_task(self._watch(member))
         try:
             request = configure(run_id=self._run_id, config=config_struct(self._config))
             async with self.gpu_turns.to_load(record.kind):
@@ -179,18 +184,23 @@ class Fleet:
                 while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
                     await asyncio.sleep(POLL_S)
                     response = await loading_status(member)
+            record.status.CopyFrom(response.status)  # Newer than its last heartbeat.
             if response.status.state == worker_pb2.WORKER_STATE_FAILED:
-                if await _is_ending(member):
+                if await is_ending(member):
                     self._registry.report_lost(record.worker_id, response.status.message)
                 raise FailedPrecondition(response.status.message, reason=ErrorReason.WORKER_FAILED)
             if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
                 # The number that it registered with may be from before it was configured.
                 record.num_weight_ranks = (await loading_status(member)).num_weight_ranks
         except ShoalError as error:
+            self._watching.pop(record.worker_id).cancel()
             await channel.close()
             if error.reason == ErrorReason.STARTING_OVER:
                 self._expect_restart(record)
-            elif record.lost:  # It may come back, and cannot be said to fail.
+                return
+            if error.reason == ErrorReason.ENDING:
+                self._registry.report_lost(record.worker_id, error.message)
+            if record.lost:  # It may come back, and cannot be said to fail.
                 self._log("worker_lost", record, f"is lost: {record.loss_reason}", reason=record.loss_reason)
             else:
                 self._failures[record.worker_id] = (record, error)
@@ -203,6 +213,13 @@ class Fleet:
         finally:
             del self._loading[record.worker_id], self._arriving[record.worker_id]
             self._changed.notify()
+
+    async def _watch(self, member: Member) -> None:
+        """Ends the lease of a worker as soon as its process is seen to have ended."""
+        await until_gone(member)
+        status = member.record.status
+        why = status.message if status.state == worker_pb2.WORKER_STATE_FAILED else "nothing listens at its address"
+        self._registry.report_lost(member.record.worker_id, f"its process has ended: {why}")
 
     def _expect_restart(self, record: WorkerRecord) -> None:
         """Records that a worker of an earlier run restarts for this one. It will register as another worker."""
@@ -326,16 +343,3 @@ class Fleet:
     def notify(self) -> None:
         """Wakes the waiters after a member's `serving` changed."""
         self._changed.notify()
-
-
-async def _is_ending(member: Member) -> bool:
-    """Whether a worker that FAILED ends its process, which is then started again; one that cannot load stays."""
-    for _ in range(round(ENDING_S / POLL_S)):
-        await asyncio.sleep(POLL_S)
-        try:
-            await status_of(member)
-        except Unavailable:
-            return True
-        except ShoalError:
-            continue
-    return False

@@ -1,0 +1,89 @@
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from services.coordinator.workers import presence
+from services.coordinator.workers.member import Member
+from services.coordinator.workers.presence import until_gone
+from services.coordinator.workers.registry import WorkerRegistry
+from shoal.network import listening_socket
+from shoal.rpc.channel import connect
+from shoal.rpc.server import RpcServer
+from shoal.v1 import worker_pb2
+from tests.support.loopback import LEARNER
+from tests.support.waiting import PATIENCE_S
+
+READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "POLL_S", 0.0)
+
+
+def _member(address: str, channel: Any) -> Member:
+    return Member(WorkerRegistry().register("learner-0", worker_pb2.WORKER_KIND_LEARNER, address, 0), channel, None)
+
+
+class _Channel:
+    """A channel with the states of a list; the test ends with the list."""
+
+    def __init__(self, *states: grpc.ChannelConnectivity) -> None:
+        self._states = iter(states)
+        self.num_asked = 0
+
+    def get_state(self, try_to_connect: bool) -> grpc.ChannelConnectivity:
+        assert try_to_connect, "an idle channel stays idle"
+        self.num_asked += 1
+        return next(self._states)
+
+
+def _closed_port() -> int:
+    with listening_socket("127.0.0.1", 0) as probe:
+        return int(probe.getsockname()[1])
+
+
+async def test_a_process_is_gone_once_its_port_refuses_a_few_connections_in_a_row() -> None:
+    channel = _Channel(READY, BROKEN, BROKEN, READY, BROKEN, BROKEN, BROKEN)
+    await until_gone(_member(f"127.0.0.1:{_closed_port()}", channel))
+    assert channel.num_asked == 7, "two refusals before it was connected again count"
+
+
+async def test_a_process_that_still_listens_is_not_gone_however_often_its_connections_break() -> None:
+    with listening_socket("127.0.0.1", 0) as listening:
+        channel = _Channel(*[BROKEN] * 10)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await until_gone(_member(f"127.0.0.1:{listening.getsockname()[1]}", channel))
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:7000", "[2001:db8::1]:7000"])
+async def test_a_network_that_fails_says_nothing_about_a_process(address: str, hidden: None) -> None:
+    channel = _Channel(*[BROKEN] * 10)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await until_gone(_member(address, channel))
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every connection fails as in a network that has lost the machine."""
+
+    async def open_connection(host: str, port: int) -> Any:
+        raise OSError(113, "No route to host") if host.startswith("nowhere") else TimeoutError
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    yield
+
+
+async def test_a_real_server_is_seen_to_end_by_its_connection() -> None:
+    server = RpcServer(listen="127.0.0.1:0")
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    async with connect(address, LEARNER) as channel:
+        gone = asyncio.create_task(until_gone(_member(address, channel)))
+        await channel.channel_ready()
+        assert not gone.done(), "a connected process is not gone"
+        await server.stop(0)
+        await asyncio.wait_for(gone, PATIENCE_S)
