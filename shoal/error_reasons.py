@@ -184,8 +184,10 @@ class ErrorReason(StrEnum):
     CHECKPOINT_DAMAGED = "CHECKPOINT_DAMAGED"
     """A file of the checkpoint is missing, cannot be read, or differs from its manifest."""
     OTHER_SHARDING = "OTHER_SHARDING"
-    """The checkpoint was written with another number of ranks or ZeRO stage; or only one of checkpoint and run has a
-    reference that follows the policy."""
+    """The checkpoint was written with another ZeRO stage; or only one of checkpoint and run has a reference that
+    follows the policy."""
+    NOT_CONVERTED = "NOT_CONVERTED"
+    """The checkpoint could not be converted for another number of ranks than wrote it."""
     NOT_EXPORTED = "NOT_EXPORTED"
     """The model cannot be written in Hugging Face's format."""
 

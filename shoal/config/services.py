@@ -21,7 +21,7 @@ from shoal.config.custom_verifiers import (
 )
 from shoal.config.judge import JudgeConfig
 from shoal.config.reward_model import RewardModelConfig
-from shoal.config.section import AT_ONCE, Fixed, Section
+from shoal.config.section import AT_ONCE, Section
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
 
 EVERY_OTHER_NAME = "*"
@@ -203,8 +203,8 @@ class LaunchConfig(Section):
     """Generator processes."""
     num_rewards: int = Field(default=1, ge=1)
     """Reward processes."""
-    num_learner_ranks: Annotated[int, Fixed("the files of the checkpoint depend on it")] = Field(default=1, ge=1)
-    """Learner processes."""
+    num_learner_ranks: int = Field(default=1, ge=1)
+    """Learner processes. A run may be resumed with another number of them."""
     single_gpu: bool = False
     """Let one learner rank and one generator share the first GPU. Weights travel by gloo, since NCCL refuses two
     members on one GPU. `generator.gpu_memory_utilization` must leave memory for the learner."""

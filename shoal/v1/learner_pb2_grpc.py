@@ -246,8 +246,11 @@ class LearnerServiceServicer:
         Errors:
 
         * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
-        * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
-        the checkpoint.
+        * `FAILED_PRECONDITION`: not configured, or another ZeRO stage wrote the
+        checkpoint.
+        * `RESOURCE_EXHAUSTED`: another number of ranks wrote the checkpoint, and
+        the disk has no room to convert it.
+        * `INTERNAL`: it cannot be converted.
         * `DATA_LOSS`: a file is missing or its digest differs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -152,8 +152,11 @@ class LearnerServiceStub:
     Errors:
 
     * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
-    * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
-      the checkpoint.
+    * `FAILED_PRECONDITION`: not configured, or another ZeRO stage wrote the
+      checkpoint.
+    * `RESOURCE_EXHAUSTED`: another number of ranks wrote the checkpoint, and
+      the disk has no room to convert it.
+    * `INTERNAL`: it cannot be converted.
     * `DATA_LOSS`: a file is missing or its digest differs.
     """
     ExportModel: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ExportModelRequest, _learner_pb2.ExportModelResponse]
@@ -296,8 +299,11 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     Errors:
 
     * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
-    * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
-      the checkpoint.
+    * `FAILED_PRECONDITION`: not configured, or another ZeRO stage wrote the
+      checkpoint.
+    * `RESOURCE_EXHAUSTED`: another number of ranks wrote the checkpoint, and
+      the disk has no room to convert it.
+    * `INTERNAL`: it cannot be converted.
     * `DATA_LOSS`: a file is missing or its digest differs.
     """
     ExportModel: _aio.UnaryUnaryMultiCallable[_learner_pb2.ExportModelRequest, _learner_pb2.ExportModelResponse]  # type: ignore[assignment]
@@ -485,8 +491,11 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `NOT_FOUND`: the learner's storage does not contain the checkpoint.
-        * `FAILED_PRECONDITION`: not configured, or another number of ranks wrote
-          the checkpoint.
+        * `FAILED_PRECONDITION`: not configured, or another ZeRO stage wrote the
+          checkpoint.
+        * `RESOURCE_EXHAUSTED`: another number of ranks wrote the checkpoint, and
+          the disk has no room to convert it.
+        * `INTERNAL`: it cannot be converted.
         * `DATA_LOSS`: a file is missing or its digest differs.
         """
 

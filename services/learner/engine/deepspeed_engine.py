@@ -170,20 +170,35 @@ class DeepSpeedEngine:
         )
         return self._storage.error
 
-    def load(self, folder: Path) -> None:
-        """Restores the state that `save` wrote, on the same number of ranks and with the same ZeRO stage.
+    def load(self, folder: Path, *, is_universal: bool = False) -> None:
+        """Restores the state that `save` wrote, with the same ZeRO stage.
 
-        The settings of the optimizer stay those of the configuration: DeepSpeed would restore them as well.
+        From stage 1 on the number of ranks must be the same, unless the state is in DeepSpeed's universal form. The
+        settings of the optimizer stay those of the configuration: DeepSpeed would restore them as well.
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
         if self._stage == 3:
             # The optimizer takes the tensors that are read as its own: without this, both would be in memory.
             self._engine.basic_optimizer.state.clear()
+        self._engine._config.load_universal_checkpoint = is_universal
         self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=not self._has_frozen)
+        if is_universal:
+            self._separate_steps()
         for group, own in zip(self._engine.optimizer.param_groups, settings, strict=True):
             group.update(own)
         if self._stage:
             self._engine.optimizer.clip_grad = self._max_grad_norm
+
+    def _separate_steps(self) -> None:
+        """Gives each state of AdamW a number of steps of its own, where AdamW expects it.
+
+        At stage 3 DeepSpeed reads one tensor from a universal checkpoint, on the host, and all states share it: every
+        group would advance it at every step, and the bias correction of all would be wrong.
+        """
+        optimizer = self._engine.basic_optimizer
+        for parameter, state in optimizer.state.items():
+            device = parameter.device if optimizer.defaults["fused"] else "cpu"
+            state["step"] = state["step"].to(device, copy=True)
 
     def close(self) -> None:
         """Releases the memory."""

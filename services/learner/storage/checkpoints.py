@@ -27,6 +27,7 @@ from services.learner.storage.atomic_folder import (
     storage_errors,
 )
 from services.learner.storage.export import write_weights
+from services.learner.storage.universal_checkpoint import discard_universal_form, universal_form
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, ShoalError
@@ -109,8 +110,9 @@ def load_checkpoint(
 ) -> None:
     """Restores a checkpoint and begins an attempt. Call it on all ranks.
 
-    Raises, on every rank alike and with nothing changed: `NotFound`; `DataLoss` when one of `files` is missing or
-    differs; `FailedPrecondition` when another number of ranks, or another ZeRO stage, wrote the checkpoint.
+    Another number of ranks may have written it: then it is converted first. Raises, on every rank alike and with
+    nothing changed: `NotFound`; `DataLoss` when one of `files` is missing or differs; `FailedPrecondition` when another
+    ZeRO stage wrote the checkpoint; the errors of `universal_form`.
     """
     process_group = learner.process_group
     folder = checkpoints / name / _FOLDER
@@ -119,17 +121,21 @@ def load_checkpoint(
             raise NotFound(
                 f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT
             )
+        if process_group.rank == 0:
+            discard_universal_form(folder.parent)
+        summary = _verified_summary(folder, files, name)
+        _check_fits(summary, learner, name)
         progress("verifying the digests of its files")
         for file in files[process_group.rank :: process_group.size]:
             verify(folder, file)
-        if _SUMMARY not in {file.path for file in files}:
-            raise DataLoss(
-                f"checkpoint {name}: {_SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED
-            )
-        summary = _read_summary(folder)
-        _check_fits(summary, learner, name)
-    progress("reading weights and optimizer")
-    learner.engine.load(folder)
+    if learner.config.learner.zero_stage and summary["num_ranks"] != process_group.size:
+        progress(f"converting the state of {summary['num_ranks']} ranks for {process_group.size}")
+        with universal_form(folder.parent, folder, process_group) as universal:
+            progress("reading weights and optimizer")
+            learner.engine.load(universal, is_universal=True)
+    else:
+        progress("reading weights and optimizer")
+        learner.engine.load(folder)
     if (reference := moving_reference(learner)) is not None:
         reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
     learner.version = WeightVersion(attempt, summary["policy_version"])
@@ -156,7 +162,11 @@ def _summary(learner: LearnerState) -> dict[str, Any]:
     }
 
 
-def _read_summary(folder: Path) -> dict[str, Any]:
+def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> dict[str, Any]:
+    of_summary = [file for file in files if file.path == _SUMMARY]
+    if not of_summary:
+        raise DataLoss(f"checkpoint {name}: {_SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED)
+    verify(folder, of_summary[0])
     try:
         summary = json.loads((folder / _SUMMARY).read_text())
     except (OSError, ValueError) as error:
@@ -167,7 +177,6 @@ def _read_summary(folder: Path) -> dict[str, Any]:
 
 def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> None:
     here = {
-        "num_ranks": learner.process_group.size,
         "zero_stage": learner.config.learner.zero_stage,
         "has_reference": moving_reference(learner) is not None,
     }
@@ -217,4 +226,5 @@ def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
     for other in checkpoints.iterdir():
         if other.name not in keep and (other / _FOLDER).is_dir():
             shutil.rmtree(other / _FOLDER, ignore_errors=True)
+            discard_universal_form(other)
             discard_folder(other / _FOLDER)

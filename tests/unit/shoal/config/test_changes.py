@@ -42,7 +42,6 @@ def test_changes_are_made_and_everything_else_stays() -> None:
         ("model.path=n", "model.path", "weights of this model"),
         ("data.shuffle=false", "data.shuffle", "order of these prompts"),
         ("learner.zero_stage=2", "learner.zero_stage", "files of the checkpoint"),
-        ("launch.num_learner_ranks=2", "launch.num_learner_ranks", "files of the checkpoint"),
     ],
 )
 def test_a_field_that_the_ledger_or_the_checkpoint_depends_on_is_refused_with_the_reason(
@@ -139,3 +138,7 @@ def test_changes_are_described_without_what_may_be_a_key() -> None:
         "reward.timeout_s": "10.0 -> 3.0",
         "run.num_steps": "20 -> 40",
     }
+
+
+def test_a_run_may_be_resumed_with_another_number_of_learner_ranks() -> None:
+    assert resumed("launch.num_learner_ranks=2")["launch"]["num_learner_ranks"] == 2
