@@ -12,11 +12,14 @@ from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.run_folders import describe, list_runs
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.leases import check_displaced
-from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
+from services.coordinator.workers.registry import LEASE_S, Holder, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
+from shoal.rpc.auth.callers import current_caller
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, worker_pb2
 from shoal.wire import invalid, version_to_wire
+
+_MAX_SECRET_BYTES = 256
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
@@ -112,14 +115,18 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         request: pb.RegisterWorkerRequest,
         context: grpc.aio.ServicerContext[pb.RegisterWorkerRequest, pb.RegisterWorkerResponse],
     ) -> pb.RegisterWorkerResponse:
-        await check_displaced(self._registry, request.worker_id, request.address)
-        self._registry.register(request.worker_id, request.kind, request.address, request.num_weight_ranks)
+        if len(request.lease_secret) > _MAX_SECRET_BYTES:
+            raise invalid("lease_secret", f"must have at most {_MAX_SECRET_BYTES} bytes")
+        holder = Holder(current_caller(), request.lease_secret)
+        await check_displaced(self._registry, request.worker_id, request.address, holder)
+        self._registry.register(request.worker_id, request.kind, request.address, request.num_weight_ranks, holder)
         return pb.RegisterWorkerResponse(lease=_duration(LEASE_S))
 
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext[pb.HeartbeatRequest, pb.HeartbeatResponse]
     ) -> pb.HeartbeatResponse:
-        self._registry.heartbeat(request.worker_id, request.status)
+        holder = Holder(current_caller(), request.lease_secret)
+        self._registry.heartbeat(request.worker_id, request.status, holder)
         return pb.HeartbeatResponse()
 
     async def ListWorkers(

@@ -913,6 +913,7 @@ class RegisterWorkerRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     NUM_WEIGHT_RANKS_FIELD_NUMBER: _builtins.int
+    LEASE_SECRET_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Identifies the worker process; unique for each start."""
     kind: _worker_pb2.WorkerKind.ValueType
@@ -921,6 +922,11 @@ class RegisterWorkerRequest(_message.Message):
     """host:port at which the other services reach the worker."""
     num_weight_ranks: _builtins.int
     """Number of its ranks in a broadcast group; 0 unless it is a generator."""
+    lease_secret: _builtins.bytes
+    """A secret that the worker process has chosen, of at most 256 bytes. From
+    then on the lease belongs to the caller that knows it. Without one the
+    lease belongs to the name in the caller's certificate or token alone.
+    """
     def __init__(
         self,
         *,
@@ -928,10 +934,11 @@ class RegisterWorkerRequest(_message.Message):
         kind: _worker_pb2.WorkerKind.ValueType = ...,
         address: _builtins.str = ...,
         num_weight_ranks: _builtins.int = ...,
+        lease_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "num_weight_ranks", b"num_weight_ranks", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "lease_secret", b"lease_secret", "num_weight_ranks", b"num_weight_ranks", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -969,8 +976,11 @@ class HeartbeatRequest(_message.Message):
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    LEASE_SECRET_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The worker."""
+    lease_secret: _builtins.bytes
+    """The secret of the registration."""
     @_builtins.property
     def status(self) -> _worker_pb2.WorkerStatus:
         """State and load of the worker."""
@@ -980,10 +990,11 @@ class HeartbeatRequest(_message.Message):
         *,
         worker_id: _builtins.str = ...,
         status: _worker_pb2.WorkerStatus | None = ...,
+        lease_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_secret", b"lease_secret", "status", b"status", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -305,7 +305,8 @@ class CoordinatorServiceServicer:
 
         * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
         host:port.
-        * `FAILED_PRECONDITION`: the process of that other worker has not ended.
+        * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
+        another caller holds the lease of this one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -318,6 +319,8 @@ class CoordinatorServiceServicer:
 
         * `NOT_FOUND`: the worker is not registered, for example because the
         coordinator has restarted; register again.
+        * `PERMISSION_DENIED`: another caller registered the worker, or with
+        another secret.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -181,7 +181,8 @@ class CoordinatorServiceStub:
 
     * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
       host:port.
-    * `FAILED_PRECONDITION`: the process of that other worker has not ended.
+    * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
+      another caller holds the lease of this one.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """Renews a worker's lease. Safe to retry.
@@ -190,6 +191,8 @@ class CoordinatorServiceStub:
 
     * `NOT_FOUND`: the worker is not registered, for example because the
       coordinator has restarted; register again.
+    * `PERMISSION_DENIED`: another caller registered the worker, or with
+      another secret.
     """
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListWorkersRequest, _coordinator_pb2.ListWorkersResponse]
     """Lists the registered workers. Safe to retry."""
@@ -363,7 +366,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
       host:port.
-    * `FAILED_PRECONDITION`: the process of that other worker has not ended.
+    * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
+      another caller holds the lease of this one.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Renews a worker's lease. Safe to retry.
@@ -372,6 +376,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     * `NOT_FOUND`: the worker is not registered, for example because the
       coordinator has restarted; register again.
+    * `PERMISSION_DENIED`: another caller registered the worker, or with
+      another secret.
     """
     ListWorkers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListWorkersRequest, _coordinator_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """Lists the registered workers. Safe to retry."""
@@ -608,7 +614,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         * `INVALID_ARGUMENT`: the kind or the id is missing, or the address is not
           host:port.
-        * `FAILED_PRECONDITION`: the process of that other worker has not ended.
+        * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
+          another caller holds the lease of this one.
         """
 
     @_abc_1.abstractmethod
@@ -623,6 +630,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         * `NOT_FOUND`: the worker is not registered, for example because the
           coordinator has restarted; register again.
+        * `PERMISSION_DENIED`: another caller registered the worker, or with
+          another secret.
         """
 
     @_abc_1.abstractmethod

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shoal.errors import DeadlineExceeded, InvalidArgument, NotFound, ShoalError, Unavailable
+from shoal.errors import DeadlineExceeded, InvalidArgument, NotFound, PermissionDenied, ShoalError, Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, worker_pb2
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
@@ -46,6 +47,8 @@ class Membership:
         self._service = service
         self._is_leaving = is_leaving
         self._worker_id = worker_id
+        # Whoever knows the worker's name from a list of workers cannot renew its lease, even with its certificate.
+        self._lease_secret = secrets.token_bytes(32)
         self._coordinator = coordinator
         self._find_address = find_address
         self._registered_ranks: int | None = None
@@ -93,6 +96,7 @@ class Membership:
                 kind=self._service.kind,
                 address=address,
                 num_weight_ranks=num_weight_ranks,
+                lease_secret=self._lease_secret,
             ),
             timeout=_CALL_TIMEOUT_S,
         )
@@ -101,7 +105,9 @@ class Membership:
         _log.info("registered", extra={"coordinator": self._coordinator, "address": address})
 
     async def _beat(self, coordinator: "CoordinatorServiceAsyncStub", status: worker_pb2.WorkerStatus) -> None:
-        request = coordinator_pb2.HeartbeatRequest(worker_id=self._worker_id, status=status)
+        request = coordinator_pb2.HeartbeatRequest(
+            worker_id=self._worker_id, status=status, lease_secret=self._lease_secret
+        )
         try:
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         except NotFound:
@@ -110,6 +116,10 @@ class Membership:
                 return
             await self._register(coordinator)
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
+        except PermissionDenied:
+            # The lease is that of another caller, or this worker's certificate has got another name.
+            self._registered_ranks = None
+            raise
         self._last_error = ""
 
     def _report(self, error: ShoalError) -> None:

@@ -87,8 +87,12 @@ async def test_a_worker_registers_and_reports_its_status():
     async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
         registration = await next_of(registry.registrations)
         heartbeat = await next_of(registry.heartbeats)
+    assert len(registration.lease_secret) >= 16
     assert registration == coordinator_pb2.RegisterWorkerRequest(
-        worker_id="reward-1", kind=worker_pb2.WORKER_KIND_REWARD, address="10.0.0.7:7001"
+        worker_id="reward-1",
+        kind=worker_pb2.WORKER_KIND_REWARD,
+        address="10.0.0.7:7001",
+        lease_secret=heartbeat.lease_secret,
     )
     assert heartbeat.worker_id == "reward-1"
     assert heartbeat.status == ScriptedWorker().status()

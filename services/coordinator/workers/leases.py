@@ -3,7 +3,7 @@
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.coordinator.workers.member import SERVICES
-from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
+from services.coordinator.workers.registry import Holder, WorkerRecord, WorkerRegistry
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, NotFound, ShoalError, Unavailable
 from shoal.rpc.channel import connect
@@ -12,12 +12,14 @@ CALL_TIMEOUT_S = 2.0
 """Below the 5 s within which a worker expects its registration to be answered."""
 
 
-async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str) -> None:
+async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:
     """Calls every worker whose lease a registration would take: one at the same address, or one of the same name.
+
+    A worker that registers again itself takes none.
 
     Raises `FailedPrecondition` (LEASE_HELD) while one is there, or does not say that it is not.
     """
-    for holder in registry.displaced_by(worker_id, address):
+    for holder in registry.displaced_by(worker_id, address, registering):
         if not await _is_gone(holder):
             raise FailedPrecondition(
                 f"{holder.worker_id} at {holder.address} has a valid lease, and its process has not ended: stop it "

@@ -1,6 +1,7 @@
 """The registry of workers: their descriptions and leases."""
 
 import asyncio
+import hmac
 import re
 import time
 from collections.abc import Callable
@@ -8,7 +9,8 @@ from dataclasses import dataclass, field
 
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
-from shoal.errors import NotFound
+from shoal.errors import NotFound, PermissionDenied
+from shoal.rpc.auth.permissions import Caller
 from shoal.v1 import worker_pb2
 from shoal.wire import invalid
 
@@ -17,6 +19,23 @@ LEASE_S = 15.0
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
 _KINDS = set(worker_pb2.WorkerKind.values()) - {worker_pb2.WORKER_KIND_UNSPECIFIED}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease. Nobody else can renew it, or change what it says."""
+
+    caller: Caller | None = None
+    """Who registered the worker; None on a server that knows no callers."""
+    secret: bytes = field(default=b"", repr=False)
+    """What the worker's process has chosen; empty for one of an older version."""
+
+    def is_same(self, other: "Holder") -> bool:
+        return self.caller == other.caller and hmac.compare_digest(self.secret, other.secret)
+
+
+NOBODY = Holder()
+"""A caller that shows neither a name nor a secret."""
 
 
 @dataclass
@@ -29,6 +48,7 @@ class WorkerRecord:
     num_weight_ranks: int
     heartbeat_at: float
     """Monotonic clock."""
+    holder: Holder = NOBODY
     status: worker_pb2.WorkerStatus = field(
         default_factory=lambda: worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
     )
@@ -45,9 +65,14 @@ class WorkerRegistry:
         self._changed = Signal()
 
     def register(
-        self, worker_id: str, kind: worker_pb2.WorkerKind.ValueType, address: str, num_weight_ranks: int
+        self,
+        worker_id: str,
+        kind: worker_pb2.WorkerKind.ValueType,
+        address: str,
+        num_weight_ranks: int,
+        holder: Holder = NOBODY,
     ) -> WorkerRecord:
-        """Adds a worker, or renews it. Any other worker at its address is lost."""
+        """Adds a worker, or renews it, for `holder`. Any other worker at its address is lost."""
         if not worker_id:
             raise invalid("worker_id", "is required")
         if kind not in _KINDS:
@@ -61,26 +86,35 @@ class WorkerRegistry:
                 self._mark_lost(other, f"another process took its address {address}")
         known = self._records.get(worker_id)
         record = known or WorkerRecord(worker_id, kind, address, num_weight_ranks, self._clock())
-        record.address, record.num_weight_ranks = address, num_weight_ranks
+        record.address, record.num_weight_ranks, record.holder = address, num_weight_ranks, holder
         record.heartbeat_at = self._clock()
         record.lost, record.loss_reason = False, ""
         self._records[worker_id] = record
         self._changed.notify()
         return record
 
-    def displaced_by(self, worker_id: str, address: str) -> list[WorkerRecord]:
+    def displaced_by(self, worker_id: str, address: str, holder: Holder = NOBODY) -> list[WorkerRecord]:
         """Returns the workers with a valid lease that would lose it to this registration."""
         return [
             record
             for record in self._records.values()
-            if not record.lost and (record.worker_id == worker_id) != (record.address == address)
+            if not record.lost
+            and (record.worker_id == worker_id or record.address == address)
+            and not (record.worker_id == worker_id and record.address == address and record.holder.is_same(holder))
         ]
 
-    def heartbeat(self, worker_id: str, status: worker_pb2.WorkerStatus) -> None:
-        """Renews a lease. Raises `NotFound` for a worker that is unknown or lost and has to register again."""
+    def heartbeat(self, worker_id: str, status: worker_pb2.WorkerStatus, holder: Holder = NOBODY) -> None:
+        """Renews a lease. Raises `NotFound` for a worker that is unknown or lost and has to register again, and
+        `PermissionDenied` for anybody but the holder of the lease."""
         record = self._records.get(worker_id)
         if record is None or record.lost:
             raise NotFound(f"worker {worker_id!r} is not known here; register again", reason=ErrorReason.UNKNOWN_WORKER)
+        if not record.holder.is_same(holder):
+            raise PermissionDenied(
+                f"another caller registered the worker {worker_id!r}, or with another secret: only that one renews its "
+                "lease",
+                metadata={"worker_id": worker_id},
+            )
         record.heartbeat_at = self._clock()
         if record.status.state != status.state:
             self._changed.notify()

@@ -11,7 +11,7 @@ from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers import leases
 from services.coordinator.workers.registry import LEASE_S, WorkerRegistry
-from shoal.errors import FailedPrecondition, PermissionDenied
+from shoal.errors import FailedPrecondition, NotFound, PermissionDenied
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
@@ -42,9 +42,15 @@ class Coordinator:
         self.channel = connect(address, COORDINATOR, credentials)
         self.stub = CoordinatorServiceStub(self.channel)
 
-    async def register(self, worker_id: str, address: str) -> None:
-        request = pb.RegisterWorkerRequest(worker_id=worker_id, kind=worker_pb2.WORKER_KIND_GENERATOR, address=address)
+    async def register(self, worker_id: str, address: str, secret: bytes = b"") -> None:
+        request = pb.RegisterWorkerRequest(
+            worker_id=worker_id, kind=worker_pb2.WORKER_KIND_GENERATOR, address=address, lease_secret=secret
+        )
         await self.stub.RegisterWorker(request, timeout=PATIENCE_S)
+
+    async def beat(self, worker_id: str, secret: bytes = b"") -> None:
+        request = pb.HeartbeatRequest(worker_id=worker_id, lease_secret=secret)
+        await self.stub.Heartbeat(request, timeout=PATIENCE_S)
 
     async def is_refused(self, worker_id: str, address: str) -> bool:
         with pytest.raises(FailedPrecondition, match="has a valid lease") as raised:
@@ -157,3 +163,53 @@ async def test_only_a_worker_may_register_and_the_holder_is_called_over_tls(
                 await other.register("generator-c", address)
             await other.channel.close()
         assert registered.alive() == [("generator-b", address)]
+
+
+def status_of(registry: WorkerRegistry, worker_id: str) -> tuple[float, bool]:
+    record = next(record for record in registry.all() if record.worker_id == worker_id)
+    return record.heartbeat_at, record.lost
+
+
+async def test_nobody_renews_a_lease_without_the_secret_of_the_process_that_holds_it(tmp_path: Path) -> None:
+    clock = Clock()
+    holder = await worker("generator-a")
+    address = f"127.0.0.1:{holder.port}"
+    async with coordinator(tmp_path, clock) as registered:
+        await registered.register("generator-a", address, b"chosen by a")
+        clock.now += 1
+        for guess in (b"", b"chosen by b"):
+            with pytest.raises(PermissionDenied, match="only that one renews its lease"):
+                await registered.beat("generator-a", guess)
+            with pytest.raises(FailedPrecondition, match="has a valid lease"):
+                await registered.register("generator-a", address, guess)
+        assert status_of(registered.registry, "generator-a") == (0.0, False), "a stranger changed the lease"
+        await registered.beat("generator-a", b"chosen by a")
+        await registered.register("generator-a", address, b"chosen by a")
+        assert status_of(registered.registry, "generator-a") == (1.0, False)
+        clock.now += LEASE_S + 1
+        registered.registry.expire()
+        with pytest.raises(NotFound):
+            await registered.beat("generator-a", b"chosen by a")
+        await registered.register("generator-a", address, b"chosen by its next process")
+    await holder.stop(0)
+
+
+async def test_a_certificate_of_another_worker_renews_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pki = Pki(tmp_path)
+    of_coordinator = Credentials(TlsFolder(pki.issue(Role.COORDINATOR)))
+    one, other = (Credentials(TlsFolder(pki.issue(Role.WORKER, name=name))) for name in ("one", "other"))
+    monkeypatch.setattr(auth, "_process", of_coordinator)
+    holder = await worker("generator-a", credentials=one)
+    address = f"127.0.0.1:{holder.port}"
+    clock = Clock()
+    async with coordinator(tmp_path, clock, server=of_coordinator, client=one) as registered:
+        thief = Coordinator(registered.registry, registered.channel._address, other)
+        await registered.register("generator-a", address, b"known to both")
+        clock.now += 1
+        with pytest.raises(PermissionDenied, match="another caller registered the worker"):
+            await thief.beat("generator-a", b"known to both")
+        assert await thief.is_refused("generator-a", address)
+        assert status_of(registered.registry, "generator-a") == (0.0, False)
+        await registered.beat("generator-a", b"known to both")
+        await thief.channel.close()
+    await holder.stop(0)
