@@ -7,8 +7,10 @@ import argparse
 import asyncio
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
+from services.coordinator.audit import record_call
 from services.coordinator.launcher.checks import check_folder
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorServicer
@@ -110,7 +112,11 @@ async def _serve(arguments: argparse.Namespace) -> None:
     runs = Runs(arguments.data_dir, registry, name=arguments.name, learner_data_dir=arguments.learner_data_dir or None)
     check_folder(arguments.data_dir)
     runs.take_up()
-    server = RpcServer(listen=arguments.listen, allow_wildcard_address=arguments.allow_wildcard_address)
+    server = RpcServer(
+        listen=arguments.listen,
+        allow_wildcard_address=arguments.allow_wildcard_address,
+        audit=partial(record_call, runs),
+    )
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
     await server.start()
     await server.set_serving(SERVICE, True)

@@ -17,6 +17,7 @@ from opentelemetry.util.types import AttributeValue
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DataLoss, Internal, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rpc import spans
+from shoal.rpc.audit import AUDITED, Record, audited
 from shoal.rpc.auth.callers import authorize
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import OPEN_SERVICE
@@ -57,8 +58,12 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     that their `finally` runs when a caller disconnects.
     """
 
-    def __init__(self, credentials: Credentials, max_concurrent_rpcs: int | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials, max_concurrent_rpcs: int | None = None, audit: Record | None = None
+    ) -> None:
+        """`audit` gets every call that only operators may make."""
         self._credentials = credentials
+        self._audit = audit
         self._max_concurrent_rpcs = max_concurrent_rpcs
         self._num_limited = 0
 
@@ -109,6 +114,8 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 async for response in responses:
                     await context.write(response)
 
+        if self._audit is not None and method in AUDITED:
+            return _handler_like(handler, audited(unary, method, self._audit), stream)
         return _handler_like(handler, unary, stream)
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.network import host_of, is_loopback, is_wildcard
 from shoal.rpc import options
+from shoal.rpc.audit import Record
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.interceptors import ServiceInterceptor
 from shoal.rpc.loop import watch_lag
@@ -54,11 +55,14 @@ class RpcServer:
         max_concurrent_rpcs: int | None = None,
         credentials: auth.Credentials | None = None,
         allow_wildcard_address: bool = False,
+        audit: Record | None = None,
     ) -> None:
+        """`audit` gets every call that only operators may make, at its end."""
         self._listen = listen
         self._credentials = auth.current() if credentials is None else credentials
         self._allow_wildcard_address = allow_wildcard_address
         self._max_concurrent_rpcs = max_concurrent_rpcs
+        self._audit = audit
         self._services: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
@@ -81,7 +85,7 @@ class RpcServer:
         machine, and for every address unless that is allowed.
         """
         self._check_address()
-        interceptor = ServiceInterceptor(self._credentials, self._max_concurrent_rpcs)
+        interceptor = ServiceInterceptor(self._credentials, self._max_concurrent_rpcs, self._audit)
         settings = options.SERVER if self._credentials.tls is None else options.SERVER_WITH_TLS
         server = grpc.aio.server(interceptors=[interceptor], options=settings)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_channelz.v1 import channelz_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from shoal.rpc.audit import Record
 from shoal.rpc.auth.authority import LOCAL_HOSTS, Authority
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
@@ -101,9 +102,9 @@ def _servicer(service: Any) -> Any:
 
 
 @asynccontextmanager
-async def secured_server(credentials: Credentials) -> AsyncIterator[str]:
+async def secured_server(credentials: Credentials, audit: Record | None = None) -> AsyncIterator[str]:
     """Serves all four services on loopback with these credentials; yields host:port."""
-    server = RpcServer(listen="127.0.0.1:0", credentials=credentials)
+    server = RpcServer(listen="127.0.0.1:0", credentials=credentials, audit=audit)
     for service in OURS:
         server.add(ADD_TO_SERVER[service.full_name], _servicer(service), service.full_name)
     await server.start()

@@ -14,7 +14,8 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """Returns who made the call that this code serves; None on a server that knows no callers."""
+    """Returns who made the call that this code serves, or refuses; None on a server that knows no callers, and for one
+    that it does not know."""
     return _caller.get()
 
 
@@ -27,6 +28,7 @@ def authorize(method: str, context: "grpc.aio.ServicerContext[Any, Any]", creden
     if not credentials.knows_callers:
         return
     caller = _identify(context, credentials)
+    _caller.set(caller)
     allowed = ALLOWED.get(method, frozenset())
     if caller.role not in allowed:
         roles = " or ".join(sorted(allowed)) or "nobody"
@@ -34,7 +36,6 @@ def authorize(method: str, context: "grpc.aio.ServicerContext[Any, Any]", creden
             f"{method} is for {roles}; {caller.name!r} is {caller.role}",
             metadata={"method": method, "role": caller.role, "allowed": ",".join(sorted(allowed))},
         )
-    _caller.set(caller)
 
 
 def _identify(context: "grpc.aio.ServicerContext[Any, Any]", credentials: Credentials) -> Caller:

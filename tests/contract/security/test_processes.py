@@ -127,6 +127,13 @@ async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(ce
         code, text = await run(SHOAL, *pause)
         assert code == 6 and "with it: --tls-dir" in text, text
 
+        calls = [json.loads(line) for line in log.read_text().splitlines() if "call of an operator" in line]
+        told = [(call["caller"], call["rpc"], call["code"]) for call in calls]
+        assert told == [
+            ("operator/operator", "PauseRun", "NOT_FOUND"),
+            ("viewer/viewer", "PauseRun", "PERMISSION_DENIED"),
+        ], log.read_text()
+
         probed = [(address, "coordinator"), *((worker["address"], "reward") for worker in workers)]
         for where, folder in probed:
             code, text = await run(*HEALTHCHECK, where, "--tls-dir", certs / folder)

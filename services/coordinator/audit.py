@@ -1,0 +1,23 @@
+"""The audit log: the coordinator's log has every call that steers runs, a run's events those of callers with a name."""
+
+import logging
+
+from services.coordinator.run.runs import Runs
+from shoal.errors import ShoalError
+from shoal.rpc.audit import OperatorCall
+
+_log = logging.getLogger(__name__)
+
+
+def record_call(runs: Runs, call: OperatorCall) -> None:
+    """Records a call of an operator. One that was refused is in the log alone, so that nobody fills a run's events."""
+    facts = {"caller": str(call.caller or ""), "peer": call.peer, "rpc": call.rpc, "run_id": call.run_id}
+    level = logging.WARNING if call.is_refused else logging.INFO
+    _log.log(level, "call of an operator", extra={**facts, "code": call.code.name})
+    if call.caller is None or call.is_refused:
+        return
+    try:
+        events = runs.active(call.run_id).events
+    except ShoalError:
+        return  # The run has ended, waits, or does not exist.
+    events.add("operator_call", str(call), caller=str(call.caller), rpc=call.rpc, code=call.code.name)
