@@ -5,32 +5,35 @@ function of the service's machine, and send any variable of its environment to a
 """
 
 import argparse
-import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig
+from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
 from shoal.config.endpoint import EndpointConfig
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
 _FOLDER, _PACKAGE, _KEY = "--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key"
+_SERVER = "--allow-reward-server"
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The code that custom verifiers may come from, and the keys that may be sent."""
+    """The code that custom verifiers may come from, and the keys and the token that may be sent."""
 
     verifier_folders: tuple[Path, ...] = ()
     """Folders whose files, also those in folders below, may be custom verifiers."""
     verifier_packages: tuple[str, ...] = ()
-    """Packages and modules whose functions may be custom verifiers, besides those that register themselves."""
+    """Packages and modules whose functions may be custom verifiers, besides those that register themselves. They must
+    define them: services/reward/custom/loading.py checks it, which imports them."""
     api_keys: tuple[tuple[str, str], ...] = ()
     """Environment variables with keys, each with the base URL that it may be sent to; a longer path is allowed too."""
+    reward_servers: tuple[str, ...] = ()
+    """Addresses of servers that get this service's token. Others are asked without it."""
 
     def check(self, config: RewardConfig) -> None:
         """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
@@ -67,7 +70,7 @@ class Allowed:
         module = entry_point.partition(":")[0]
         if any(f"{module}.".startswith(f"{package}.") for package in self.verifier_packages):
             return True
-        return any(point.value == entry_point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+        return is_registered(entry_point)
 
     def _refused_keys(self, config: RewardConfig) -> Iterator[str]:
         endpoints: dict[str, EndpointConfig] = {"reward.judge": config.judge, "reward.model": config.model}
@@ -126,12 +129,23 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
         help="environment variable whose key may be sent to servers at URL or below, as reward.judge.api_key_env and "
         "reward.model.api_key_env [SHOAL_ALLOW_API_KEY]",
     )
+    group.add_argument(
+        _SERVER,
+        metavar="HOST:PORT",
+        action="append",
+        default=_from_environment("SHOAL_ALLOW_REWARD_SERVER"),
+        help="address of reward.servers that gets this service's token; others are asked without one "
+        "[SHOAL_ALLOW_REWARD_SERVER]",
+    )
 
 
 def allowed_by(namespace: argparse.Namespace) -> Allowed:
     """Returns the parsed options."""
     return Allowed(
-        tuple(namespace.allow_verifier_folder), tuple(namespace.allow_verifier_package), tuple(namespace.allow_api_key)
+        tuple(namespace.allow_verifier_folder),
+        tuple(namespace.allow_verifier_package),
+        tuple(namespace.allow_api_key),
+        tuple(namespace.allow_reward_server),
     )
 
 

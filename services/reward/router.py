@@ -4,6 +4,7 @@ The service and `offline` use the same router.
 """
 
 import asyncio
+from collections.abc import Collection, Sequence
 
 from services.reward.common.scorer import ListedVerifier, Scorer
 from services.reward.judge.judge import JudgeCounts
@@ -24,14 +25,20 @@ SERVER_PATIENCE_S = 60.0
 class Router:
     """Hands each completion to the scorer of its verifier. Belongs to one event loop."""
 
-    def __init__(self, config: RewardConfig) -> None:
-        """Starts nothing: the router can describe verifiers, and score after `start`."""
+    def __init__(
+        self, config: RewardConfig, *, packages: Sequence[str] = (), token_servers: Collection[str] = ()
+    ) -> None:
+        """Starts nothing: the router can describe verifiers, and score after `start`.
+
+        `packages` are those whose functions may be verifiers (without any, all may), `token_servers` the addresses that
+        get this process's token.
+        """
         self.pool = VerifierPool(
             num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
         )
         self._judge = JudgeScorer(config.judge)
-        self._custom = CustomScorer(config.custom, self.pool)
-        self._servers = ServerScorer(config.servers)
+        self._custom = CustomScorer(config.custom, self.pool, packages)
+        self._servers = ServerScorer(config.servers, token_servers)
         self._scorers: tuple[Scorer, ...] = (
             self._judge,
             RuleScorer(self.pool),

@@ -92,7 +92,9 @@ class RewardService(RewardServiceServicer):
         await self._router.close()
         self._num_restarts_before += self._router.pool.num_restarts
         self._composer = Composer.of(config)
-        self._router = Router(config.reward)
+        self._router = Router(
+            config.reward, packages=self._allowed.verifier_packages, token_servers=self._allowed.reward_servers
+        )
         await self._router.find()
         await self._router.start()
         _log.info("verifiers started", extra={"pids": self._router.pool.pids})

@@ -146,6 +146,11 @@ def find_files(values: Mapping[str, Any], folder: Path) -> None:
             table["file"] = str((folder / file).absolute())
 
 
+def is_registered(entry_point: str) -> bool:
+    """Whether a package on this machine registers the function "package.module:function" as a verifier."""
+    return any(point.value == entry_point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+
+
 def installed_verifiers() -> frozenset[str]:
     """Returns the names of the verifiers that packages on this machine register."""
     return frozenset(point.name.lower() for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))

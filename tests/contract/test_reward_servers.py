@@ -3,19 +3,26 @@
 import sys
 from asyncio import create_subprocess_exec, sleep, subprocess
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from services.reward.remote.servers import ServerScorer
+from shoal.config.custom_verifiers import RewardServerConfig
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import GroundTruth, ScoreOutcome
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.permissions import Role
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import ground_truth_to_wire
 from tests.contract.test_custom_verifiers import listed, refusal
 from tests.contract.test_reward_service import FIVE, TIMEOUT_S, Client, client, completion_request, prompt_request
+from tests.support.secured import Tokens
 from tests.support.waiting import eventually
 
 __all__ = ["client"]
@@ -242,3 +249,26 @@ async def test_a_service_waits_for_a_server_that_starts_after_it(client: Client,
     await client.until(lambda status: status.status.state == worker_pb2.WORKER_STATE_READY)
     (score,) = await client.score([STYLE], ["x"])
     assert score.reward == 2.0
+
+
+async def test_the_token_of_the_service_goes_only_to_servers_that_its_operator_names(
+    other: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Tokens(tmp_path)
+    monkeypatch.setattr(auth, "_process", Credentials(tokens=None, token=tokens.client(Role.WORKER)))
+    strict = RpcServer(listen="127.0.0.1:0", credentials=tokens.server(None))
+    strict.add(add_RewardServiceServicer_to_server, other, "shoal.v1.RewardService")
+    await strict.start()
+    address = f"127.0.0.1:{strict.port}"
+    for allowed in ((), (other.address,), (address,)):
+        scorer = ServerScorer({"strict": RewardServerConfig(address=address)}, allowed)
+        try:
+            if address in allowed:
+                await scorer.find({}, 0.0)
+                assert list(scorer.names) == ["style"]
+            else:
+                with pytest.raises(FailedPrecondition, match=r"carries no token.*--allow-reward-server HOST:PORT"):
+                    await scorer.find({}, 0.0)
+        finally:
+            await scorer.close()
+    await strict.stop(0)

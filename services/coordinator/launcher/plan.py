@@ -95,7 +95,8 @@ def _allowed(config: RunConfig) -> tuple[str, ...]:
         if table.file:
             allowed += ("--allow-verifier-folder", str(Path(table.file).parent))
         else:
-            allowed += ("--allow-verifier-package", table.entry_point.partition(":")[0])
+            # The package as a whole: a module may offer what another one of it defines.
+            allowed += ("--allow-verifier-package", table.entry_point.partition(":")[0].partition(".")[0])
     for endpoint in (reward.judge, reward.model):
         if endpoint.api_key_env and endpoint.base_url:
             allowed += ("--allow-api-key", f"{endpoint.api_key_env}={endpoint.base_url}")

@@ -41,6 +41,8 @@ class Code:
     """Further arguments of each call, as JSON."""
     score_key: str = "score"
     """The entry of a result's table that is the score: `CustomVerifierConfig.score_key`."""
+    defined_in: tuple[str, ...] = ()
+    """Of a module: the packages one of which must define the function; without any, another one may."""
 
     @property
     def location(self) -> str:

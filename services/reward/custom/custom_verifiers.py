@@ -4,13 +4,13 @@ import asyncio
 import importlib.metadata
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.reward.custom.code import Code, Unusable, read_code
 from services.reward.custom.probe import Probed, probe
-from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig
+from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
 from shoal.config.verifiers import BUILT_IN_VERIFIERS
 from shoal.errors import FieldViolation, InvalidArgument
 
@@ -43,9 +43,16 @@ class CustomVerifiers:
     loop."""
 
     def __init__(
-        self, config: Mapping[str, CustomVerifierConfig], on_code: Callable[[CustomVerifier], None] = lambda _: None
+        self,
+        config: Mapping[str, CustomVerifierConfig],
+        on_code: Callable[[CustomVerifier], None] = lambda _: None,
+        packages: Sequence[str] = (),
     ) -> None:
-        """`on_code` gets every version that is to be used from then on."""
+        """`on_code` gets every version that is to be used from then on.
+
+        Without `packages` a function may be from anywhere; else one of them defines it, or a package registers it.
+        """
+        self._packages = tuple(packages)
         self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
         self._on_code = on_code
         self._verifiers: dict[str, CustomVerifier] = {}
@@ -67,7 +74,7 @@ class CustomVerifiers:
 
         Raises `InvalidArgument` that names each table that cannot be used, and why; none is then changed.
         """
-        codes, problems = _configured(self._config)
+        codes, problems = _configured(self._config, self._packages)
         installed = _installed(self._config)
         tried = await asyncio.gather(*(_tried(code) for code in (*codes, *installed)))
         results = dict(zip((*codes, *installed), tried, strict=True))
@@ -137,7 +144,9 @@ class CustomVerifiers:
         self._on_code(verifier)
 
 
-def _configured(config: Mapping[str, CustomVerifierConfig]) -> tuple[list[Code], list[FieldViolation]]:
+def _configured(
+    config: Mapping[str, CustomVerifierConfig], packages: tuple[str, ...]
+) -> tuple[list[Code], list[FieldViolation]]:
     """Returns the code that the configuration names, and the problems of tables whose file cannot be read."""
     codes, problems = [], []
     for name, table in config.items():
@@ -148,7 +157,8 @@ def _configured(config: Mapping[str, CustomVerifierConfig]) -> tuple[list[Code],
                 module, _, function = table.entry_point.partition(":")
                 arguments = json.dumps(table.arguments, sort_keys=True)
                 how = {"convention": table.convention, "arguments": arguments, "score_key": table.score_key}
-                codes.append(Code(name, function, module=module, **how))
+                bound = () if is_registered(table.entry_point) else packages
+                codes.append(Code(name, function, module=module, defined_in=bound, **how))
         except Unusable as error:
             problems.append(FieldViolation(f"reward.custom.{name}.{error.field}", str(error)))
     return codes, problems

@@ -124,6 +124,7 @@ def load(code: Code) -> Loaded:
             "function" if code.path else "entry_point",
             f"{code.path or code.module} has no function {code.function!r}; it has: {', '.join(functions) or 'none'}",
         )
+    _check_origin(found, code)
     call = adapted(found, code)
     return Loaded(code, call, _parameters(call, code), code.digest or _digest_of(module), inspect.getdoc(found) or "")
 
@@ -166,6 +167,17 @@ def _installed(code: Code) -> types.ModuleType:
         return importlib.import_module(code.module)
     except (Exception, SystemExit) as error:
         raise Unusable("entry_point", f"{code.module} does not import: {error_line(error, '')}") from error
+
+
+def _check_origin(function: Callable[..., Any], code: Code) -> None:
+    """Raises `Unusable` for a name that the module only imports from a package that is not allowed."""
+    origin = str(getattr(function, "__module__", None) or "nowhere")
+    if code.defined_in and not any(f"{origin}.".startswith(f"{package}.") for package in code.defined_in):
+        raise Unusable(
+            "entry_point",
+            f"{code.module} only imports {code.function!r}, which {origin} defines: name a function that is defined in "
+            f"what --allow-verifier-package allows ({', '.join(code.defined_in)})",
+        )
 
 
 def _digest_of(module: types.ModuleType) -> str:

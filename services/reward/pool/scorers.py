@@ -53,9 +53,12 @@ def _listed(name: str) -> ListedVerifier:
 class CustomScorer:
     """The custom verifiers of a configuration and of installed packages. The pool is started and closed by others."""
 
-    def __init__(self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool) -> None:
+    def __init__(
+        self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool, packages: Sequence[str] = ()
+    ) -> None:
+        """`packages` are those whose functions may be verifiers; without any, all may."""
         self._pool = pool
-        self._custom = CustomVerifiers(config, pool.use)
+        self._custom = CustomVerifiers(config, pool.use, packages)
 
     @property
     def names(self) -> Collection[str]:

@@ -19,9 +19,11 @@ from shoal.errors import (
     InvalidArgument,
     ResourceExhausted,
     ShoalError,
+    Unauthenticated,
     Unavailable,
 )
 from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.rpc.auth import credentials as auth
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, rollout_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
@@ -31,6 +33,10 @@ _SERVICE = "shoal.v1.RewardService"
 _LIST_TIMEOUT_S = 10.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
 _MAX_DETAIL_CHARACTERS = 500
+_NO_TOKEN = (
+    "; this service shows its token only to servers that its operator names: start it with --allow-reward-server "
+    "HOST:PORT"
+)
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,14 @@ class ServedVerifier:
 class RewardServer:
     """A connection to one server."""
 
-    def __init__(self, name: str, config: RewardServerConfig) -> None:
+    def __init__(self, name: str, config: RewardServerConfig, *, gets_token: bool) -> None:
+        """`gets_token`: whether this process may show its token there, if it has one."""
         self._field = f"reward.servers.{name}"
         self._config = config
         self._slots = asyncio.Semaphore(config.max_concurrent)
-        self._channel: grpc.aio.Channel = connect(config.address, _SERVICE)
+        credentials = auth.current() if gets_token else replace(auth.current(), token=None)
+        self._hint = "" if gets_token or auth.current().token is None else _NO_TOKEN
+        self._channel: grpc.aio.Channel = connect(config.address, _SERVICE, credentials)
         self._stub = RewardServiceStub(self._channel)
         self._checks_labels = True
 
@@ -74,8 +83,10 @@ class RewardServer:
                 break
             except ShoalError as error:
                 if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
+                    hint = self._hint if isinstance(error, Unauthenticated) else ""
                     raise FailedPrecondition(
-                        f"{self._field}.address: {self._config.address} does not list its verifiers: {error.message}",
+                        f"{self._field}.address: {self._config.address} does not list its verifiers: {error.message}"
+                        f"{hint}",
                         reason=ErrorReason.NO_REWARD_SERVER,
                     ) from None
                 await asyncio.sleep(_MIN_PAUSE_S)
@@ -162,7 +173,9 @@ class RewardServer:
 class ServerScorer:
     """The verifiers of all servers of a configuration. Belongs to one event loop."""
 
-    def __init__(self, config: Mapping[str, RewardServerConfig]) -> None:
+    def __init__(self, config: Mapping[str, RewardServerConfig], token_servers: Collection[str] = ()) -> None:
+        """`token_servers` are the addresses that get this process's token."""
+        self._token_servers = frozenset(token_servers)
         self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
         self._servers: list[RewardServer] = []
         self._verifiers: dict[str, ServedVerifier] = {}
@@ -180,7 +193,10 @@ class ServerScorer:
         Raises `FailedPrecondition` and `InvalidArgument` that name the table to change.
         """
         owners = dict(taken)
-        self._servers = [RewardServer(name, config) for name, config in self._config.items()]
+        self._servers = [
+            RewardServer(name, config, gets_token=config.address in self._token_servers)
+            for name, config in self._config.items()
+        ]
         listed = await asyncio.gather(*(server.list_verifiers(patience_s) for server in self._servers))
         for name, verifiers in zip(self._config, listed, strict=True):
             for verifier in verifiers:

@@ -79,8 +79,9 @@ def test_options_add_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SHOAL_ALLOW_API_KEY", "K=https://h/v1")
     parser = argparse.ArgumentParser()
     add_allowed_options(parser)
-    allowed = allowed_by(parser.parse_args(["--allow-verifier-folder", "/c", "--allow-verifier-package", "p"]))
-    assert allowed == Allowed((Path("/a"), Path("/b"), Path("/c")), ("p",), (("K", "https://h/v1"),))
+    options = ["--allow-verifier-folder", "/c", "--allow-verifier-package", "p", "--allow-reward-server", "h:7"]
+    allowed = allowed_by(parser.parse_args(options))
+    assert allowed == Allowed((Path("/a"), Path("/b"), Path("/c")), ("p",), (("K", "https://h/v1"),), ("h:7",))
 
 
 @pytest.mark.parametrize(

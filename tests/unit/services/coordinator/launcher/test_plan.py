@@ -44,7 +44,7 @@ def test_reward_services_started_here_allow_what_the_configuration_asks_for_and_
     plans = plan_workers(_config(reward=reward), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
     (command,) = [plan.command for plan in plans if plan.kind == "reward"]
     assert command[command.index("--allow-verifier-folder") :] == (
-        *("--allow-verifier-folder", "/home/me/run", "--allow-verifier-package", "pkg.rewards"),
+        *("--allow-verifier-folder", "/home/me/run", "--allow-verifier-package", "pkg"),
         *("--allow-api-key", "JUDGE_KEY=https://api.example.com/v1"),
     )
 

@@ -8,8 +8,8 @@ import pytest
 
 from services.reward.common.verdict import Broken
 from services.reward.custom import loading
-from services.reward.custom.code import read_code
-from services.reward.custom.loading import LoadedVerifiers, _number
+from services.reward.custom.code import Code, Unusable, read_code
+from services.reward.custom.loading import LoadedVerifiers, _number, load
 from services.reward.pool.worker import judge_custom
 from shoal.config.custom_verifiers import CustomVerifierConfig
 
@@ -82,3 +82,30 @@ def test_a_new_version_starts_without_the_state_of_the_old_one(tmp_path: Path) -
     custom.load("mine")
     answer = judge_custom(custom, "mine", {"completion": ""})
     assert (answer["value"], answer["code"] != first) == (0.0, True), answer
+
+
+def test_an_allowed_package_lends_no_function_that_it_only_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "ours_of_this_test"
+    (package / "inner").mkdir(parents=True)
+    (package / "inner" / "__init__.py").write_text("def score(completion): return 1\n")
+    (package / "__init__.py").write_text(
+        "import functools, os\nfrom os import system\nfrom ours_of_this_test.inner import score\n"
+        "class Judge:\n    def __call__(self, completion): return 1\njudge = Judge()\n"
+        "run = functools.partial(os.system)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def why_not(function: str, *packages: str, module: str = "ours_of_this_test") -> str:
+        try:
+            load(Code("mine", function, module=module, defined_in=packages))
+        except Unusable as error:
+            return str(error)
+        return ""
+
+    assert [why_not(name, "ours_of_this_test") for name in ("score", "judge")] == ["", ""]
+    assert "only imports 'system', which posix defines" in why_not("system", "ours_of_this_test")
+    assert "only imports 'run', which functools defines" in why_not("run", "ours_of_this_test")
+    assert "ours_of_this_test.inner defines" in why_not("score", "ours_of_this_test.other")
+    assert not why_not("score", "ours_of_this_test.inner")
