@@ -139,11 +139,12 @@ def test_a_private_run_trains_and_answers_its_own_user_alone(train: Callable[...
         }.items()
     }
     assert found == {"its user": 0, "another": 7}
+    secret = [(tokens / role).read_text() for role in Role]
     run.process.send_signal(signal.SIGINT)
     code, output, errors = run.end()
     assert code == 130, output + errors
+    assert not tokens.exists(), "the tokens outlive the processes that accept them"
     logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs" / "sums" / "logs").iterdir())
-    secret = [(tokens / role).read_text() for role in Role]
     assert not [token for token in secret if token in logs + output + errors]
 
 

@@ -69,6 +69,8 @@ class TrainSession:
         finally:
             self._supervisor.kill()
             kill_descendants()
+            if self._tokens:
+                self._tokens.remove()
 
     async def _train(self) -> ExitCode:
         loop = asyncio.get_running_loop()

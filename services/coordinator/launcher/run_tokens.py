@@ -28,6 +28,10 @@ class RunTokens:
         self._accepted = folder / "accepted"
         self._accepted.write_text("".join(lines))
 
+    def remove(self) -> None:
+        """Deletes the tokens, once the processes that accept them have ended."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def file_of(self, role: Role) -> Path:
         """Returns the file with the token of a role."""
         return self._folder / role
