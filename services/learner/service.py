@@ -7,9 +7,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from services.learner.commands import LearnerCommands
 from services.learner.learner import StepResult
@@ -34,7 +37,6 @@ from shoal.worker.reexec import Reexec
 _log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
-
 _T = TypeVar("_T")
 
 
@@ -127,7 +129,7 @@ class LearnerService(LearnerServiceServicer):
             return commands
 
         host = await asyncio.to_thread(self._find_host)
-        commands = await self._run(Command.CONFIGURE, request.SerializeToString(), configure)
+        commands = await self._run(Command.CONFIGURE, request, None, configure)
         device = commands.process_group.device
         self._publisher = await asyncio.to_thread(
             WeightPublisher, config, run_id=request.run_id, host=host, interface=self._interface, device=device
@@ -138,7 +140,8 @@ class LearnerService(LearnerServiceServicer):
     def _run(
         self,
         command: Command,
-        body: bytes,
+        request: Message,
+        within_s: float | None,
         work: Callable[[LearnerCommands], _T],
         check: Callable[[LearnerCommands], None] = lambda commands: None,
     ) -> "asyncio.Future[_T]":
@@ -148,7 +151,8 @@ class LearnerService(LearnerServiceServicer):
             finally:
                 self._lifecycle.progress("")
 
-        return asyncio.wrap_future(self._torch.submit(command, body, run, check=check))
+        body = request.SerializeToString()
+        return asyncio.wrap_future(self._torch.submit(command, body, run, check=check, within_s=within_s))
 
     def _follow_learner(self, commands: LearnerCommands) -> None:
         """Copies the values that GetStatus returns. From any thread."""
@@ -166,7 +170,7 @@ class LearnerService(LearnerServiceServicer):
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._require_ready()
         batch, body = await asyncio.to_thread(lambda: (batch_from_wire(messages), join_messages(messages)))
-        future = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body))
+        future = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body, context))
         result = await asyncio.shield(asyncio.wrap_future(future))
         return learner_pb2.TrainStepResponse(
             applied=result.applied,
@@ -176,7 +180,7 @@ class LearnerService(LearnerServiceServicer):
             metrics=result.metrics,
         )
 
-    def _begin_step(self, batch: TrainBatch, body: bytes) -> "Future[StepResult]":
+    def _begin_step(self, batch: TrainBatch, body: bytes, context: Any) -> "Future[StepResult]":
         def check(commands: LearnerCommands) -> None:
             version = commands.learner.version
             if version != batch.expected_version:
@@ -201,7 +205,7 @@ class LearnerService(LearnerServiceServicer):
             self._follow_learner(commands)
             return result
 
-        return self._torch.submit(Command.TRAIN_STEP, body, step, check=check)
+        return self._torch.submit(Command.TRAIN_STEP, body, step, check=check, within_s=context.time_remaining())
 
     async def ComputeLogprobs(
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any
@@ -214,8 +218,8 @@ class LearnerService(LearnerServiceServicer):
             version = version_to_wire(commands.learner.version)
             return learner_pb2.ComputeLogprobsResponse(logprobs=map(float32_to_wire, logprobs), version=version)
 
-        body = request.SerializeToString()
-        return await self._run(Command.COMPUTE_LOGPROBS, body, work, lambda commands: commands.check_logprobs(request))
+        check = partial(LearnerCommands.check_logprobs, request=request)
+        return await self._run(Command.COMPUTE_LOGPROBS, request, context.time_remaining(), work, check)
 
     async def SetHyperparameters(
         self, request: learner_pb2.SetHyperparametersRequest, context: Any
@@ -236,7 +240,7 @@ class LearnerService(LearnerServiceServicer):
             commands.set_hyperparameters(config)
             return commands.learner.version
 
-        version = await self._run(Command.SET_HYPERPARAMETERS, request.SerializeToString(), work, check)
+        version = await self._run(Command.SET_HYPERPARAMETERS, request, context.time_remaining(), work, check)
         self._lifecycle.adopt(request.run_id, config)
         return learner_pb2.SetHyperparametersResponse(version=version_to_wire(version))
 
@@ -278,7 +282,7 @@ class LearnerService(LearnerServiceServicer):
 
         # Wait here, not in the command: late members must not delay other commands.
         await asyncio.shield(asyncio.wrap_future(publisher.connected(request.epoch)))
-        return await self._run(Command.PUBLISH_WEIGHTS, request.SerializeToString(), work, check)
+        return await self._run(Command.PUBLISH_WEIGHTS, request, context.time_remaining(), work, check)
 
     async def SaveCheckpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
@@ -291,14 +295,11 @@ class LearnerService(LearnerServiceServicer):
             return learner_pb2.LearnerServiceSaveCheckpointResponse(
                 version=version_to_wire(commands.learner.version),
                 num_ranks=self._num_ranks,
-                files=[
-                    learner_pb2.FileDigest(path=file.path, num_bytes=file.num_bytes, sha256=file.sha256)
-                    for file in files
-                ],
+                files=[learner_pb2.FileDigest(**asdict(file)) for file in files],
             )
 
         # A half-written checkpoint is useless: the command runs to its end even if the call is canceled.
-        return await asyncio.shield(self._run(Command.SAVE_CHECKPOINT, request.SerializeToString(), work))
+        return await asyncio.shield(self._run(Command.SAVE_CHECKPOINT, request, context.time_remaining(), work))
 
     async def LoadCheckpoint(
         self, request: learner_pb2.LoadCheckpointRequest, context: Any
@@ -319,7 +320,7 @@ class LearnerService(LearnerServiceServicer):
             self._follow_learner(commands)
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(version))
 
-        loading = self._run(Command.LOAD_CHECKPOINT, request.SerializeToString(), work, check)
+        loading = self._run(Command.LOAD_CHECKPOINT, request, context.time_remaining(), work, check)
         # Results of the attempt that ends here must not answer steps of the next.
         self._steps.clear()
         return await asyncio.shield(loading)
@@ -334,7 +335,7 @@ class LearnerService(LearnerServiceServicer):
             path = commands.export_model(request, self._lifecycle.progress)
             return learner_pb2.ExportModelResponse(path=str(path), version=version_to_wire(commands.learner.version))
 
-        return await asyncio.shield(self._run(Command.EXPORT_MODEL, request.SerializeToString(), work))
+        return await asyncio.shield(self._run(Command.EXPORT_MODEL, request, context.time_remaining(), work))
 
     async def GetStatus(
         self, request: learner_pb2.LearnerServiceGetStatusRequest, context: Any

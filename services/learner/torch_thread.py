@@ -1,10 +1,13 @@
 """Rank 0's only thread for torch. It runs every command of the learner on all ranks, in the order submitted."""
 
 import logging
+import math
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,13 +27,16 @@ class _Job:
     check: Callable[[LearnerCommands], None]
     work: Callable[[LearnerCommands], Any]
     future: "Future[Any]"
+    deadline: float
+    """Monotonic clock."""
 
 
 class TorchThread:
     """Runs commands on rank 0 and sends them to the other ranks.
 
     After a command that raised a `ShoalError` the next one runs. Any other error leaves the ranks in unknown states: it
-    ends the thread, which calls `on_death` with the error's description.
+    ends the thread, which calls `on_death` with the error's description. So does a command that hangs, from another
+    thread: nothing else can end it.
     """
 
     def __init__(self, make_commands: Callable[[], LearnerCommands], on_death: Callable[[str], None]) -> None:
@@ -60,8 +66,11 @@ class TorchThread:
         work: Callable[[LearnerCommands], _T],
         *,
         check: Callable[[LearnerCommands], None] = lambda commands: None,
+        within_s: float | None = None,
     ) -> "Future[_T]":
         """Runs a command on all ranks. The result is that of `work` on rank 0.
+
+        The caller waits `within_s` for it: a command that has begun by then and has not ended hangs.
 
         `check` runs before the command is sent to the other ranks: if it raises, that error is the result. `check` may
         wait.
@@ -72,7 +81,8 @@ class TorchThread:
             return future
         self._num_open += 1
         future.add_done_callback(self._close_one)
-        self._jobs.put(_Job(command, body, check, work, future))
+        deadline = math.inf if within_s is None else time.monotonic() + within_s
+        self._jobs.put(_Job(command, body, check, work, future, deadline))
         return future
 
     def close(self, timeout_s: float, *, restarts: bool = False) -> bool:
@@ -103,7 +113,8 @@ class TorchThread:
                     commands.process_group.send_command(self._farewell)
                     commands.process_group.leave()
                     return
-                self._take(job, commands)
+                with self._bounded(job):
+                    self._take(job, commands)
         except Exception as error:
             _log.exception("the learner cannot continue")
             self._death = f"the learner cannot continue: {type(error).__name__}: {error}"
@@ -113,6 +124,24 @@ class TorchThread:
                 # Skip callers that have canceled: setting their result would raise.
                 if job is not None and job.future.set_running_or_notify_cancel():
                     job.future.set_exception(Internal(self._death))
+
+    @contextmanager
+    def _bounded(self, job: _Job) -> Iterator[None]:
+        """Reports the learner dead at the deadline of a command that has not ended by then."""
+        left_s = job.deadline - time.monotonic()
+        if not 0 < left_s <= threading.TIMEOUT_MAX:  # Nobody waits, or somebody for ever.
+            yield
+            return
+        overrun = (
+            f"the learner hangs: {job.command.name} did not end within the {left_s:.0f} s of its caller's deadline"
+        )
+        watchdog = threading.Timer(left_s, self._on_death, (overrun,))
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            yield
+        finally:
+            watchdog.cancel()
 
     def _take(self, job: _Job, commands: LearnerCommands) -> None:
         if not job.future.set_running_or_notify_cancel():

@@ -29,7 +29,9 @@ class LearnerServiceStub:
     """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
-    that use the model run one at a time, in the order received.
+    that use the model run one at a time, in the order received. One that has not
+    ended by the deadline of its caller hangs, and ends the learner's process:
+    give a deadline that the work cannot exceed, or none.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
 
@@ -100,7 +102,9 @@ class LearnerServiceServicer:
     """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
-    that use the model run one at a time, in the order received.
+    that use the model run one at a time, in the order received. One that has not
+    ended by the deadline of its caller hangs, and ends the learner's process:
+    give a deadline that the work cannot exceed, or none.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
 
@@ -345,7 +349,9 @@ class LearnerService:
     """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
-    that use the model run one at a time, in the order received.
+    that use the model run one at a time, in the order received. One that has not
+    ended by the deadline of its caller hangs, and ends the learner's process:
+    give a deadline that the work cannot exceed, or none.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
 

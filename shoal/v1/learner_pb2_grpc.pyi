@@ -30,7 +30,9 @@ class LearnerServiceStub:
     """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
-    that use the model run one at a time, in the order received.
+    that use the model run one at a time, in the order received. One that has not
+    ended by the deadline of its caller hangs, and ends the learner's process:
+    give a deadline that the work cannot exceed, or none.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
 
@@ -180,7 +182,9 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
-    that use the model run one at a time, in the order received.
+    that use the model run one at a time, in the order received. One that has not
+    ended by the deadline of its caller hangs, and ends the learner's process:
+    give a deadline that the work cannot exceed, or none.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
 
@@ -326,7 +330,9 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Trains the policy and publishes its weights.
 
     Rank 0 of the learner serves these calls; the other ranks follow it. Calls
-    that use the model run one at a time, in the order received.
+    that use the model run one at a time, in the order received. One that has not
+    ended by the deadline of its caller hangs, and ends the learner's process:
+    give a deadline that the work cannot exceed, or none.
 
     Errors carry a `google.rpc.ErrorInfo` whose domain is "shoal".
 

@@ -93,6 +93,20 @@ async def test_a_connection_that_breaks_costs_nothing_while_the_learner_serves(c
     assert "restarting" not in kinds(events), kinds(events)
 
 
+async def test_a_learner_that_hangs_in_a_step_is_lost_at_its_deadline_and_the_run_goes_on(
+    cluster: Cluster, model: Path
+) -> None:
+    cluster.learner.step_s = 3600
+    server = await begin(cluster, model, run={"num_steps": 3}, coordinator={"train_step_timeout_s": 2.0})
+    restarting = (await cluster.until(lambda event: event.kind == "restarting"))[-1]
+    assert "TrainStep" in restarting.message and "did not end within 2 s" in restarting.message, restarting
+    await cluster.kill(server, "learner-0")  # As its watchdog does, whose threads run while torch hangs.
+    await add_learner(cluster, "learner-1")
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 3, 1), run.message
+    await assert_every_group_was_used_once(cluster, num_steps=3)
+
+
 async def test_a_run_fails_with_every_reason_when_its_restarts_are_spent(cluster: Cluster, model: Path) -> None:
     cluster.learner.step_s = 3600
     server = await begin(cluster, model, coordinator={"max_restarts": 1})

@@ -11,11 +11,12 @@ import numpy as np
 from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.member import Member
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, Internal, Unavailable
+from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, Unavailable
 from shoal.rollout import Support, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
@@ -58,21 +59,30 @@ class LearnerClient:
     async def _call(self, call: Callable[[Any], Awaitable[ResultT]], *, is_repeatable: bool = True) -> ResultT:
         """Makes a call with the learner's stub, again where the connection broke and the learner still serves.
 
-        Raises `FailedPrecondition` (LEARNER_LOST) once it is known that the learner does not, else the call's error.
+        Raises `FailedPrecondition` (LEARNER_LOST) once it is known that the learner does not, or that it overran the
+        deadline of a repeatable call; else the call's error.
         """
         member = self._fleet.learner
         for calls_left in reversed(range(MAX_CALLS)):
             try:
                 return await call(member.stub)
+            except DeadlineExceeded as error:
+                if not is_repeatable or error.reason != error.default_reason:
+                    raise
+                # It hangs, and ends itself by the same deadline (services/learner/torch_thread.py).
+                await self._fleet.report_lost(member, error)
+                raise self._lost(member) from error
             except (Unavailable, Internal, FailedPrecondition) as error:
                 if not await self._fleet.still_serves(member):
-                    raise FailedPrecondition(
-                        f"the learner is lost: {member.record.loss_reason}", reason=ErrorReason.LEARNER_LOST
-                    ) from error
+                    raise self._lost(member) from error
                 if not (is_repeatable and calls_left and isinstance(error, Unavailable)):
                     raise
             await asyncio.sleep(PAUSE_S)
         raise AssertionError("the last call returns or raises")
+
+    @staticmethod
+    def _lost(member: Member) -> FailedPrecondition:
+        return FailedPrecondition(f"the learner is lost: {member.record.loss_reason}", reason=ErrorReason.LEARNER_LOST)
 
     @property
     def _step_timeout_s(self) -> float:

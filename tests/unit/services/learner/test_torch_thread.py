@@ -1,5 +1,6 @@
 """The thread of commands, with commands that need no torch."""
 
+import queue
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,25 @@ def test_a_thread_that_dies_answers_every_caller_that_still_waits() -> None:
     assert thread.close(10)
     assert deaths == ["the learner cannot continue: RuntimeError: a peer is gone"]
     assert thread.num_open == 0
+
+
+def test_a_command_that_hangs_over_its_deadline_ends_the_learner() -> None:
+    group = SimpleNamespace(send_command=lambda command, body=b"": None, leave=lambda: None)
+    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    deaths: queue.Queue[str] = queue.Queue()
+    thread = TorchThread(lambda: commands, deaths.put)
+    ends = threading.Event()
+    in_time = thread.submit(Command.SAVE_CHECKPOINT, b"", lambda commands: None, within_s=3600)
+    unbounded = thread.submit(Command.EXPORT_MODEL, b"", lambda commands: None)
+    hangs = thread.submit(Command.TRAIN_STEP, b"", lambda commands: ends.wait(), within_s=0.1)
+    too_late = thread.submit(Command.COMPUTE_LOGPROBS, b"", lambda commands: None, within_s=0.0)
+    thread.start()
+    death = deaths.get(timeout=60)
+    assert death.startswith("the learner hangs: TRAIN_STEP did not end within"), death
+    assert in_time.done() and unbounded.done() and not hangs.done()
+    ends.set()
+    assert thread.close(60)
+    assert too_late.done() and deaths.empty(), "a command that began after its deadline does not hang"
 
 
 def test_memory_is_released_before_a_caller_learns_that_a_command_has_ended() -> None:
