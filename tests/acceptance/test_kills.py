@@ -1,14 +1,15 @@
-"""`kill -9` at random moments over all processes of the four services, with real engines, and nobody helps."""
+"""Processes that are killed at random moments, or stop, with real engines, and nobody helps."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.local_stack import guessing_config, write_config
+from tests.support.local_stack import LocalStack, guessing_config, write_config
 from tests.support.repository import ROOT
 
 NUM_KILLS = 20
@@ -39,3 +40,30 @@ def test_a_run_ends_in_spite_of_twenty_kills_and_uses_every_prompt_once(tmp_path
     assert not measured["problems"], measured["problems"]
     late = [kill for kill in measured["kills"] if kill["took_s"] > kill["bound_s"]]
     assert len(measured["kills"]) == NUM_KILLS and not late, f"{len(late)} kills cost more than their bound: {late}"
+
+
+@pytest.mark.timeout(1200)
+def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_run_goes_on(tmp_path: Path) -> None:
+    config = guessing_config(
+        tmp_path,
+        grpo={"max_staleness": 1, "keep_zero_signal": True},
+        coordinator={"train_step_timeout_s": 15.0},
+        checkpoint={"every_steps": 3},
+        launch={"num_learner_ranks": 2},
+        run={"num_steps": 40},
+    )
+    path = write_config(tmp_path / "run.toml", config)
+    stack = LocalStack(tmp_path / "runs", "stops", str(path), "--name", "stops")
+    try:
+        stack.until_step(6)
+        (rank,) = [process for process in stack.services("learner") if process.environ().get("RANK") == "1"]
+        rank.send_signal(signal.SIGSTOP)
+        lost = stack.until("the learner is lost", lambda event: event["kind"] == "worker_lost", 120)
+        assert stack.wait(600) == 0, stack.tail()
+    finally:
+        stack.end()
+    assert not rank.is_running(), "the rank that stopped was left behind"
+    restarts = [event["message"] for event in stack.events() if event["kind"] == "restarting"]
+    assert len(restarts) == 1, restarts
+    assert "TRAIN_STEP did not end within" in lost["message"] or "did not end within 15 s" in lost["message"], lost
+    print(restarts, lost["message"])
