@@ -14,7 +14,7 @@ from services.generator.vllm_sampling import fits_masks
 from services.generator.weight_loader import WeightLoader
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted
+from shoal.errors import Aborted, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names
 from shoal.v1 import worker_pb2
@@ -80,7 +80,12 @@ class EngineLoader:
             self._lifecycle.load(run_id, config, lambda: self._start(config), message="starting the engine")
 
     async def _start(self, config: RunConfig) -> None:
-        engine = await self._start_engine(config)
+        try:
+            engine = await self._start_engine(config)
+        except Unavailable as error:
+            if error.reason == ErrorReason.ENGINE_DEAD:
+                self._end_process(error.message)
+            raise
         requests = Requests(engine, capacity=config.generator.max_num_seqs + config.generator.max_queued_requests)
 
         def drop_requests(version: WeightVersion) -> None:
@@ -99,13 +104,17 @@ class EngineLoader:
         cause = await engine.died()
         if self._lifecycle.is_ending:
             return
-        log.critical("engine died", extra={"cause": cause})
+        self._end_process(f"the engine has died: {cause}")
+        self._drop_requests("the generator's engine has died", ErrorReason.ENGINE_DEAD)
+
+    def _end_process(self, reason: str) -> None:
+        """Ends the process, which whoever started it starts again."""
+        log.critical("engine died", extra={"cause": reason})
         # A part of the engine may block the orderly end.
         last = threading.Timer(_LAST_GRACE_S, os._exit, (1,))
         last.daemon = True
         last.start()
-        self._lifecycle.fail(f"the engine has died: {cause}")
-        self._drop_requests("the generator's engine has died", ErrorReason.ENGINE_DEAD)
+        self._lifecycle.fail(reason)
 
     @property
     def running(self) -> Running:

@@ -59,14 +59,21 @@ class VllmEngine:
         """Loads the model and starts the engine's processes, beside the event loop.
 
         `hostname` is the address at which peers reach this machine. Raises `InvalidArgument` for a model or a setting
-        that vLLM refuses, and `Internal` when the engine does not start for another reason.
+        that vLLM refuses, `Unavailable` (ENGINE_DEAD) when a process of the engine ends, and `Internal` when the engine
+        does not start for another reason.
         """
         began = time.monotonic()
         started = await asyncio.wrap_future(in_permanent_thread(lambda: start_vllm(config)))
-        # The first call binds the engine's sockets to this event loop, and proves that the engine answers.
-        await started.llm.get_supported_tasks()
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        engine = cls(started, max_model_len=config.max_model_len, hostname=hostname)
+        try:
+            # The first call binds the engine's sockets to this event loop, and proves that the engine answers.
+            await engine._alive(started.llm.get_supported_tasks())
+        except EngineDeadError as error:
+            raise _dead() from error
         log.info("engine started", extra={"model": config.model.path, "duration_s": time.monotonic() - began})
-        return cls(started, max_model_len=config.max_model_len, hostname=hostname)
+        return engine
 
     @property
     def num_weight_ranks(self) -> int:

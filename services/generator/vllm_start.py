@@ -19,7 +19,7 @@ from services.generator.plugin import BACKEND, ENGINE_MARK
 from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, num_listed
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, Internal, InvalidArgument
+from shoal.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
 from shoal.models.model_folder import tokenizer_folder
 from shoal.models.remote_code import warn_of_code
 from shoal.weights.manifest import ELEMENT_BYTES
@@ -104,7 +104,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     """Starts the engine's processes and loads the model, which takes from seconds to minutes.
 
     Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` where its sockets have no
-    place, and `Internal` if the engine does not start for another reason.
+    place, `Internal` if the engine logs another reason why it fails, and `Unavailable` (ENGINE_DEAD) if a process of it
+    ends without a word, as one that is killed does.
     """
     model = checked_model(config)
     trusts = config.model.trust_remote_code
@@ -151,8 +152,11 @@ def start_vllm(config: RunConfig) -> StartedVllm:
                 f"vLLM refuses model or settings: {error}", reason=ErrorReason.ENGINE_REFUSED
             ) from error
         except RuntimeError as error:
-            cause = next(iter(_lines(error_file)), str(error))
-            raise Internal(f"vLLM's engine did not start: {cause}", reason=ErrorReason.ENGINE_FAILED) from error
+            if not (logged := _lines(error_file)):
+                raise Unavailable(
+                    f"a process of vLLM's engine ended while it started: {error}", reason=ErrorReason.ENGINE_DEAD
+                ) from error
+            raise Internal(f"vLLM's engine did not start: {logged[0]}", reason=ErrorReason.ENGINE_FAILED) from error
 
 
 @contextmanager

@@ -165,8 +165,8 @@ class CoordinatorConfig(Section):
     """Times that sampling or scoring one group may fail, because its generator died or a service failed on it, before
     it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on."""
     train_step_timeout_s: Annotated[float, AT_ONCE] = Field(default=3600.0, gt=0)
-    """Maximum time of one train step. A learner that takes longer hangs: it ends itself, and the run goes on from its last
-    checkpoint once it is back."""
+    """Maximum time of one train step. A learner that takes longer hangs: it ends itself, and the run goes on from its
+    last checkpoint once it is back."""
     max_restarts: int = Field(default=10, ge=0)
     """Times that a run goes on by itself from its last checkpoint, after its learner or its coordinator was lost,
     without a step in between that is new. Then it fails, with the reasons. The pauses before such restarts grow."""

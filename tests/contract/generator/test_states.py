@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.errors import (
-    Aborted,
-    FailedPrecondition,
-    InvalidArgument,
-)
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, Unavailable
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
 from shoal.wire import float32_from_wire, int32_to_wire
@@ -157,3 +154,16 @@ async def test_status_answers_while_an_engine_starts(idle: Generator) -> None:
     idle.starting.append(asyncio.ensure_future(asyncio.sleep(3600)))
     await idle.configure()
     assert (await idle.status()).status.state == worker_pb2.WORKER_STATE_LOADING
+
+
+async def test_the_process_ends_when_its_engine_dies_while_it_starts(
+    idle: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: list[int] = []
+    monkeypatch.setattr("shoal.worker.lifecycle.os.kill", lambda pid, number: signals.append(number))
+    monkeypatch.setattr("services.generator.engine_loader.threading.Timer.start", lambda timer: None)
+    idle.starting.append(Unavailable("a process of vLLM's engine ended", reason=ErrorReason.ENGINE_DEAD))
+    await idle.configure()
+    status = await idle.reach(worker_pb2.WORKER_STATE_FAILED)
+    assert status.message == "a process of vLLM's engine ended"
+    assert signals == [15], "only a new process can start another engine"
