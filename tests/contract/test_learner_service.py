@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
-import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +47,7 @@ from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 from tests.support.loopback import LEARNER, NoProgram, serving
+from tests.support.small_disk import small_disk
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_batch, make_groups, with_behavior
 
@@ -542,22 +541,9 @@ async def test_a_load_without_a_checkpoint_restores_the_initial_model(client: Cl
     assert response.version.policy_version == 1
 
 
-@contextlib.contextmanager
-def full_disk(folder: Path) -> Iterator[None]:
-    """Mounts a tiny file system over a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 async def test_a_full_disk_leaves_nothing_of_a_checkpoint(client: Client) -> None:
     checkpoints = client.run_dir / "checkpoints"
-    with full_disk(checkpoints):
+    with small_disk(checkpoints, "256k"):
         with pytest.raises(ResourceExhausted, match="is full") as caught:
             await client.save("too-much")
         assert caught.value.reason == "DISK_FULL"
@@ -582,7 +568,7 @@ async def test_exports_of_steps_stay_while_they_are_kept_and_the_trained_model_a
 
 async def test_a_full_disk_leaves_nothing_of_an_export(client: Client) -> None:
     run_dir = client.run_dir
-    with full_disk(run_dir):
+    with small_disk(run_dir, "256k"):
         with pytest.raises(ResourceExhausted, match="is full"):
             await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
         assert list(run_dir.iterdir()) == []

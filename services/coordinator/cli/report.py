@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.coordinator.cli.shared.options import DataDir
-from shoal.errors import FailedPrecondition
+from shoal.errors import FailedPrecondition, ShoalError
 
 if TYPE_CHECKING:
     from services.coordinator.store.run_record import RunRecord
@@ -50,9 +50,10 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
     html = render(view_run(record))
     try:
         write_atomically(path, html)
-    except OSError as error:
+    except ShoalError as error:
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error.message
         raise FailedPrecondition(
-            f"the report cannot be written to {path}: {error.strerror}; name another file with --output",
+            f"the report cannot be written to {path}: {why}; name another file with --output",
             reason=ErrorReason.FOLDER,
         ) from None
     return path

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import errno
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,14 +18,17 @@ from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.store.disk_errors import write_error
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import RunConfig
-from shoal.errors import ShoalError
+from shoal.errors import ResourceExhausted, ShoalError
 from shoal.quantities import format_bytes, format_duration
 from shoal.telemetry import metrics as telemetry
 from shoal.telemetry import names
+
+_log = logging.getLogger(__name__)
 
 
 class Report:
@@ -54,7 +57,7 @@ class Report:
             self._remaining.paused()
         else:
             self._remaining.resumed()
-        with contextlib.suppress(OSError):  # On a full disk the events still show how the run ended.
+        with contextlib.suppress(ShoalError):  # The events still show how the run ended.
             self._record.save()
         self._events.add("state", message, state=state.value, policy_version=self._record.policy_version)
 
@@ -63,9 +66,7 @@ class Report:
         if isinstance(error, ShoalError):
             message = error.message
         elif isinstance(error, OSError):
-            message = (
-                f"the disk is full: {error}" if error.errno == errno.ENOSPC else f"{type(error).__name__}: {error}"
-            )
+            message = write_error(error, self._record.folder / "run.json").message
         else:
             message = f"a defect in the coordinator, see its log: {type(error).__name__}: {error}"
         if checkpoint_id := self._record.last_checkpoint_id:
@@ -91,7 +92,7 @@ class Report:
         """Reports that the coordinator ends, and that the run goes on at its next start."""
         record = self._record
         record.message = f"the coordinator ended after step {record.policy_version}; the run goes on at its next start"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(ShoalError):
             record.save()
         self._events.add(
             "interrupted",
@@ -130,7 +131,7 @@ class Report:
         num_steps = self._config.run.num_steps
         self._record.step_trained(step)
         self._record.metrics = metrics
-        self._record.save()
+        self._save_record()
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
         correct_rate = metrics.get("objective/verifiable_correct_rate", 0.0)
@@ -189,7 +190,7 @@ class Report:
     ) -> None:
         """Reports a checkpoint that was committed, and the step of the best one, if one is chosen."""
         self._record.last_checkpoint_id = checkpoint_id
-        self._record.save()
+        self._save_record()
         self._events.add(
             "checkpoint",
             f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s"
@@ -199,6 +200,15 @@ class Report:
             duration_s=duration_s,
             num_bytes=num_bytes,
             best_step=best_step,
+        )
+
+    def checkpoint_failed(self, policy_version: int, why: str) -> None:
+        """Reports a checkpoint that a full disk did not take; the run goes on, and tries again."""
+        self._events.add(
+            "checkpoint_failed",
+            f"no checkpoint of step {policy_version} was written, and training goes on without: {why}",
+            policy_version=policy_version,
+            reason=why,
         )
 
     def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
@@ -276,7 +286,7 @@ class Report:
         """Reports the export of the step just taken, those that are kept, and which of them is the best by `metric`."""
         step = self._record.policy_version
         self._record.exported_steps = kept_steps
-        self._record.save()
+        self._save_record()
         best = f"; no export has {metric} yet, so the best is not known" if metric else ""
         if best_step is not None:
             best = f"; the best so far is that of step {best_step}"
@@ -292,6 +302,13 @@ class Report:
     def exported(self, policy_version: int, path: str) -> None:
         """Reports the folder of the exported model."""
         self._events.add("exported", f"the model is in {path}", path=path, policy_version=policy_version)
+
+    def _save_record(self) -> None:
+        """Writes the record, later where the disk is full. Raises `FailedPrecondition` when it is lost or read-only."""
+        try:
+            self._record.save()
+        except ResourceExhausted as error:
+            _log.error("run.json waits for the next step: %s", error.message)
 
     def _tracker_failed(self, name: str, reason: str) -> None:
         self._events.add("tracker_failed", f"{name} failed, and the run continues without it: {reason}", tracker=name)

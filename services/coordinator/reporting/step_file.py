@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.coordinator.store.atomic_write import write_atomically
+from services.coordinator.store.line_file import LineFile
 
 
 class StepFile:
@@ -14,17 +15,25 @@ class StepFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file = LineFile(path)
 
     def read(self) -> list[dict[str, Any]]:
         """Returns all objects; none if there is no file."""
         return [row for _, row in self._rows()] if self._path.exists() else []
 
     def keep_until(self, step: int) -> list[dict[str, Any]]:
-        """Removes the lines of steps after one, which a restore discards. Returns the objects that stay."""
+        """Removes the lines of steps after one, which a restore discards. Returns the objects that stay.
+
+        Raises as `write_atomically`, where there are some to remove.
+        """
         if not self._path.exists():
             return []
-        kept = [(line, row) for line, row in self._rows() if row["step"] <= step]
-        write_atomically(self._path, "".join(line for line, _ in kept))
+        self._file = LineFile(self._path)  # Without lines that wait: those are of later steps.
+        self._file.cut()
+        rows = list(self._rows())
+        kept = [(line, row) for line, row in rows if row["step"] <= step]
+        if len(kept) < len(rows):
+            write_atomically(self._path, "".join(line for line, _ in kept))
         return [row for _, row in kept]
 
     def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -35,5 +44,4 @@ class StepFile:
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Appends the values of one step, or of the evaluation of its policy."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.add(json.dumps({"step": step, **values}))

@@ -150,9 +150,9 @@ class RunControls:
         """Returns when the run does not stand still."""
         await self._moving.wait()
 
-    async def wait_for_change(self) -> None:
-        """Returns at the next request."""
-        await self._changed.wait()
+    async def wait_for_change(self, timeout_s: float | None = None) -> None:
+        """Returns at the next request, or after the time-out."""
+        await self._changed.wait(timeout_s)
 
     async def wait_for_change_or(self, work: "asyncio.Task[Any]") -> None:
         """Returns at the next request, or when the work is done."""

@@ -25,6 +25,7 @@ from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
+from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.run.loop import RunLoop, last_order_number
 from services.coordinator.run.recovery import recover
 from services.coordinator.run.step_boundary import StepBoundary
@@ -73,7 +74,8 @@ class Attempt:
         self._report = report
         self._events = events
         self._version = CurrentVersion(WeightVersion(record.attempt, 0))
-        self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt)
+        self._full_disk = FullDisk(controls, commands)
+        self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt, self._full_disk.written)
         self._learner = LearnerClient(fleet, config, events)
         self._publisher = Publisher(
             config, fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
@@ -94,7 +96,7 @@ class Attempt:
         )
         self._checkpoints = Checkpoints(record.folder, config.checkpoint.keep_last, mirroring)
         self._boundary = StepBoundary(
-            controls, record, self._version, self._checkpoints, self._learner, self._ledger, report
+            controls, record, self._version, self._checkpoints, self._learner, self._ledger, report, self._full_disk
         )
         self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
         self._sampler = self._make_sampler(generators)
@@ -139,8 +141,10 @@ class Attempt:
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
                 watching = tasks.create_task(self._fleet.raise_when_learner_is_lost())
+                guarding = tasks.create_task(self._full_disk.guard())
                 state = await self._from_start_to_end()
                 watching.cancel()
+                guarding.cancel()
             return state
         except ShoalError as error:
             if error.reason == ErrorReason.LEARNER_LOST:
@@ -165,7 +169,7 @@ class Attempt:
         if self._controls.stop is StopMode.NOW:
             return RunState.STOPPED
         policy_version = self._version.policy_version
-        self._report.exported(policy_version, await self._learner.export_model())
+        self._report.exported(policy_version, await self._full_disk.written(self._learner.export_model))
         return RunState.FINISHED if policy_version >= self._config.run.num_steps else RunState.STOPPED
 
     async def _prepare(self) -> RunLoop:
@@ -237,7 +241,15 @@ class Attempt:
             steps=steps,
             metrics=self._metrics,
             boundary=self._boundary,
-            exports=Exports(self._config, self._record, self._controls, self._learner, self.evaluations, self._report),
+            exports=Exports(
+                self._config,
+                self._record,
+                self._controls,
+                self._learner,
+                self.evaluations,
+                self._report,
+                self._full_disk,
+            ),
             evaluations=self.evaluations,
             fleet=self._fleet,
             publisher=self._publisher,

@@ -12,11 +12,10 @@ a folder without a manifest is no checkpoint.
 
 import asyncio
 import contextlib
-import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from google.protobuf import json_format
 from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.store.atomic_write import write_atomically
+from services.coordinator.store.disk_errors import writing
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
@@ -34,7 +34,7 @@ from services.coordinator.store.segments.series import SEGMENTS, Series
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, ResourceExhausted
+from shoal.errors import DataLoss, ShoalError
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
 from shoal.wire.json_form import json_form
@@ -89,7 +89,7 @@ class Checkpoints:
 
         Where the last one is of the same policy version, and only skipped steps came after it, the learner is
         unchanged: its files stay, and a new snapshot of the ledger replaces the former. Raises `ResourceExhausted`
-        when a disk is full; earlier checkpoints remain.
+        when a disk is full; earlier checkpoints remain, and nothing of the new one.
         """
         progress = await ledger.progress()
         checkpoint_id = checkpoint_name(progress.policy_version)
@@ -104,7 +104,7 @@ class Checkpoints:
         else:
             learner_files = former.learner_files
         snapshot = OTHER_SNAPSHOT if former is not None and former.snapshot == SNAPSHOT else SNAPSHOT
-        try:
+        with writing(folder / snapshot), _undoing(folder if former is None else folder / snapshot):
             await asyncio.to_thread(_make_room, folder / snapshot)
             segments = await ledger.snapshot(folder / snapshot)
             manifest = CheckpointManifest(
@@ -118,13 +118,6 @@ class Checkpoints:
                 tuple(segments),
             )
             await asyncio.to_thread(_commit, folder, manifest)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise ResourceExhausted(
-                    f"the disk is full: checkpoint {checkpoint_id} was not written to {folder}",
-                    reason=ErrorReason.DISK_FULL,
-                ) from error
-            raise
         await asyncio.to_thread(self._delete_all_but, best)
         kept = await asyncio.to_thread(self.manifests)
         await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
@@ -258,6 +251,19 @@ def _parse(values: dict[str, Any]) -> CheckpointManifest:
         ),
         segments=tuple(SegmentDigest(**entry) for entry in values.get("segments", ())),
     )
+
+
+@contextlib.contextmanager
+def _undoing(path: Path) -> Iterator[None]:
+    """Deletes a file or folder if the block raises: on a full disk half a checkpoint takes the room of a whole one."""
+    try:
+        yield
+    except (OSError, ShoalError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _make_room(snapshot: Path) -> None:

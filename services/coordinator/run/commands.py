@@ -15,6 +15,8 @@ class RunCommands:
         self._report = report
         self._publisher: Publisher | None = None
         self._rewards: RewardPool | None = None
+        self._pauses_itself = False
+        """Whether the run paused itself, and goes on by itself."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run where it is neither paused nor stopping."""
 
@@ -35,10 +37,21 @@ class RunCommands:
 
     async def pause(self, reason: str = "paused") -> None:
         """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
-        if not self._controls.is_paused:
-            self._controls.pause()
+        if self._pauses_itself:  # It stays paused then.
+            self._pauses_itself = False
             self._report.state(RunState.PAUSED, reason)
-            await self._pause_generators()
+        await self._pause(reason)
+
+    async def pause_itself(self, reason: str) -> None:
+        """Pauses the run until `end_own_pause`, unless it is paused."""
+        if not self._controls.is_paused:
+            self._pauses_itself = True
+            await self._pause(reason)
+
+    async def end_own_pause(self) -> None:
+        """Resumes a run that paused itself, unless somebody has paused or resumed it since."""
+        if self._pauses_itself:
+            await self._resume()
 
     async def resume(self) -> None:
         """Resumes a paused run, with the code that its custom verifiers have by now.
@@ -47,6 +60,16 @@ class RunCommands:
         """
         if self._controls.is_paused and self._rewards is not None:
             await self._rewards.reload_verifiers()
+        await self._resume()
+
+    async def _pause(self, reason: str) -> None:
+        if not self._controls.is_paused:
+            self._controls.pause()
+            self._report.state(RunState.PAUSED, reason)
+            await self._pause_generators()
+
+    async def _resume(self) -> None:
+        self._pauses_itself = False
         if self._controls.is_paused:
             # First: a publish that ends meanwhile must not pause the generators after this, and a run that ends
             # meanwhile must not be reported as running.
@@ -59,7 +82,7 @@ class RunCommands:
 
     async def stop(self, mode: StopMode) -> None:
         """Requests the end of the run."""
-        was_paused = self._controls.is_paused
+        was_paused, self._pauses_itself = self._controls.is_paused, False
         self._controls.request_stop(mode)
         self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
         if was_paused and mode is StopMode.DRAIN:

@@ -8,6 +8,7 @@ from services.coordinator.reporting.best_step import best_of, kept_of
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.evaluation import Evaluations
+from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
@@ -23,6 +24,7 @@ class Exports:
     learner: LearnerClient
     evaluations: Evaluations
     report: Report
+    full_disk: FullDisk
 
     async def write_if_due(self) -> None:
         """Writes the model of the step just taken if it is due and has not been; older exports go then.
@@ -38,7 +40,8 @@ class Exports:
         steps = [*self.record.exported_steps, step]
         best_step = best_of(steps, values, is_lowest=settings.export_best == "lowest")
         kept = kept_of(steps, settings.export_keep_last, best_step)
-        path = await self.learner.export_model(export_name(step), [export_name(other) for other in kept])
+        kept_names = [export_name(other) for other in kept]
+        path = await self.full_disk.written(lambda: self.learner.export_model(export_name(step), kept_names))
         self.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:

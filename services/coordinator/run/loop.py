@@ -109,8 +109,8 @@ class RunLoop:
             timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
             await self.steps.take_over_changes()
             is_applied = await self.steps.take(groups, timer)
-            if is_applied and self._checkpoint_is_due:
-                await self.boundary.save_checkpoint()
+            if is_applied:
+                await self._save_if_due()
             await self.exports.write_if_due()
             await self.evaluations.run_if_due()
         if self.controls.stop is StopMode.DRAIN:
@@ -124,11 +124,12 @@ class RunLoop:
         self.steps.updates.is_closed = self.version.policy_version >= self.config.run.num_steps
         return not self.steps.updates.is_closed
 
-    @property
-    def _checkpoint_is_due(self) -> bool:
-        """Whether the step just taken is saved; the last one always is, before its policy is evaluated."""
-        step = self.version.policy_version
-        return step % self.config.checkpoint.every_steps == 0 or step == self.config.run.num_steps
+    async def _save_if_due(self) -> None:
+        """Writes a checkpoint of the step just taken if it is due; that of the last step before it is evaluated."""
+        if self.version.policy_version == self.config.run.num_steps:
+            await self.boundary.save_checkpoint()
+        else:
+            await self.boundary.save_if_due(self.config.checkpoint.every_steps)
 
     def _describe_groups(self) -> str:
         """Describes how many groups of the next step have settled; nothing in a pause."""

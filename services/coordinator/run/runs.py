@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
+from services.coordinator.store.disk_errors import writing
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
@@ -26,7 +26,7 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.notes import notes_on
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
+from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ShoalError, Unavailable
 from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire import invalid
 
@@ -175,19 +175,13 @@ class Runs:
         """Takes the folder of a run, and writes its record there."""
         if self._is_closing:
             raise Unavailable("the coordinator ends; start the run when it is back", reason=ErrorReason.ENDING)
-        try:
+        with writing(record.folder / "run.json"):
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
             events = EventLog(record.folder / EVENTS)
             record.coordinator = self._name
             record.save_config(config)
             record.save()
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise ResourceExhausted(f"the disk is full: {record.folder}", reason=ErrorReason.DISK_FULL) from error
-            raise FailedPrecondition(
-                f"the run's folder {record.folder} cannot be written: {error.strerror}", reason=ErrorReason.FOLDER
-            ) from error
         return _OpenRun(record, config, lock, events)
 
     def _drive(self, run: _OpenRun, inputs: PreparedInputs | None, *, restart_reason: str = "") -> None:

@@ -9,16 +9,18 @@ from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.full_disk import FullDisk
+from services.coordinator.store.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.errors import ShoalError
+from shoal.errors import ResourceExhausted, ShoalError
 from shoal.rollout import WeightVersion
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepBoundary:
     """Waits while the run stands still, and writes checkpoints."""
 
@@ -29,6 +31,11 @@ class StepBoundary:
     learner: LearnerClient
     ledger: Ledger
     report: Report
+    full_disk: FullDisk
+    num_failed: int = 0
+    """Checkpoints in a row for which there was no room."""
+    retry_step: int | None = None
+    """The step at which the next one is tried then: after one step, two, four, and so on."""
 
     async def wait_while_paused(self) -> bool:
         """Returns True once the run is not paused, or is to be evaluated, and False when it must stop now.
@@ -46,7 +53,30 @@ class StepBoundary:
             await self.controls.wait_for_change()
 
     async def save_checkpoint(self) -> str:
-        """Writes and reports a checkpoint, unless the last one is of this boundary; returns its name."""
+        """Writes and reports a checkpoint, unless the last one is of this boundary; returns its name.
+
+        Waits while a disk is full.
+        """
+        return await self.full_disk.written(self._save)
+
+    async def save_if_due(self, every_steps: int) -> None:
+        """Writes and reports a checkpoint every so many steps. Reports a full disk, and tries again after more steps.
+
+        Training needs no checkpoint: it goes on meanwhile.
+        """
+        step = self.version.policy_version
+        if step % every_steps and step != self.retry_step:
+            return
+        try:
+            await self._save()
+            self.num_failed, self.retry_step = 0, None
+        except ResourceExhausted as error:
+            if not is_full(error):
+                raise
+            self.num_failed, self.retry_step = self.num_failed + 1, step + 2**self.num_failed
+            self.report.checkpoint_failed(step, error.message)
+
+    async def _save(self) -> str:
         began = time.monotonic()
         steps = [*self.checkpoints.steps(), self.version.policy_version]
         best_step = await asyncio.to_thread(self.report.best_checkpoint, steps)
@@ -64,13 +94,13 @@ class StepBoundary:
         try:
             progress = await self.ledger.progress()
             if await self.learner.version() == WeightVersion(self.record.attempt, progress.policy_version):
-                await self.save_checkpoint()
+                await self._save()
         except Exception as error:
             _log.warning("no checkpoint could be written before the end: %s", error)
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
         try:
-            checkpoint_id = await self.save_checkpoint()
+            checkpoint_id = await self._save()
         except ShoalError as error:
             if not request.cancelled():
                 request.set_exception(error)

@@ -3,16 +3,26 @@
 import os
 from pathlib import Path
 
+from services.coordinator.store.disk_errors import writing
+
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the text of a file. After a crash it holds either the old text or the new one."""
+    """Replaces the text of a file. After a crash it holds either the old text or the new one.
+
+    Raises `ResourceExhausted` when the disk is full, and `FailedPrecondition` when it cannot be written otherwise.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    _sync_folder(path.parent)
+    with writing(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.store.line_file import LineFile
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Unavailable
@@ -30,12 +31,10 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates a log. Raises as `read_events` does."""
-        self._path = path
+        """Opens or creates a log. Raises as `read_events` does, and `OSError`."""
         self._events = read_events(path)
-        self._file = path.open("a", encoding="utf-8")
-        if _is_torn(path):
-            self._file.write("\n")
+        self._file = LineFile(path)
+        self._file.cut()
         self._changed = Signal()
         self._closed = self._goes_on = False
 
@@ -56,12 +55,7 @@ class EventLog:
         event.event_time.FromMicroseconds(int(time.time() * 1e6))
         self._events.append(event)
         _log.info(message, extra={"event": kind})
-        try:
-            self._file.write(json_line(event) + "\n")
-            self._file.flush()
-        except OSError as error:
-            # Watchers still receive it; a run does not end because its log cannot be written.
-            _log.error("the event could not be written to %s: %s", self._path, error)
+        self._file.add(json_line(event))
         self._changed.notify()
 
     async def watch(self, after_sequence: int = 0) -> AsyncIterator[pb.RunEvent]:
@@ -89,7 +83,6 @@ class EventLog:
         Where the run `goes_on` at the coordinator's next start, they are to ask there for the events after those.
         """
         self._closed, self._goes_on = True, goes_on
-        self._file.close()
         self._changed.notify()
 
 
@@ -143,9 +136,3 @@ def _parse(line: bytes, path: Path) -> pb.RunEvent | None:
             "version; to resume the run without its past events, rename the file",
             reason=ErrorReason.EVENTS_VERSION,
         ) from None
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether the last line of a file was not written to its end."""
-    content = path.read_bytes()
-    return bool(content) and not content.endswith(b"\n")

@@ -9,16 +9,16 @@ tables. `rollouts` reads what was written, for people.
 """
 
 import asyncio
-import errno
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.coordinator.store.disk_errors import write_error
 from services.coordinator.store.payloads import (
     forget_samples,
     forget_used_tokens,
@@ -47,7 +47,7 @@ from services.coordinator.store.segments.records import PayloadKind
 from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, FailedPrecondition, ResourceExhausted
+from shoal.errors import DataLoss
 from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
 
 ResultT = TypeVar("ResultT")
@@ -56,10 +56,19 @@ ResultT = TypeVar("ResultT")
 class Ledger:
     """Writes one run's database; every method returns when its transaction is on disk."""
 
-    def __init__(self, path: Path, attempt: int) -> None:
-        """Names the database; `open` opens or creates it. Transitions are stamped with `attempt`."""
+    def __init__(
+        self,
+        path: Path,
+        attempt: int,
+        written: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] = lambda write: write(),
+    ) -> None:
+        """Names the database; `open` opens or creates it. Transitions are stamped with `attempt`.
+
+        `written` awaits each write, and may repeat those that raise that the disk is full.
+        """
         self.path = path
         self._attempt = attempt
+        self._written = written
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         self._connection: sqlite3.Connection | None = None
         self._segments = SegmentWriter(path.parent / SEGMENTS)
@@ -130,7 +139,7 @@ class Ledger:
             forget_samples(connection, order_number)
             self._transition(connection, order_number, GroupState.ISSUED, policy_version, detail)
 
-        await self._run(write)
+        await self._write(write)
 
     async def sampled(
         self, order_number: int, completions: Iterable[Completion], policy_version: int, detail: str
@@ -148,7 +157,7 @@ class Ledger:
             )
             self._move(connection, order_number, GroupState.SAMPLED, policy_version, detail)
 
-        await self._run(write)
+        await self._write(write)
 
     async def scored(
         self, order_number: int, scores: Iterable[Score], policy_version: int, greedy: Score | None = None
@@ -169,12 +178,12 @@ class Ledger:
                 )
             self._move(connection, order_number, GroupState.SCORED, policy_version, "")
 
-        await self._run(write)
+        await self._write(write)
 
     async def dropped(self, order_number: int, reason: str, policy_version: int) -> None:
         """Records that a group is not trained on, whatever becomes of the next step."""
 
-        await self._run(lambda connection: self._drop(connection, order_number, reason, policy_version + 1))
+        await self._write(lambda connection: self._drop(connection, order_number, reason, policy_version + 1))
 
     async def step_done(
         self,
@@ -201,12 +210,12 @@ class Ledger:
                 "INSERT OR IGNORE INTO excluded_prompts (order_number, prompt_id) VALUES (?, ?)", excluded
             )
 
-        await self._run(write)
+        await self._write(write)
 
     async def config_changed(self, policy_version: int, fields: Mapping[str, str]) -> None:
         """Records that steps after `policy_version` have other values of some fields; each text names both."""
         row = (self._attempt, policy_version, time.time(), json.dumps(dict(fields)))
-        await self._run(
+        await self._write(
             lambda connection: connection.execute(
                 "INSERT INTO config_changes (attempt, policy_version, time_s, fields) VALUES (?, ?, ?, ?)", row
             )
@@ -237,7 +246,7 @@ class Ledger:
             self._segments.sync(digests)
 
         moment, digests = await self._run(begin)
-        await asyncio.to_thread(self._reporting_errors, lambda: copy(moment, digests))
+        await asyncio.to_thread(self._reporting_errors, lambda: copy(moment, digests), path)
         return digests
 
     async def delete_tokens(self, keep: Collection[str]) -> None:
@@ -286,6 +295,14 @@ class Ledger:
             (order_number, state.value, time.time(), self._attempt, policy_version, detail),
         )
 
+    async def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Runs `work` in one transaction, whose failure leaves the ledger as it was."""
+
+        async def write() -> None:
+            await self._run(work)
+
+        await self._written(write)
+
     async def _run(self, work: Callable[[Any], ResultT]) -> ResultT:
         """Runs `work` in one transaction on the ledger's thread."""
 
@@ -296,23 +313,15 @@ class Ledger:
                 return work(self._connection)
 
         return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: self._reporting_errors(transaction)
+            self._thread, lambda: self._reporting_errors(transaction, self.path)
         )
 
-    def _reporting_errors(self, work: Callable[[], ResultT]) -> ResultT:
-        """Runs `work`. Raises `ResourceExhausted` when the disk is full, and `DataLoss` when the ledger is damaged."""
+    def _reporting_errors(self, work: Callable[[], ResultT], path: Path) -> ResultT:
+        """Runs `work`, which writes `path`. Raises as `write_error`, and `DataLoss` when the ledger is damaged."""
         try:
             return work()
         except (sqlite3.OperationalError, OSError) as error:
-            if "full" in str(error) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                raise ResourceExhausted(
-                    f"the disk is full: the ledger {self.path} cannot be written", reason=ErrorReason.DISK_FULL
-                ) from error
-            if isinstance(error, OSError):
-                raise FailedPrecondition(
-                    f"the ledger {self.path} cannot be written: {error}", reason=ErrorReason.FOLDER
-                ) from error
-            raise
+            raise write_error(error, path) from error
         except sqlite3.DatabaseError as error:
             raise DataLoss(
                 f"the ledger {self.path} is damaged ({error}); resume the run to restore the last checkpoint's",

@@ -1,3 +1,4 @@
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ class Recorder:
         self.values = values
         self.controls = RunControls()
         self.num_waits = 0
-        parts: Any = {"learner": self, "report": self, "evaluations": self}
+        parts: Any = {"learner": self, "report": self, "evaluations": self, "full_disk": self}
         values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, "checkpoint": settings}
         evaluation = {"sources": [{"path": "e.jsonl"}], "every_steps": 1}
         config = parse_config({**values, "evaluation": evaluation})
@@ -34,6 +35,9 @@ class Recorder:
     async def export_model(self, name: str, keep: list[str]) -> str:
         self.asked.append((name, keep))
         return f"exports/{name}"
+
+    async def written(self, write: Callable[[], Awaitable[str]]) -> str:
+        return await write()
 
     async def finish(self) -> None:
         self.num_waits += 1

@@ -32,6 +32,7 @@ def boundary(learner_version: WeightVersion | Exception, saved: list[int]) -> St
         "controls": None,
         "version": SimpleNamespace(policy_version=4),
         "report": SimpleNamespace(best_checkpoint=lambda steps: None),
+        "full_disk": None,
     }
     return StepBoundary(**parts)
 

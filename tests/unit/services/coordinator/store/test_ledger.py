@@ -326,7 +326,9 @@ async def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", half_of_it)
-        with pytest.raises(ResourceExhausted, match="the disk is full"):
+        with pytest.raises(
+            ResourceExhausted, match=r"the disk of .* is full: ledger\.sqlite cannot be written; free some space there"
+        ):
             await ledger.issued(1, 4, "g1", PROMPT, "", 2, "")
     assert count_groups(tmp_path) == {"SCORED": 1}
     await bring_to_scored(ledger, 1)

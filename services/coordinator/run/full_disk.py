@@ -1,0 +1,69 @@
+"""Full disks: the run stands still until there is room, and goes on by itself."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.commands import RunCommands
+from services.coordinator.store.disk_errors import is_full
+from shoal.concurrency import Signal
+from shoal.errors import ResourceExhausted
+
+ResultT = TypeVar("ResultT")
+
+MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+"""First and longest pause before a write is repeated; the pauses between double."""
+
+
+class FullDisk:
+    """Repeats writes that met a full disk, and keeps the run paused meanwhile."""
+
+    def __init__(self, controls: RunControls, commands: RunCommands) -> None:
+        self._controls = controls
+        self._commands = commands
+        self._changed = Signal()
+        self._num_waiting = 0
+        self._message = ""
+
+    async def written(self, write: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Returns the result of `write`, which is repeated while it raises that a disk is full.
+
+        Any request to the run repeats it at once. Raises the error of the disk where the run is to stop now.
+        """
+        try:
+            return await write()
+        except ResourceExhausted as error:
+            if not is_full(error):
+                raise
+            return await self._repeat(write, error)
+
+    async def _repeat(self, write: Callable[[], Awaitable[ResultT]], error: ResourceExhausted) -> ResultT:
+        pause_s = MIN_PAUSE_S
+        self._num_waiting += 1
+        try:
+            while self._controls.stop is not StopMode.NOW:
+                self._message = error.message
+                self._changed.notify()
+                await self._controls.wait_for_change(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                try:
+                    return await write()
+                except ResourceExhausted as repeated:
+                    if not is_full(repeated):
+                        raise
+                    error = repeated
+            raise error
+        finally:
+            self._num_waiting -= 1
+            self._changed.notify()
+
+    async def guard(self) -> None:
+        """Pauses the run while a write waits, forever."""
+        while True:
+            while self._num_waiting and self._controls.stop is not StopMode.NOW:
+                await self._commands.pause_itself(f"{self._message}: the run is paused, and goes on once there is room")
+                if self._num_waiting:
+                    await self._changed.wait()
+            await self._commands.end_own_pause()
+            if not self._num_waiting or self._controls.stop is StopMode.NOW:
+                await self._changed.wait()

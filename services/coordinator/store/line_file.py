@@ -1,0 +1,48 @@
+"""A file of lines that is only appended to. A full disk leaves no half of a line in it, and loses none."""
+
+import logging
+import os
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+
+class LineFile:
+    """Appends lines to a file. Lines that cannot be written are written with the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting: list[str] = []
+
+    def cut(self) -> None:
+        """Removes a last line that was not written to its end, as a killed process leaves it. Raises `OSError`."""
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        with self.path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() == b"\n":
+                return
+        whole = self.path.read_bytes().rfind(b"\n") + 1
+        os.truncate(self.path, whole)
+
+    def add(self, line: str) -> None:
+        """Appends a line. One that cannot be written waits for the next: no run ends because of its reports."""
+        was_behind = bool(self._waiting)
+        self._waiting.append(line + "\n")
+        try:
+            self._write("".join(self._waiting).encode())
+        except OSError as error:
+            if not was_behind:
+                _log.error("%s cannot be written, and waits: %s", self.path, error)
+        else:
+            self._waiting.clear()
+
+    def _write(self, lines: bytes) -> None:
+        with self.path.open("ab", buffering=0) as file:
+            end, rest = file.tell(), memoryview(lines)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(end)
+                raise

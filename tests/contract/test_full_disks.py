@@ -1,0 +1,161 @@
+"""Runs on disks that get full, read-only or lost, on real small file systems."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.coordinator.run import full_disk
+from services.coordinator.store.events import read_events
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_disk, "MAX_PAUSE_S", 0.2)
+    monkeypatch.setattr(full_disk, "MIN_PAUSE_S", 0.1)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "runs", "16m") as disk:
+        yield disk
+
+
+@pytest.fixture
+async def small_cluster(disk: SmallDisk) -> AsyncIterator[Cluster]:
+    """A cluster whose runs are on the small disk."""
+    cluster = Cluster(disk.folder)
+    await cluster.open()
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def start(cluster: Cluster, model: Path, *, num_steps: int = 12) -> None:
+    config = arithmetic_config(model, run={"num_steps": num_steps}, checkpoint={"every_steps": 2})
+    await cluster.start(config, run_id="full")
+
+
+async def until_state(cluster: Cluster, state: "pb.RunState.ValueType") -> pb.Run:
+    async def run() -> pb.Run | None:
+        run = await cluster.run()
+        return run if run.state == state else None
+
+    found = await eventually(run, f"the run is {pb.RunState.Name(state)}")
+    assert isinstance(found, pb.Run)
+    return found
+
+
+async def check_lineage(cluster: Cluster, num_steps: int) -> None:
+    """Checks that every step trained on groups of its own, in order."""
+    groups = [group for group in await cluster.groups() if group.state == "TRAINED"]
+    steps = [group.train_step for group in groups]
+    assert steps == sorted(steps) and set(steps) == set(range(1, num_steps + 1)), steps
+    lines = [json.loads(line) for line in (cluster.data_dir / "full" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, num_steps + 1)), lines
+
+
+async def test_a_run_pauses_while_its_disk_is_full_and_goes_on_by_itself(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await start(small_cluster, model)
+    await small_cluster.until(lambda event: event.kind == "checkpoint")
+    disk.fill()
+    paused = await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    assert f"the disk of {disk.folder}/full" in paused.message and "free some space" in paused.message, paused.message
+    disk.free()
+    run, events = await small_cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 12, 0), run.message
+    await check_lineage(small_cluster, 12)
+    stored = read_events(disk.folder / "full" / "events.jsonl")
+    assert [event.sequence for event in stored] == [event.sequence for event in events], kinds(stored)
+
+
+async def test_a_person_who_pauses_a_run_that_waits_for_room_resumes_it_too(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await start(small_cluster, model)
+    await small_cluster.until(lambda event: event.kind == "checkpoint")
+    disk.fill()
+    await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    await small_cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    disk.free()
+    assert small_cluster.runs.active("").commands  # It is still active.
+    run = await small_cluster.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=60)
+    assert (await small_cluster.run()).state == pb.RUN_STATE_PAUSED, run
+    await small_cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    ended, _ = await small_cluster.end()
+    assert ended.state == pb.RUN_STATE_FINISHED, ended.message
+    await check_lineage(small_cluster, 12)
+
+
+async def test_a_run_that_is_stopped_on_a_full_disk_says_so_and_is_resumed(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await start(small_cluster, model)
+    await small_cluster.until(lambda event: event.kind == "checkpoint")
+    disk.fill()
+    await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    await small_cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    run, _ = await small_cluster.end()
+    says_why = run.state == pb.RUN_STATE_FAILED and "is full" in run.message and "--resume full" in run.message
+    assert says_why or run.state == pb.RUN_STATE_STOPPED, run  # STOPPED where nothing is lost.
+    disk.free()
+    await small_cluster.start({}, run_id="full", resume=True)
+    run, _ = await small_cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 12), run.message
+    await check_lineage(small_cluster, 12)
+
+
+async def test_training_goes_on_without_checkpoints_while_their_disk_is_full(cluster: Cluster, model: Path) -> None:
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    checkpoints = cluster.data_dir / "full" / "checkpoints"
+    with small_disk(checkpoints, "4m") as disk:
+        disk.fill()
+        await start(cluster, model, num_steps=13)
+        failures = await cluster.until(lambda event: event.kind == "checkpoint_failed")
+        assert str(checkpoints) in failures[-1].message, failures[-1]
+        await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 7)
+        disk.free()
+        events = await cluster.until(lambda event: event.kind == "checkpoint")
+        assert sorted(path.name for path in checkpoints.iterdir()) == [events[-1].attributes["checkpoint_id"]]
+        run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 13), run.message
+    failed = [int(event.attributes["policy_version"]) for event in events if event.kind == "checkpoint_failed"]
+    assert failed[:2] == [2, 3], failed
+
+
+async def test_a_folder_that_becomes_read_only_ends_the_run_with_the_reason_and_a_resume_goes_on(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await start(small_cluster, model, num_steps=12)
+    await small_cluster.until(lambda event: event.kind == "checkpoint")
+    with disk.read_only("full"):
+        events = await small_cluster.until(lambda _: False)
+    assert events[-1].attributes["state"] == "FAILED", events[-1]
+    assert "full/run.json cannot be written: Read-only file system" in events[-1].message, events[-1].message
+    await small_cluster.start({}, run_id="full", resume=True)
+    run, _ = await small_cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 12), run.message
+    await check_lineage(small_cluster, 12)
+
+
+async def test_a_run_whose_folder_is_deleted_ends_and_says_so(small_cluster: Cluster, model: Path) -> None:
+    await start(small_cluster, model, num_steps=1000)
+    await small_cluster.until(lambda event: event.kind == "checkpoint")
+    with contextlib.suppress(OSError):
+        shutil.rmtree(small_cluster.data_dir / "full")
+    events = await small_cluster.until(lambda _: False)
+    assert events[-1].attributes["state"] == "FAILED", events[-1]
+    assert f"{small_cluster.data_dir / 'full'}" in events[-1].message, events[-1].message
+    assert "cannot be written: No such file or directory" in events[-1].message, events[-1].message
