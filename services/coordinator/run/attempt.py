@@ -101,6 +101,9 @@ class Attempt:
         self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
         self._sampler = self._make_sampler(generators)
         self.evaluations = self._make_evaluations(generators)
+        self._exports = Exports(
+            config, record, controls, self._learner, self.evaluations, self._report, self._full_disk
+        )
 
     def _make_sampler(self, generators: GeneratorPool) -> Sampler:
         return Sampler(
@@ -241,15 +244,7 @@ class Attempt:
             steps=steps,
             metrics=self._metrics,
             boundary=self._boundary,
-            exports=Exports(
-                self._config,
-                self._record,
-                self._controls,
-                self._learner,
-                self.evaluations,
-                self._report,
-                self._full_disk,
-            ),
+            exports=self._exports,
             evaluations=self.evaluations,
             fleet=self._fleet,
             publisher=self._publisher,
