@@ -43,7 +43,7 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
     """Writes the report of a run, and returns its path. Raises `ShoalError` where that is not possible."""
     from services.coordinator.reporting.page.page import render
     from services.coordinator.reporting.page.run_view import view_run
-    from services.coordinator.store.atomic_write import write_atomically
+    from services.coordinator.store.files.atomic_write import write_atomically
     from shoal.error_reasons import ErrorReason
 
     path = (output or record.folder / REPORT).absolute()

@@ -18,8 +18,8 @@ from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.rollout.groups import JudgedGroup
-from services.coordinator.store.disk_errors import write_error
 from services.coordinator.store.events import EventLog
+from services.coordinator.store.files.disk_errors import write_error
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import RunConfig

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.store.atomic_write import write_atomically
-from services.coordinator.store.line_file import LineFile
+from services.coordinator.store.files.atomic_write import write_atomically
+from services.coordinator.store.files.line_file import LineFile
 
 
 class StepFile:

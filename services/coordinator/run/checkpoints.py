@@ -24,8 +24,8 @@ from google.protobuf import json_format
 
 from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile
 from services.coordinator.remote.mirroring import Mirroring
-from services.coordinator.store.atomic_write import write_atomically
-from services.coordinator.store.disk_errors import writing
+from services.coordinator.store.files.atomic_write import write_atomically
+from services.coordinator.store.files.disk_errors import writing
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.commands import RunCommands
-from services.coordinator.store.disk_errors import is_full
+from services.coordinator.store.files.disk_errors import is_full
 from shoal.concurrency import Signal
 from shoal.errors import ResourceExhausted
 

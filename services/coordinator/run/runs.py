@@ -15,8 +15,8 @@ from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
-from services.coordinator.store.disk_errors import writing
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
+from services.coordinator.store.files.disk_errors import writing
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry

@@ -10,7 +10,7 @@ from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.full_disk import FullDisk
-from services.coordinator.store.disk_errors import is_full
+from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.store.line_file import LineFile
+from services.coordinator.store.files.line_file import LineFile
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Unavailable

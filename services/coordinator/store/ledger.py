@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.coordinator.store.disk_errors import write_error
+from services.coordinator.store.files.disk_errors import write_error
 from services.coordinator.store.payloads import (
     forget_samples,
     forget_used_tokens,

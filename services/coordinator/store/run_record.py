@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.coordinator.store.atomic_write import write_atomically
+from services.coordinator.store.files.atomic_write import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_digest, config_struct
 from shoal.config.run import MAX_RUN_NAME_CHARS

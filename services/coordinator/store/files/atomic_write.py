@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from services.coordinator.store.disk_errors import writing
+from services.coordinator.store.files.disk_errors import writing
 
 
 def write_atomically(path: Path, text: str) -> None:

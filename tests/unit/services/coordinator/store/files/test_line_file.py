@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.store.line_file import LineFile
+from services.coordinator.store.files.line_file import LineFile
 from tests.support.small_disk import small_disk
 
 
