@@ -19,7 +19,6 @@ import asyncio
 import json
 import math
 import random
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.client import coordinator, patiently
 from services.coordinator.reporting.effective_time import EffectiveTime
 from services.coordinator.store.events import EVENTS, read_events_from
+from services.coordinator.store.rollouts import whole_ledger
 from services.coordinator.workers.registry import LEASE_S
 from shoal.v1 import coordinator_pb2 as pb
 
@@ -239,7 +239,7 @@ def _time_s(event: pb.RunEvent) -> float:
 
 def problems_of_ledger(folder: Path, num_steps: int) -> list[str]:
     """Returns how the ledger of a finished run fails to show that every prompt was used exactly once; empty if not."""
-    with closing(sqlite3.connect(folder / "ledger.sqlite")) as connection:
+    with closing(whole_ledger(folder)) as connection:
         groups = connection.execute(
             "SELECT order_number, position, state, train_step FROM groups ORDER BY 1"
         ).fetchall()

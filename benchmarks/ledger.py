@@ -4,9 +4,10 @@
     python benchmarks/ledger.py --num-steps 50 --num-tokens 2048
 
 The ledger and the checkpoints are the coordinator's own; completions, scores and the learner are scripted, and the
-learner writes nothing. While a checkpoint is written a group is issued again and again, as in a run that samples
-ahead; "issued" is the longest that one of them took. One line a checkpoint: its wall time, its bytes, those of the
-database, of the segments of texts and of tokens, all in MB of 10**6 bytes.
+learner writes nothing. While a checkpoint is written the next step's first group is issued again and again, as in a
+run that samples ahead; "issued" is the longest that one of them took. One line a checkpoint: its wall time, its bytes,
+those of the database, of the segments of texts, of used-up groups and of tokens, all in MB of 10**6 bytes. At the end
+rollouts are listed, as `shoal run rollouts` does, with the time that each listing took.
 """
 
 import argparse
@@ -21,7 +22,9 @@ import numpy as np
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
+from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.rows import TrainedGroup
+from services.coordinator.store.segments.series import Series
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.rollout import (
     Completion,
@@ -34,11 +37,16 @@ from shoal.rollout import (
     VersionSpan,
     WeightVersion,
 )
+from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
 
 PROMPT = Prompt("questions:7", np.arange(200, dtype=np.int32), "How many eggs does she sell? " * 20, ())
-PROBE = 10**9
-"""Order number of the group that is issued while a checkpoint is written."""
+QUESTIONS = {
+    "step 1": pb.ListRolloutsRequest(step=1),
+    "the last 50 groups": pb.ListRolloutsRequest(last=50, page_size=50),
+    "the best 50 groups": pb.ListRolloutsRequest(order=pb.ROLLOUT_ORDER_REWARD, page_size=50),
+    "dropped groups": pb.ListRolloutsRequest(dropped=True),
+}
 
 
 class Learner:
@@ -64,7 +72,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
     """Takes the steps of a run, and prints a line for each checkpoint."""
     ledger, checkpoints = Ledger(folder / "ledger.sqlite", attempt=0), Checkpoints(folder, keep_last=2)
     await ledger.open()
-    print(" step  checkpoint_s  issued_ms  checkpoint_MB  database_MB  texts_MB  tokens_MB  step_s")
+    print(" step  checkpoint_s  issued_ms  checkpoint_MB  database_MB  texts_MB  groups_MB  tokens_MB  step_s")
     began = time.monotonic()
     for step in range(1, options.num_steps + 1):
         await take_step(ledger, step, options)
@@ -73,20 +81,23 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
         step_s = (time.monotonic() - began) / options.every_steps
         began = time.monotonic()
         saving = asyncio.create_task(checkpoints.save(cast(LearnerClient, Learner()), ledger, attempt=0))
-        issued_s = await longest_issue(ledger, saving)
+        issued_s = await longest_issue(ledger, step * options.num_groups, saving)
         checkpoint_id, _ = await saving
         duration_s = time.monotonic() - began
-        sizes = [
-            megabytes(folder, pattern)
-            for pattern in (f"checkpoints/{checkpoint_id}/*", "ledger.sqlite*", "segments/text-*", "segments/tokens-*")
-        ]
+        saved, database = (megabytes(folder, path) for path in (f"checkpoints/{checkpoint_id}/*", "ledger.sqlite*"))
+        segments = {series: megabytes(folder, f"segments/{series}-*") for series in Series}
         print(
-            f"{step:5} {duration_s:13.3f} {issued_s * 1e3:10.1f} {sizes[0]:14.2f} {sizes[1]:12.2f} {sizes[2]:9.0f} "
-            f"{sizes[3]:10.0f} {step_s:7.2f}",
+            f"{step:5} {duration_s:13.3f} {issued_s * 1e3:10.1f} {saved:14.3f} {database:12.2f} "
+            f"{segments[Series.TEXT]:9.0f} {segments[Series.GROUPS]:10.2f} {segments[Series.TOKENS]:10.0f} "
+            f"{step_s:7.2f}",
             flush=True,
         )
         began = time.monotonic()
     await ledger.close()
+    for name, request in QUESTIONS.items():
+        began = time.monotonic()
+        count = len(list_rollouts(folder, request).groups)
+        print(f"{name}: {count} groups in {time.monotonic() - began:.3f} s")
 
 
 async def take_step(ledger: Ledger, step: int, options: argparse.Namespace) -> None:
@@ -126,12 +137,12 @@ def completion(step: int, index: int, num_tokens: int) -> Completion:
     )
 
 
-async def longest_issue(ledger: Ledger, saving: "asyncio.Task[Any]") -> float:
+async def longest_issue(ledger: Ledger, number: int, saving: "asyncio.Task[Any]") -> float:
     """Issues a group until a checkpoint is written; returns the longest time that it took, in seconds."""
     longest_s = 0.0
     while not saving.done():
         began = time.monotonic()
-        await ledger.issued(PROBE, PROBE, "probe", PROMPT, "ab" * 16, 0, "")
+        await ledger.issued(number, number, f"group-{number:08d}", PROMPT, "ab" * 16, 0, "")
         longest_s = max(longest_s, time.monotonic() - began)
         await asyncio.sleep(0.001)
     return longest_s

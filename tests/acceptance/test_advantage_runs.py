@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.coordinator.store.rollouts import whole_ledger
 from tests.support.local_stack import STARTING_S, LocalStack, guessing_config, write_config
 
 pytestmark = pytest.mark.timeout(900)
@@ -26,7 +27,7 @@ def run(folder: Path, **sections: dict[str, Any]) -> tuple[list[dict[str, float]
     rows = stack.metrics()
     assert len(rows) == NUM_STEPS, f"{len(rows)} steps, not {NUM_STEPS}"
     assert all(value == value for row in rows for value in row.values()), "a metric is not a number"
-    return rows, sqlite3.connect(stack.folder / "ledger.sqlite")
+    return rows, whole_ledger(stack.folder)
 
 
 def test_dapo_samples_on_until_each_step_has_its_groups(tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
 """The coordinator's part of the algorithm over real gRPC, with scripted workers."""
 
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from services.coordinator.store.rollouts import whole_ledger
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2, reward_pb2
 from tests.support.cluster import Cluster, kinds
@@ -23,7 +24,7 @@ def rows(cluster: Cluster) -> list[dict[str, float]]:
 
 def query(cluster: Cluster, text: str) -> list[Any]:
     """Queries the newest run's ledger."""
-    with sqlite3.connect(next(cluster.data_dir.glob("*/ledger.sqlite"))) as connection:
+    with closing(whole_ledger(next(cluster.data_dir.glob("*/ledger.sqlite")).parent)) as connection:
         return connection.execute(text).fetchall()
 
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shutil
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.store.rollouts import whole_ledger
 from services.reward.verifiers import code
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
@@ -149,7 +149,7 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
     assert {row["val/unscored_rate"] for row in steps} == {0.0}
     assert {row["val/code_failed_rate"] for row in steps} == {0.0}
     assert all(row["time/code_scoring"] > 0 for row in steps), steps
-    with sqlite3.connect(folder / run_id / "ledger.sqlite") as ledger:
+    with contextlib.closing(whole_ledger(folder / run_id)) as ledger:
         states = Counter(ledger.execute("SELECT state, drop_reason FROM groups").fetchall())
         numbers = [number for (number,) in ledger.execute("SELECT order_number FROM groups ORDER BY order_number")]
     assert not [key for key in states if key[1] == "not_scored"], f"groups were lost: {states}"

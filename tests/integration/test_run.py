@@ -7,18 +7,19 @@ the tests look at its files.
 import asyncio
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.coordinator.store.rollouts import whole_ledger
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, reward_pb2_grpc
 from tests.support.local_stack import STARTING_S, LocalStack, free_port, guessing_config, write_config
@@ -166,7 +167,7 @@ async def kill_a_pool_process(coordinator: str) -> int:
 
 
 def ledger(stack: LocalStack, query: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{stack.folder / 'ledger.sqlite'}?mode=ro", uri=True) as connection:
+    with closing(whole_ledger(stack.folder)) as connection:
         return connection.execute(query).fetchall()
 
 

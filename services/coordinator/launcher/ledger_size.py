@@ -5,7 +5,7 @@ from shoal.config import RunConfig
 from shoal.grpo.staleness import capacity
 
 _ROW_BYTES = 200
-"""Of a completion, beside its text, in the ledger and in each checkpoint's copy of it."""
+"""Of a completion, beside its text, in the ledger, and in a checkpoint's copy of it while its group is in flight."""
 _TEXT_BYTES = 5
 """Of a token. English has 4 to 5 with today's vocabularies, Chinese 3 to 5."""
 _SCORE_BYTES = 500
@@ -17,9 +17,9 @@ _TOKEN_BYTES = 4 + 4 + 4
 def most_ledger_bytes(config: RunConfig) -> int:
     """Bounds the size of the ledger and its copies in checkpoints, as if every text had the greatest length.
 
-    Texts and rows stay. Tokens go with the first checkpoint after their group was used up, but a checkpoint keeps the
-    segments that have tokens of the groups then in flight. Where the number of steps is not known yet, those until the
-    first checkpoint count.
+    Texts and rows stay, once. Tokens go with the first checkpoint after their group was used up, but a checkpoint keeps
+    the segments that have tokens of the groups then in flight. Where the number of steps is not known yet, those until
+    the first checkpoint count.
     """
     grpo, sampling, every_steps = config.grpo, config.sampling, config.checkpoint.every_steps
     groups_per_step = grpo.groups_per_step + grpo.max_refill_groups
@@ -28,14 +28,12 @@ def most_ledger_bytes(config: RunConfig) -> int:
     # Besides those that are kept, one checkpoint is being written.
     num_checkpoints = config.checkpoint.keep_last + 1
     tokens = grpo.group_size * sampling.max_completion_tokens
-    texts_and_rows = _TEXT_BYTES * (config.data.max_prompt_tokens + tokens) + grpo.group_size * (
-        (1 + num_checkpoints) * _ROW_BYTES + _SCORE_BYTES
-    )
+    row_bytes = grpo.group_size * _ROW_BYTES
+    stays = _TEXT_BYTES * (config.data.max_prompt_tokens + tokens) + row_bytes + grpo.group_size * _SCORE_BYTES
     group_bytes = tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
     waiting = every_steps * groups_per_step + (1 + num_checkpoints) * in_flight
-    return all_groups * texts_and_rows + min(
-        all_groups * group_bytes, waiting * group_bytes + (1 + num_checkpoints) * SEGMENT_BYTES
-    )
+    all_tokens = min(all_groups * group_bytes, waiting * group_bytes + (1 + num_checkpoints) * SEGMENT_BYTES)
+    return all_groups * stays + num_checkpoints * in_flight * row_bytes + all_tokens
 
 
 def _support_bytes(top_k: int) -> int:

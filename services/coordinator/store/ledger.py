@@ -1,11 +1,12 @@
 """The ledger: what became of every prompt of a run.
 
 A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from
-any of the first three; every transition is kept. What grows with tokens is in `segments/` beside it, and the database
-has the places. All of it runs on one thread beside the event loop; only a snapshot is copied on another.
+any of the first three; every transition is kept. In `segments/` beside it is what grows with the run: texts, tokens and
+verdicts, and from the next checkpoint on the rows of groups that steps have used up. The database has their places. All
+of it runs on one thread beside the event loop; only a snapshot is copied on another.
 
-This file holds the statements that write; `rows`, `payloads` and `progress` turn values into rows, `schema` holds the
-tables. `rollouts` reads what was written, for people.
+This file holds the statements that write; `rows` and `progress` turn values into rows; `tables/` holds the tables, and
+what goes from them to segments. `rollouts` reads what was written, for people.
 """
 
 import asyncio
@@ -19,14 +20,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.coordinator.store.files.disk_errors import write_error
-from services.coordinator.store.payloads import (
-    forget_samples,
-    forget_used_tokens,
-    has_payload,
-    last_segment,
-    name_segments,
-    write_payload,
-)
 from services.coordinator.store.progress import (
     IssueState,
     Progress,
@@ -41,11 +34,20 @@ from services.coordinator.store.rows import (
     scored_row,
     trained_row,
 )
-from services.coordinator.store.schema import create_tables
 from services.coordinator.store.segments import records
 from services.coordinator.store.segments.records import PayloadKind
 from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter
+from services.coordinator.store.tables.blocks import move_to_block
+from services.coordinator.store.tables.payloads import (
+    forget_samples,
+    forget_used_tokens,
+    has_payload,
+    last_segment,
+    name_segments,
+    write_payload,
+)
+from services.coordinator.store.tables.schema import create_tables
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
@@ -224,9 +226,12 @@ class Ledger:
     async def snapshot(self, path: Path) -> Sequence[SegmentDigest]:
         """Writes a copy of the database in its present state; returns the segments that it needs, which are on disk.
 
-        The tokens of groups that were trained on or dropped go; text and scores stay. The copy is made beside later
-        transactions, which do not wait for it.
+        First moves the groups that steps have used up to blocks. The tokens of groups that were trained on or dropped
+        go; text and scores stay. The copy is made beside later transactions, which do not wait for it.
         """
+        # One transaction a block: others need not wait for the next one.
+        while await self._run(lambda connection: move_to_block(connection, self._segments)):
+            pass
 
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Connection, Sequence[SegmentDigest]]:
             forget_used_tokens(connection)
@@ -241,6 +246,9 @@ class Ledger:
         def copy(moment: sqlite3.Connection, digests: Sequence[SegmentDigest]) -> None:
             with closing(moment), closing(sqlite3.connect(path)) as target:
                 moment.backup(target)
+                # Without it the copy has the room of the groups that have left. A container may have no other disk.
+                target.execute("PRAGMA temp_store = MEMORY")
+                target.execute("VACUUM")
                 # One file without a write-ahead log beside it, so that its digest covers everything.
                 target.execute("PRAGMA journal_mode = DELETE")
             self._segments.sync(digests)

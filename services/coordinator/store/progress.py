@@ -70,6 +70,9 @@ def read_issue_state(connection: sqlite3.Connection) -> IssueState:
         "SELECT order_number, position FROM groups WHERE order_number >="
         " COALESCE((SELECT next_order_number FROM progress), 0)"
     )
-    (last,) = connection.execute("SELECT MAX(position) FROM groups").fetchone()
+    (last,) = connection.execute(
+        "SELECT MAX(position) FROM (SELECT -1 AS position UNION ALL SELECT MAX(position) FROM groups UNION ALL"
+        " SELECT MAX(last_position) FROM blocks)"
+    ).fetchone()
     excluded = connection.execute("SELECT prompt_id FROM excluded_prompts")
-    return IssueState(dict(assigned), 0 if last is None else last + 1, frozenset(row[0] for row in excluded))
+    return IssueState(dict(assigned), last + 1, frozenset(row[0] for row in excluded))

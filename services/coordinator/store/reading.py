@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from services.coordinator.store.schema import check_version
+from services.coordinator.store.tables.schema import check_version
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition
 

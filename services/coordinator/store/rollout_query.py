@@ -1,10 +1,11 @@
 """Which groups of a ledger a listing shows, in which order, and where a page of it begins."""
 
+import heapq
 import re
-import sqlite3
 from dataclasses import dataclass
 from math import inf
 
+from services.coordinator.store.tables.blocks import WholeLedger
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire import invalid
 from shoal.wire.paging import bad_token
@@ -33,18 +34,18 @@ class Limits:
 
 
 class RolloutQuery:
-    """A request of `ListRollouts`, to be asked of one connection.
+    """A request of `ListRollouts`, to be asked of a ledger, one part after the other.
 
     The token of a page has what its place depends on beside the request: order number and mean reward of its first
     group, and the limits that `last` stood for when the first page was listed.
     """
 
-    def __init__(self, connection: sqlite3.Connection, request: pb.ListRolloutsRequest) -> None:
+    def __init__(self, ledger: WholeLedger, request: pb.ListRolloutsRequest) -> None:
         """Raises `InvalidArgument` for a number below 0 and a token of another listing."""
         for name in ("step", "last"):
             if (value := getattr(request, name)) < 0:
                 raise invalid(name, f"must be at least 0 (given: {value})")
-        self._connection = connection
+        self._ledger = ledger
         self._request = request
         self._is_by_reward = request.order == pb.ROLLOUT_ORDER_REWARD
         self._condition, self._values = _filters(request)
@@ -60,21 +61,33 @@ class RolloutQuery:
         if self._limits is not None:
             condition += " AND order_number BETWEEN ? AND ?"
             values += [self._limits.first, self._limits.last]
-        start = self._start
         if self._is_by_reward:
-            rows = self._connection.execute(
+            return self._best(condition, values, limit)
+        places: list[Place] = []
+        for part in self._ledger.parts(first=self._start.order_number, step=self._request.step):
+            rows = part.execute(
+                f"SELECT order_number, NULL FROM groups WHERE {condition} AND order_number >= ?"
+                " ORDER BY order_number LIMIT ?",
+                [*values, self._start.order_number, limit - len(places)],
+            )
+            places += [Place(*row) for row in rows]
+            if len(places) == limit:
+                break
+        return places
+
+    def _best(self, condition: str, values: list[int], limit: int) -> list[Place]:
+        """Returns the places of the page's first groups in the order of their rewards."""
+        places: list[Place] = []
+        start = self._start
+        for part in self._ledger.parts(first=self._limits.first if self._limits else 0, step=self._request.step):
+            rows = part.execute(
                 f"WITH listed AS MATERIALIZED (SELECT order_number, {_MEAN_REWARD} AS reward FROM groups"
                 f" WHERE {condition}) SELECT order_number, reward FROM listed"
                 " WHERE reward < ? OR (reward = ? AND order_number >= ?) ORDER BY reward DESC, order_number LIMIT ?",
                 [*values, start.reward, start.reward, start.order_number, limit],
             )
-        else:
-            rows = self._connection.execute(
-                f"SELECT order_number, NULL FROM groups WHERE {condition} AND order_number >= ?"
-                " ORDER BY order_number LIMIT ?",
-                [*values, start.order_number, limit],
-            )
-        return [Place(*row) for row in rows.fetchall()]
+            places = heapq.nsmallest(limit, [*places, *(Place(*row) for row in rows)], key=_by_reward)
+        return places
 
     def token(self, start: Place) -> str:
         """Returns the token of the page that begins at a place: "7", "7:0.5", "7::3:9" or "7:0.5:3:9"."""
@@ -93,13 +106,20 @@ class RolloutQuery:
         return place, Limits(int(match[3]), int(match[4])) if match[3] else None
 
     def _last_issued(self, count: int) -> Limits:
-        rows = self._connection.execute(
-            f"SELECT MIN(order_number), MAX(order_number) FROM (SELECT order_number FROM groups"
-            f" WHERE {self._condition} ORDER BY order_number DESC LIMIT ?)",
-            [*self._values, count],
-        )
-        first, last = rows.fetchone()
-        return Limits(first or 0, last or 0)
+        numbers: list[int] = []
+        for part in self._ledger.newest_parts(step=self._request.step):
+            rows = part.execute(
+                f"SELECT order_number FROM groups WHERE {self._condition} ORDER BY order_number DESC LIMIT ?",
+                [*self._values, count - len(numbers)],
+            )
+            numbers += [number for (number,) in rows]
+            if len(numbers) == count:
+                break
+        return Limits(numbers[-1], numbers[0]) if numbers else Limits(0, 0)
+
+
+def _by_reward(place: Place) -> tuple[float, int]:
+    return -(place.reward or 0.0), place.order_number
 
 
 def _filters(request: pb.ListRolloutsRequest) -> tuple[str, list[int]]:

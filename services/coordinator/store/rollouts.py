@@ -2,14 +2,16 @@
 
 import json
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
-from services.coordinator.store.payloads import read_payload
 from services.coordinator.store.reading import reading
 from services.coordinator.store.rollout_query import RolloutQuery
 from services.coordinator.store.segments.records import PayloadKind, messages_of
 from services.coordinator.store.segments.series import SEGMENTS
-from shoal.errors import DataLoss
+from services.coordinator.store.tables.blocks import WholeLedger
+from services.coordinator.store.tables.payloads import read_payload
+from shoal.errors import DataLoss, NotFound
 from shoal.rollout import FinishReason, RewardPart, Score, ScoreOutcome, StepScore, VerifierScore, WeightVersion
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
@@ -25,19 +27,34 @@ _MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 
 def count_groups(folder: Path) -> dict[str, int]:
     """Counts the groups of a run's folder by state; nothing before there is a ledger."""
+    counts = Counter[str]()
     with reading(folder / LEDGER) as connection:
-        if connection is None:
-            return {}
-        return dict(connection.execute("SELECT state, COUNT(*) FROM groups GROUP BY state"))
+        if connection is not None:
+            for state, _, count in WholeLedger(connection, folder / SEGMENTS).counts():
+                counts[state] += count
+    return counts
 
 
 def count_drop_reasons(folder: Path) -> dict[str, int]:
     """Counts the dropped groups of a run's folder by reason; nothing before there is a ledger."""
+    counts = Counter[str]()
+    with reading(folder / LEDGER) as connection:
+        if connection is not None:
+            for state, reason, count in WholeLedger(connection, folder / SEGMENTS).counts():
+                if state == "DROPPED":
+                    counts[reason] += count
+    return counts
+
+
+def whole_ledger(folder: Path) -> sqlite3.Connection:
+    """Copies the ledger of a run's folder, used-up groups included, to a database in memory, for questions in SQL.
+
+    Raises `NotFound` before there is a ledger, and what `reading` raises.
+    """
     with reading(folder / LEDGER) as connection:
         if connection is None:
-            return {}
-        query = "SELECT drop_reason, COUNT(*) FROM groups WHERE state = 'DROPPED' GROUP BY drop_reason"
-        return dict(connection.execute(query))
+            raise NotFound(f"{folder} has no ledger")
+        return WholeLedger(connection, folder / SEGMENTS).merged()
 
 
 def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRolloutsResponse:
@@ -48,10 +65,12 @@ def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRollo
     with reading(folder / LEDGER) as connection:
         if connection is None:
             return response
-        query = RolloutQuery(connection, request)
+        ledger = WholeLedger(connection, folder / SEGMENTS)
+        query = RolloutQuery(ledger, request)
         for index, place in enumerate(query.places(size + 1)):
-            group = _group(connection, place.order_number)
-            _add_payloads(group, connection, folder / SEGMENTS)
+            part = ledger.part_of(place.order_number)
+            group = _group(part, place.order_number)
+            _add_payloads(group, part, folder / SEGMENTS)
             num_bytes += group.ByteSize()
             if index == size or (index > 0 and num_bytes > _MAX_PAGE_BYTES):
                 response.next_page_token = query.token(place)

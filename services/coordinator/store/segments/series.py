@@ -1,7 +1,8 @@
-"""The segments of a run, in two series: text stays with the run, tokens go once their groups are used up.
+"""The segments of a run, in three series: text and groups stay with the run, tokens go once their groups are used up.
 
     <run>/segments/text-00000001.segment
     <run>/segments/tokens-00000002.segment
+    <run>/segments/groups-00000003.segment
 
 A segment ends at 128 MiB, and with its process: an attempt writes to files of its own. So a restore changes no file;
 what an abandoned attempt wrote stays behind the lengths that the checkpoint names, where its own ledger finds it.
@@ -18,7 +19,7 @@ from services.coordinator.store.segments.segment import Place, Segment, SegmentD
 
 SEGMENTS = "segments"
 SEGMENT_BYTES = 128 << 20
-_NAME = re.compile(r"(text|tokens)-([0-9]{8,})\.segment")
+_NAME = re.compile(r"(text|tokens|groups)-([0-9]{8,})\.segment")
 
 
 class Series(StrEnum):
@@ -26,6 +27,8 @@ class Series(StrEnum):
 
     TEXT = "text"
     TOKENS = "tokens"
+    GROUPS = "groups"
+    """Blocks of groups that are used up: states, rewards, transitions, and where their texts are."""
 
 
 def segment_name(series: Series, number: int) -> str:

@@ -47,13 +47,14 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
 async def mirrored(
     run: MirroredRun, url: str, checkpoint_id: str, *, keep_last: int = 2, best: tuple[str, ...] = ()
 ) -> list[str]:
-    """Mirrors a checkpoint, as at the end of a run; returns the kinds of the run's events."""
+    """Mirrors a checkpoint, as at the end of a run; returns the kinds of the run's events, `progress` aside."""
     events = EventLog(run.folder / "events.jsonl")
     mirroring = Mirroring(url, run.places, keep_last, events)
     mirroring.offer(run.checkpoints.contents(checkpoint_id), best)
     await mirroring.finish()
     events.close()
-    return [event.kind for event in read_events(run.folder / "events.jsonl")]
+    kinds = [event.kind for event in read_events(run.folder / "events.jsonl")]
+    return [kind for kind in kinds if kind != "progress"]  # A busy machine takes long.
 
 
 async def last_step(data_dir: Path) -> int:
@@ -152,8 +153,9 @@ async def test_the_mirror_keeps_the_last_ones_and_the_best_and_each_segment_once
     await run.ledger.close()
     left = sorted(path.name for path in (tmp_path / "mirror/sums/checkpoints").iterdir())
     assert left == ["step-00000002.0.3", "step-00000004.0.5", "step-00000005.0.6"], left
-    segments = [path.name for path in (tmp_path / "mirror/sums/segments").iterdir()]
-    assert len(segments) == 3, f"three checkpoints name one segment at three lengths: {segments}"
+    segments = sorted(path.name for path in (tmp_path / "mirror/sums/segments").iterdir())
+    series = [name.partition("-")[0] for name in segments]
+    assert series == ["groups"] * 3 + ["text"] * 3, f"three checkpoints name two segments at three lengths: {segments}"
 
 
 async def test_the_newest_checkpoint_goes_before_those_in_between_and_what_is_copied_stays(

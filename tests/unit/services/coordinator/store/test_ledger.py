@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.store.payloads import read_payload
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.reading import reading
 from services.coordinator.store.rollouts import LEDGER, count_groups, list_rollouts
 from services.coordinator.store.rows import TrainedGroup
-from services.coordinator.store.schema import SCHEMA, SCHEMA_VERSION
 from services.coordinator.store.segments.records import PayloadKind, messages_of
 from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter
+from services.coordinator.store.tables.payloads import read_payload
+from services.coordinator.store.tables.schema import SCHEMA, SCHEMA_VERSION
 from shoal.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from shoal.grpo.moments import Moments
 from shoal.rollout import (
@@ -217,7 +217,7 @@ async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: 
 
 def test_a_change_of_the_tables_changes_the_version() -> None:
     tables = " ".join(SCHEMA.split())
-    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (3, "1bf515aa45f8f4c8"), (
+    assert (SCHEMA_VERSION, hashlib.sha256(tables.encode()).hexdigest()[:16]) == (4, "d7e445a3d090b18e"), (
         "the ledger's tables have changed: raise SCHEMA_VERSION, and put both here"
     )
 
@@ -372,6 +372,9 @@ async def test_a_ledger_of_the_version_before_is_read_and_goes_on(tmp_path: Path
     await bring_to_scored(ledger, 1)
     await ledger.snapshot(tmp_path / "snapshot.sqlite")
     await ledger.close()
+    with reading(tmp_path / LEDGER) as connection:
+        assert connection is not None
+        assert connection.execute("SELECT order_number FROM groups").fetchall() == [(1,)], "the other is in a block"
     first, second = groups(tmp_path)
     assert [first] == before, f"its resume changed {before[0]} to {first}"
     (rollout,) = first.rollouts

@@ -16,6 +16,8 @@ from services.coordinator.store.rollout_query import RolloutQuery
 from services.coordinator.store.rollouts import LEDGER, count_groups, list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments.series import SEGMENTS
+from services.coordinator.store.tables import blocks
+from services.coordinator.store.tables.blocks import WholeLedger
 from shoal.errors import InvalidArgument
 from shoal.rollout import (
     Completion,
@@ -83,9 +85,13 @@ async def bring_to(ledger: Ledger, order_number: int, *rewards: float | None) ->
     await ledger.scored(order_number, scores, 0)
 
 
-@pytest.fixture
-async def folder(tmp_path: Path) -> Path:
-    """A ledger with ten groups: 2 steps of 4, the first after an attempt at it that was skipped, and 2 more groups."""
+@pytest.fixture(params=["checkpoints", "no checkpoint"])
+async def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger with ten groups: 2 steps of 4, the first after an attempt at it that was skipped, and 2 more groups.
+
+    With checkpoints the groups of the steps are in blocks of at most three.
+    """
+    monkeypatch.setattr(blocks, "GROUPS_PER_BLOCK", 3)
     ledger = Ledger(tmp_path / LEDGER, attempt=0)
     await ledger.open()
     for number, rewards in enumerate(
@@ -98,7 +104,9 @@ async def folder(tmp_path: Path) -> Path:
     async def step(version: int, trained: list[int], dropped: list[int]) -> None:
         groups = [TrainedGroup(number, 0, ()) for number in trained]
         reasons = [(number, "no_signal") for number in dropped]
-        await ledger.step_done(Progress(version, 0, 0), trained=groups, dropped=reasons)
+        await ledger.step_done(Progress(version, 4 * version, 0), trained=groups, dropped=reasons)
+        if request.param == "checkpoints":
+            await ledger.snapshot(tmp_path / "snapshot.sqlite")
 
     await step(0, [], [0])
     await step(1, [1, 2], [3])
@@ -203,7 +211,7 @@ def test_outcomes_and_rewards_are_found_without_reading_texts(folder: Path) -> N
     with reading(folder / LEDGER) as connection:
         assert connection is not None
         connection.set_trace_callback(statements.append)
-        RolloutQuery(connection, request).places(10)
+        RolloutQuery(WholeLedger(connection, folder / SEGMENTS), request).places(10)
         connection.set_trace_callback(None)
         [statement] = [text.replace("Inf", "9e999") for text in statements if "WITH" in text]
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]

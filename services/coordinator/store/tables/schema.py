@@ -1,4 +1,7 @@
-"""The tables of the ledger, and their version."""
+"""The tables of the ledger, and their version.
+
+Those of groups are also the tables of a block (blocks.py).
+"""
 
 import sqlite3
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised with every change of the tables, or of a column's contents that earlier code cannot read.
 
 Stored in the file as SQLite's `user_version`; 0 in files from before there was a version.
@@ -17,10 +20,12 @@ PAYLOADS_VERSION = 3
 A ledger of the version before is read, and gets the new tables when its run is resumed. Its former groups keep their
 texts in the columns that newer groups leave empty.
 """
+BLOCKS_VERSION = 4
+"""The first version whose used-up groups are in segments. Those of an older ledger go there at its next checkpoint."""
 OLDEST_VERSION = 2
 """The oldest version that is read."""
 
-SCHEMA = """
+GROUP_TABLES = """
 CREATE TABLE IF NOT EXISTS groups (
     order_number INTEGER PRIMARY KEY,
     group_id TEXT NOT NULL UNIQUE,
@@ -65,6 +70,19 @@ CREATE TABLE IF NOT EXISTS transitions (
     policy_version INTEGER NOT NULL,
     detail TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS payloads (
+    order_number INTEGER NOT NULL REFERENCES groups,
+    kind TEXT NOT NULL,
+    segment INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    num_bytes INTEGER NOT NULL,
+    PRIMARY KEY (order_number, kind)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS token_payloads ON payloads (order_number) WHERE kind IN ('tokens', 'token_advantages');
+"""
+
+SCHEMA = f"""
+{GROUP_TABLES}
 CREATE TABLE IF NOT EXISTS progress (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
     policy_version INTEGER NOT NULL,
@@ -86,19 +104,26 @@ CREATE TABLE IF NOT EXISTS config_changes (
     time_s REAL NOT NULL,
     fields TEXT NOT NULL
 );
-CREATE TABLE IF NOT EXISTS payloads (
-    order_number INTEGER NOT NULL REFERENCES groups,
-    kind TEXT NOT NULL,
-    segment INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    num_bytes INTEGER NOT NULL,
-    PRIMARY KEY (order_number, kind)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS token_payloads ON payloads (order_number) WHERE kind IN ('tokens', 'token_advantages');
 CREATE TABLE IF NOT EXISTS segments (
     name TEXT PRIMARY KEY,
     num_bytes INTEGER NOT NULL,
     sha256 TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS blocks (
+    first_order_number INTEGER PRIMARY KEY,
+    last_order_number INTEGER NOT NULL,
+    first_step INTEGER NOT NULL,
+    last_step INTEGER NOT NULL,
+    last_position INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    num_bytes INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS block_counts (
+    state TEXT NOT NULL,
+    drop_reason TEXT NOT NULL,
+    num_groups INTEGER NOT NULL,
+    PRIMARY KEY (state, drop_reason)
 ) WITHOUT ROWID;
 """
 
@@ -108,15 +133,18 @@ UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advanta
 """
 """Groups that an older ledger has tokens of are issued again when their run is resumed."""
 
-INDEX = "CREATE INDEX IF NOT EXISTS completions_by_outcome ON completions (order_number, outcome, reward)"
-"""For readers of a long run, who would otherwise read the texts and tokens to find an outcome or a reward.
+INDEXES = """
+CREATE INDEX IF NOT EXISTS completions_by_outcome ON completions (order_number, outcome, reward);
+CREATE INDEX IF NOT EXISTS transitions_of_group ON transitions (order_number);
+"""
+"""For readers, who would otherwise read whole rows to find an outcome or a reward, and to move groups to a block.
 
-It is no part of the version: a ledger without it is the same, but slower to read.
+They are no part of the version: a ledger without them is the same, but slower.
 """
 
 
 def create_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Creates the tables in a new file, those that an older file lacks, and a missing index in any.
+    """Creates the tables in a new file, those that an older file lacks, and missing indexes in any.
 
     Raises `FailedPrecondition` for a file of a version that is not read.
     """
@@ -125,7 +153,7 @@ def create_tables(connection: sqlite3.Connection, path: Path) -> None:
     if is_new or version < SCHEMA_VERSION:
         more = "" if is_new else _DROP_TOKENS
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {more} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    connection.execute(INDEX)
+    connection.executescript(INDEXES)
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> int:

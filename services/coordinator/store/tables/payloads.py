@@ -4,10 +4,10 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.coordinator.store.schema import PAYLOADS_VERSION
 from services.coordinator.store.segments.records import PayloadKind
 from services.coordinator.store.segments.segment import SegmentDigest, read_record
 from services.coordinator.store.segments.series import SegmentWriter, Series, segment_name
+from services.coordinator.store.tables.schema import PAYLOADS_VERSION
 
 _TOKENS = f"kind IN ('{PayloadKind.TOKENS}', '{PayloadKind.TOKEN_ADVANTAGES}')"
 
@@ -46,8 +46,11 @@ def read_payload(connection: sqlite3.Connection, segments: Path, order_number: i
 
 
 def last_segment(connection: sqlite3.Connection) -> int:
-    """Returns the highest number of a segment that has a payload; 0 without one."""
-    (number,) = connection.execute("SELECT COALESCE(MAX(segment), 0) FROM payloads").fetchone()
+    """Returns the highest number of a segment that the ledger knows of; 0 without one."""
+    (number,) = connection.execute(
+        "SELECT MAX(number) FROM (SELECT 0 AS number UNION ALL SELECT MAX(segment) FROM payloads UNION ALL"
+        " SELECT MAX(CAST(substr(name, instr(name, '-') + 1) AS INTEGER)) FROM segments)"
+    ).fetchone()
     return int(number)
 
 
@@ -67,7 +70,7 @@ def forget_used_tokens(connection: sqlite3.Connection) -> None:
 def name_segments(connection: sqlite3.Connection, writer: SegmentWriter) -> Sequence[SegmentDigest]:
     """Writes the digests of the segments as they are now; returns those of all that the ledger needs.
 
-    These are all segments of text, and those of tokens that a group still has.
+    These are all segments of text and groups, and those of tokens that a group still has.
     """
     connection.executemany(
         "INSERT OR REPLACE INTO segments VALUES (?, ?, ?)",
