@@ -86,7 +86,7 @@ step learner "$(join "${learners[@]}")" --nodes="$LEARNER_NODES" --ntasks-per-no
     --gpus-per-node="$GPUS_PER_LEARNER_NODE" --cpus-per-task="${CPUS_PER_LEARNER_NODE:-16}" -- \
     bash -c 'exec python -m torch.distributed.run --nnodes="$LEARNER_NODES" --nproc-per-node="$GPUS_PER_LEARNER_NODE" \
         --rdzv-backend=c10d --rdzv-id=learner --rdzv-endpoint="$RENDEZVOUS" --local-addr="$SLURMD_NODENAME" \
-        --max-restarts=1000 -m services.learner --listen="$SLURMD_NODENAME:50051" \
+        --max-restarts=1000 --shutdown-timeout=270 -m services.learner --grace-s=240 --listen="$SLURMD_NODENAME:50051" \
         --tls-dir="$CERTIFICATES/learner"'
 # shellcheck disable=SC2016
 step generator "$(join "${generators[@]}")" --nodes="${#generators[@]}" --ntasks="$GENERATORS" --exact \

@@ -10,12 +10,18 @@ import logging
 import os
 import signal
 import sys
+import threading
+from typing import TYPE_CHECKING
 
 from services.learner.ranks.launch import Followers, is_launched, limit_threads
 from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
 from shoal.worker.reexec import RESTART_EXIT_CODE, Program, Reexec
 
+if TYPE_CHECKING:
+    from services.learner.ranks.process_group import ProcessGroup
+
 EXTRA_MISSING = 3
+GRACE_S = 60.0
 
 
 def main() -> int:
@@ -28,6 +34,14 @@ def main() -> int:
         type=int,
         metavar="N",
         help="processes to train with on this machine (default: 1); leave it out under torchrun, which sets the number",
+    )
+    parser.add_argument(
+        "--grace-s",
+        type=float,
+        default=GRACE_S,
+        metavar="SECONDS",
+        help="longest wait for the step under way and its checkpoint when this process is told to end "
+        "(default: %(default)s)",
     )
     options = parser.parse_args()
     arguments = worker_arguments(options)
@@ -50,10 +64,10 @@ def main() -> int:
                 f"{world_size} ranks: leave --num-ranks out under torchrun, else unset RANK"
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return _lead(arguments, None, reexec) if os.environ["RANK"] == "0" else _follow(arguments)
+        return _lead(arguments, None, reexec, options.grace_s) if os.environ["RANK"] == "0" else _follow(arguments)
     limit_threads(num_ranks or 1)
     followers = Followers(num_ranks, sys.argv[1:]) if num_ranks and num_ranks > 1 else None
-    return _lead(arguments, followers, reexec)
+    return _lead(arguments, followers, reexec, options.grace_s)
 
 
 def _reexec() -> Reexec | None:
@@ -66,7 +80,7 @@ def _reexec() -> Reexec | None:
     return Reexec(Program.of_this_process(), exit_code=RESTART_EXIT_CODE) if left > 0 else None
 
 
-def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexec | None) -> int:
+def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexec | None, grace_s: float) -> int:
     """Serves as rank 0."""
     from services.learner.commands import LearnerCommands
     from services.learner.ranks.process_group import ProcessGroup
@@ -91,10 +105,17 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
             num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
             follower_pids=followers.pids if followers else (),
             reexec=reexec,
+            grace_s=grace_s,
         )
         if followers:
             followers.watch(service.fail)
-        return await run_worker(service, arguments, reexec)
+        # One rank has no other to watch.
+        watching = [asyncio.create_task(service.departure.watch_ranks())] if service.num_ranks > 1 else []
+        try:
+            return await run_worker(service, arguments, reexec, drain=service.departure.drain)
+        finally:
+            for task in watching:
+                task.cancel()
 
     exit_code = asyncio.run(run())
     if followers:
@@ -115,20 +136,29 @@ def _follow(arguments: WorkerArguments) -> int:
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
     # A signal may reach all ranks. Rank 0 handles it; the others leave when it tells them to, or when it ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Blocked in all threads, for one that waits for it: Python runs no handler while a rank is in a collective.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
     from services.learner.commands import LearnerCommands, follow
     from services.learner.ranks.process_group import ProcessGroup
 
     try:
-        is_restarting = follow(LearnerCommands(ProcessGroup.connect(), arguments.data_dir))
+        process_group = ProcessGroup.connect()
+        threading.Thread(target=_pass_on_sigterm, args=(process_group,), daemon=True).start()
+        is_restarting = follow(LearnerCommands(process_group, arguments.data_dir))
     except Exception:
         logging.getLogger(__name__).critical("learner rank %s ends", os.environ["RANK"], exc_info=True)
         return 1
     finally:
         telemetry.shutdown()
     return RESTART_EXIT_CODE if is_restarting else 0
+
+
+def _pass_on_sigterm(process_group: "ProcessGroup") -> None:
+    """Tells rank 0 when this rank is told to end: its node may go, and that of rank 0 stay."""
+    signal.sigwait({signal.SIGTERM})
+    process_group.ask_to_leave()
 
 
 if __name__ == "__main__":

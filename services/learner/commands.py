@@ -140,6 +140,17 @@ class LearnerCommands:
         if self._shares_gpu:
             torch.cuda.empty_cache()
 
+    def check_step(self, batch: TrainBatch) -> None:
+        """Raises `FailedPrecondition` for a step that was built for other weights than the learner has."""
+        version = self.learner.version
+        if version != batch.expected_version:
+            raise FailedPrecondition(
+                f"step {batch.train_step_id} was built for version {batch.expected_version}; the learner is at "
+                f"{version}",
+                reason=ErrorReason.VERSION_MISMATCH,
+                metadata={"version": str(version)},
+            )
+
     def train_step(self, batch: TrainBatch) -> StepResult:
         """Takes a train step, as `Learner.step`."""
         return self.learner.step(batch)

@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from services.learner.commands import LearnerCommands
+from services.learner.departure import Departure
 from services.learner.learner import StepResult
 from services.learner.publish import WeightPublisher
 from services.learner.ranks.process_group import Command, join_messages
@@ -56,16 +57,18 @@ class LearnerService(LearnerServiceServicer):
         num_ranks: int = 1,
         follower_pids: Sequence[int] = (),
         reexec: Reexec | None = None,
+        grace_s: float = 60.0,
     ) -> None:
         """`make_commands` joins the process group; it runs in the torch thread, and blocks until all ranks have joined.
 
         `find_host` returns the host at which generators reach this process, and may block; the weight plane listens on
-        `interface`, on every one if that is None. Without `reexec` the process serves one run.
+        `interface`, on every one if that is None. Without `reexec` the process serves one run. `grace_s` is that of
+        its departure.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
         self._find_host = find_host
         self._interface = interface
-        self._num_ranks = num_ranks
+        self.num_ranks = num_ranks
         self._pids = [os.getpid(), *follower_pids]
         self._lifecycle = Lifecycle("the learner", reexec)
         self._torch = TorchThread(make_commands, self.fail)
@@ -74,6 +77,7 @@ class LearnerService(LearnerServiceServicer):
         self._version: WeightVersion | None = None
         self._num_optimizer_steps = 0
         self._steps = TrainSteps()
+        self.departure = Departure(self._lifecycle, self._torch, grace_s=grace_s)
         self._torch.start()
 
     def status(self) -> worker_pb2.WorkerStatus:
@@ -181,17 +185,8 @@ class LearnerService(LearnerServiceServicer):
         )
 
     def _begin_step(self, batch: TrainBatch, body: bytes, context: Any) -> "Future[StepResult]":
-        def check(commands: LearnerCommands) -> None:
-            version = commands.learner.version
-            if version != batch.expected_version:
-                raise FailedPrecondition(
-                    f"step {batch.train_step_id} was built for version {batch.expected_version}; the learner is at "
-                    f"{version}",
-                    reason=ErrorReason.VERSION_MISMATCH,
-                    metadata={"version": str(version)},
-                )
-
         def step(commands: LearnerCommands) -> StepResult:
+            self.departure.has_unsaved_step = True
             with ExitStack() as spans:
                 for group in batch.groups:
                     span = trace.span(
@@ -205,6 +200,7 @@ class LearnerService(LearnerServiceServicer):
             self._follow_learner(commands)
             return result
 
+        check = partial(LearnerCommands.check_step, batch=batch)
         return self._torch.submit(Command.TRAIN_STEP, body, step, check=check, within_s=context.time_remaining())
 
     async def ComputeLogprobs(
@@ -292,9 +288,10 @@ class LearnerService(LearnerServiceServicer):
 
         def work(commands: LearnerCommands) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
             files = commands.save_checkpoint(request, self._lifecycle.progress)
+            self.departure.has_unsaved_step = False
             return learner_pb2.LearnerServiceSaveCheckpointResponse(
                 version=version_to_wire(commands.learner.version),
-                num_ranks=self._num_ranks,
+                num_ranks=self.num_ranks,
                 files=[learner_pb2.FileDigest(**asdict(file)) for file in files],
             )
 
@@ -317,6 +314,7 @@ class LearnerService(LearnerServiceServicer):
 
         def work(commands: LearnerCommands) -> learner_pb2.LoadCheckpointResponse:
             version = commands.load_checkpoint(request, self._lifecycle.progress)
+            self.departure.has_unsaved_step = False
             self._follow_learner(commands)
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(version))
 
@@ -344,7 +342,7 @@ class LearnerService(LearnerServiceServicer):
         return learner_pb2.LearnerServiceGetStatusResponse(
             status=self.status(),
             version=None if version is None else version_to_wire(version),
-            num_ranks=self._num_ranks,
+            num_ranks=self.num_ranks,
             num_optimizer_steps=self._num_optimizer_steps,
             rank_pids=self._pids,
         )

@@ -76,6 +76,10 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     """The lease expired, or a call to the worker failed. Set by the coordinator
     alone.
     """
+    WORKER_STATE_LEAVING: _WorkerState.ValueType  # 8
+    """The process was told to end. It finishes what it has or hands it back, and
+    takes nothing new.
+    """
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """The state of a worker."""
@@ -101,6 +105,10 @@ contains the reason.
 WORKER_STATE_LOST: WorkerState.ValueType  # 7
 """The lease expired, or a call to the worker failed. Set by the coordinator
 alone.
+"""
+WORKER_STATE_LEAVING: WorkerState.ValueType  # 8
+"""The process was told to end. It finishes what it has or hands it back, and
+takes nothing new.
 """
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 

@@ -4,6 +4,7 @@
     LOADING  loading beside the event loop, after `Configure` has returned.
     READY    the load succeeded.
     FAILED   the load failed, and `Configure` begins another one; or the worker cannot continue, and its process ends.
+    LEAVING  the process was told to end, and finishes what it has; `Configure` is refused.
 
 The same configuration again changes nothing while the worker is LOADING or READY. For another one the service either
 loads within the process, or restarts it (shoal/worker/reexec.py).
@@ -31,6 +32,7 @@ State: TypeAlias = worker_pb2.WorkerState.ValueType
 
 _IDLE, _LOADING = worker_pb2.WORKER_STATE_IDLE, worker_pb2.WORKER_STATE_LOADING
 _READY, _FAILED = worker_pb2.WORKER_STATE_READY, worker_pb2.WORKER_STATE_FAILED
+_LEAVING = worker_pb2.WORKER_STATE_LEAVING
 
 
 class Lifecycle:
@@ -52,7 +54,7 @@ class Lifecycle:
 
     @property
     def state(self) -> State:
-        """IDLE, LOADING, READY or FAILED."""
+        """IDLE, LOADING, READY, FAILED or LEAVING."""
         return self._state
 
     @property
@@ -83,7 +85,7 @@ class Lifecycle:
         is_same = (run_id, config_digest(without_at_once(config))) == (self._run_id, self._read_digest)
         if self._reexec is not None and self._reexec.is_due:
             raise self._reexec.refusal()
-        if self._is_ending and not is_same:
+        if self._state == _LEAVING or (self._is_ending and not is_same):
             raise self._is_ending_error()
         return is_same and (self._is_ending or self._state in (_LOADING, _READY))
 
@@ -122,7 +124,7 @@ class Lifecycle:
     def progress(self, message: str) -> None:
         """Describes in the status what long work does now; nothing, when it has ended. From any thread."""
         with self._ending:
-            if self._state in (_LOADING, _READY):
+            if self._state in (_LOADING, _READY, _LEAVING):
                 self._message = message
 
     def _end_load(self, state: State, message: str) -> None:
@@ -136,11 +138,21 @@ class Lifecycle:
             if self._is_ending:
                 return
             self._is_ending = True
+            is_told_to_end = self._state == _LEAVING
             self._state, self._message = _FAILED, reason
         # `error` is the field that the supervisor of `shoal train` shows of the last error in a log.
         _log.critical("worker ends", extra={"run_id": self._run_id, "error": reason})
-        # Once: a second signal may find the process past the point where it handles them.
-        os.kill(os.getpid(), signal.SIGTERM)
+        # Once: a second signal ends the process at once, or finds it past the point where it handles them.
+        if not is_told_to_end:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def leave(self) -> bool:
+        """Shows LEAVING, because the process was told to end; returns False if it ends or restarts by itself."""
+        with self._ending:
+            if self._is_ending:
+                return False
+            self._state = _LEAVING
+        return True
 
     def restart(self, because: str) -> Unavailable:
         """Ends the process so that its program restarts for another run. Returns the refusal to raise.

@@ -20,6 +20,10 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 3.0
 """Seconds between heartbeats; a lease lasts five of them."""
+LEAVING_HEARTBEAT_S = 1.0
+"""Seconds between the heartbeats of a worker that is LEAVING, and ends as soon as the coordinator parts with it."""
+_NUM_GONE = 3
+"""Heartbeats in a row that fail when the coordinator of a worker that is LEAVING is gone."""
 _POLL_S = 0.25
 _CALL_TIMEOUT_S = 5.0
 _LAST_TIMEOUT_S = 1.0
@@ -31,7 +35,8 @@ class Membership:
 
     The two may start in any order, and either may restart. Each heartbeat retries a coordinator that does not answer,
     and registers again with one that does not know the worker. A change of state is reported at once; a worker that
-    ends because it FAILED says so in its last heartbeat.
+    ends because it FAILED says so in its last heartbeat. One that is LEAVING does not register again: a coordinator
+    that does not know it any more, or is gone, needs nothing of it.
     """
 
     def __init__(
@@ -56,7 +61,10 @@ class Membership:
         self._last_error = ""
 
     async def keep(self) -> None:
-        """Runs until canceled. Raises InvalidArgument when the coordinator refuses the registration."""
+        """Runs until canceled, or until no coordinator needs a worker that is LEAVING.
+
+        Raises InvalidArgument when the coordinator refuses the registration.
+        """
         async with connect(self._coordinator, "shoal.v1.CoordinatorService") as channel:
             coordinator = CoordinatorServiceStub(channel)
             try:
@@ -65,18 +73,28 @@ class Membership:
                 await self._report_failure(coordinator)
 
     async def _keep(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
+        num_failed = 0
         while not self._is_leaving():
             status = self._service.status()
+            leaves = status.state == worker_pb2.WORKER_STATE_LEAVING
             try:
                 # The number of a generator's ranks follows from its configuration.
                 if self._registered_ranks != self._service.num_weight_ranks:
+                    if leaves:
+                        return
                     await self._register(coordinator)
                 await self._beat(coordinator, status)
+                num_failed = 0
             except InvalidArgument:
                 raise
             except ShoalError as error:
+                num_failed += 1
+                if leaves and num_failed == _NUM_GONE:
+                    return
                 self._report(error)
-            await wait_for_other_state(self._service, status.state, at_most_s=HEARTBEAT_S)
+            await wait_for_other_state(
+                self._service, status.state, at_most_s=LEAVING_HEARTBEAT_S if leaves else HEARTBEAT_S
+            )
 
     async def _report_failure(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
         """Says that the worker ends because it has FAILED, so that nobody waits for its lease to expire."""
@@ -112,7 +130,7 @@ class Membership:
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         except NotFound:
             self._registered_ranks = None
-            if self._is_leaving():
+            if self._is_leaving() or status.state == worker_pb2.WORKER_STATE_LEAVING:
                 return
             await self._register(coordinator)
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)

@@ -5,6 +5,7 @@ import json
 import logging
 import secrets
 import sys
+from collections.abc import Awaitable, Callable
 
 from shoal.errors import ShoalError
 from shoal.network import host_of
@@ -28,12 +29,19 @@ _MAX_CONCURRENT_RPCS = 4096
 _GRACE_S = 10.0
 
 
-async def run_worker(service: WorkerService, arguments: WorkerArguments, reexec: Reexec | None = None) -> int:
+async def run_worker(
+    service: WorkerService,
+    arguments: WorkerArguments,
+    reexec: Reexec | None = None,
+    *,
+    drain: Callable[[], Awaitable[None]] | None = None,
+) -> int:
     """Serves and registers until SIGTERM or SIGINT. Returns the exit code of the process.
 
     The code is 0 after a drain, and 1 if the worker could not start, was refused by the coordinator, or ended FAILED.
     Once the worker serves, it writes one JSON line with its address to stdout. `reexec` belongs to a service that can
-    restart; the caller calls its `finish`.
+    restart; the caller calls its `finish`. After a signal `drain` finishes what would be lost with the process; the
+    worker serves and sends heartbeats meanwhile, and stops waiting once the coordinator has parted with it.
     """
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
@@ -49,7 +57,7 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments, reexec:
             log_file=arguments.log_file,
         )
         auth.use(auth.Credentials.of_server(Role.WORKER, tls_dir=arguments.tls_dir, tokens_file=arguments.tokens_file))
-        await _serve(service, arguments, worker_id, reexec)
+        await _serve(service, arguments, worker_id, reexec, drain)
         if service.status().state == worker_pb2.WORKER_STATE_FAILED:
             exit_code = 1
     except* ShoalError as group:
@@ -63,7 +71,13 @@ async def run_worker(service: WorkerService, arguments: WorkerArguments, reexec:
     return exit_code
 
 
-async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: str, reexec: Reexec | None) -> None:
+async def _serve(
+    service: WorkerService,
+    arguments: WorkerArguments,
+    worker_id: str,
+    reexec: Reexec | None,
+    drain: Callable[[], Awaitable[None]] | None,
+) -> None:
     server = RpcServer(
         listen=arguments.listen,
         max_concurrent_rpcs=_MAX_CONCURRENT_RPCS,
@@ -93,9 +107,14 @@ async def _serve(service: WorkerService, arguments: WorkerArguments, worker_id: 
     )
     try:
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(membership.keep()), tasks.create_task(_show_health(service, server))]
+            keeping = tasks.create_task(membership.keep())
+            beside = [keeping, tasks.create_task(_show_health(service, server))]
 
             async def leave() -> None:
+                if drain is not None:
+                    draining = asyncio.ensure_future(drain())
+                    await asyncio.wait([draining, keeping], return_when=asyncio.FIRST_COMPLETED)
+                    draining.cancel()
                 # A worker that refuses calls must not look alive: without heartbeats its lease expires.
                 for task in beside:
                     task.cancel()

@@ -22,6 +22,7 @@ from services.learner.service import LearnerService
 from services.learner.storage.checkpoint_export import export_checkpoint
 from services.learner.storage.checkpoints import FileDigest
 from shoal.config.load import config_digest, config_struct, parse_config
+from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     DataLoss,
     DeadlineExceeded,
@@ -61,8 +62,9 @@ CANARY = np.arange(40, 52, dtype=np.int32)
 class Client:
     """A learner, and a stub of its service."""
 
-    def __init__(self, stub: Any, data_dir: Path, config: dict[str, Any]) -> None:
+    def __init__(self, stub: Any, data_dir: Path, config: dict[str, Any], service: LearnerService) -> None:
         self.stub = stub
+        self.service = service
         self.run_dir = data_dir / RUN_ID
         self.config = config
 
@@ -143,7 +145,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
     }
     service = LearnerService(lambda: LearnerCommands(ProcessGroup.connect(), data_dir), lambda: "127.0.0.1")
     async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
-        client = Client(LearnerServiceStub(channel), data_dir, config)
+        client = Client(LearnerServiceStub(channel), data_dir, config, service)
         assert (await client.status()).status.state == worker_pb2.WORKER_STATE_IDLE
         status = await client.configure()
         assert status.state == worker_pb2.WORKER_STATE_LOADING
@@ -158,7 +160,7 @@ async def unconfigured(tmp_path: Path) -> AsyncIterator[Client]:
     service = LearnerService(lambda: threading.Event().wait(), lambda: "127.0.0.1")  # type: ignore[func-returns-value]
     async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
         config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
-        yield Client(LearnerServiceStub(channel), tmp_path, config)
+        yield Client(LearnerServiceStub(channel), tmp_path, config, service)
 
 
 async def test_before_configure_every_call_that_needs_the_model_is_refused(unconfigured: Client) -> None:
@@ -196,7 +198,7 @@ async def test_after_a_missing_model_another_configuration_can_be_loaded(client:
         lambda: LearnerCommands(ProcessGroup(rank=0, size=1, device=torch.device("cpu")), tmp_path), lambda: "127.0.0.1"
     )
     async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
-        other = Client(LearnerServiceStub(channel), tmp_path, client.config)
+        other = Client(LearnerServiceStub(channel), tmp_path, client.config, service)
         await other.configure(model={"path": str(tmp_path / "nowhere")})
         assert await other.loaded() == worker_pb2.WORKER_STATE_FAILED
         message = (await other.status()).status.message
@@ -239,7 +241,7 @@ async def restartable(folder: Path) -> AsyncIterator[tuple[Client, list[str]]]:
     )
     async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
         config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
-        yield Client(LearnerServiceStub(channel), folder, config), ends
+        yield Client(LearnerServiceStub(channel), folder, config, service), ends
 
 
 async def test_the_same_configuration_again_changes_nothing_and_another_is_refused(client: Client) -> None:
@@ -502,17 +504,17 @@ async def test_a_missing_or_damaged_checkpoint_is_refused(client: Client) -> Non
     assert np.array_equal(before, await client.logprobs(CANARY))
 
 
-async def test_a_checkpoint_of_another_number_of_ranks_is_refused(client: Client) -> None:
-    saved = await client.save("other-ranks")
-    summary = client.run_dir / "checkpoints" / "other-ranks" / "learner" / "learner.json"
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"num_ranks": 2}))
+async def test_a_checkpoint_of_another_zero_stage_is_refused(client: Client) -> None:
+    saved = await client.save("other-stage")
+    summary = client.run_dir / "checkpoints" / "other-stage" / "learner" / "learner.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"zero_stage": 3}))
     digest = hashlib.sha256(summary.read_bytes()).hexdigest()
     files = [
         learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=digest) if f.path == "learner.json" else f
         for f in saved.files
     ]
-    with pytest.raises(FailedPrecondition, match="written with num_ranks 2, but this learner has 1"):
-        await client.load("other-ranks", files, (await client.version()).attempt + 1)
+    with pytest.raises(FailedPrecondition, match="written with zero_stage 3, but this learner has 2"):
+        await client.load("other-stage", files, (await client.version()).attempt + 1)
 
 
 async def test_the_reference_computes_like_the_initial_model(client: Client) -> None:
@@ -612,3 +614,28 @@ async def test_the_exported_model_is_the_policy_with_its_tokenizer(client: Clien
     assert (Path(response.path) / "generation_config.json").is_file()
     again = await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
     assert again.path == response.path
+
+
+# The last tests: the learner takes no configuration any more.
+
+
+async def test_a_learner_that_is_told_to_end_waits_for_the_checkpoint_of_its_last_step(client: Client) -> None:
+    assert (await client.train(await client.batch("last"))).applied
+    draining = asyncio.create_task(client.service.departure.drain())
+    await asyncio.sleep(0)  # It begins.
+    assert (await client.status()).status.state == worker_pb2.WORKER_STATE_LEAVING
+    with pytest.raises(Unavailable) as caught:
+        await client.configure()
+    assert caught.value.reason == ErrorReason.ENDING
+    assert not draining.done(), "the step would be lost"
+    await client.save("last")
+    await asyncio.wait_for(draining, TIMEOUT_S)
+
+
+async def test_a_learner_whose_last_step_no_checkpoint_has_in_time_says_so_and_ends(client: Client) -> None:
+    assert (await client.train(await client.batch("lost"))).applied
+    client.service.departure._grace_s = 0.0
+    await asyncio.wait_for(client.service.departure.drain(), TIMEOUT_S)
+    status = (await client.status()).status
+    assert status.state == worker_pb2.WORKER_STATE_FAILED
+    assert status.message == "it was told to end, and no checkpoint had its last step within --grace-s (0 s)"

@@ -129,6 +129,28 @@ async def test_a_worker_that_ends_because_it_failed_says_so_in_its_last_heartbea
     assert heartbeat.status.state == worker_pb2.WORKER_STATE_FAILED
 
 
+async def test_a_worker_that_is_leaving_does_not_register_again():
+    registry, worker = Registry(), ScriptedWorker()
+    async with serving(registry, COORDINATOR) as address, kept(worker, address) as keeping:
+        await next_of(registry.heartbeats)
+        worker.state = worker_pb2.WORKER_STATE_LEAVING
+        assert (await next_of(registry.heartbeats)).status.state == worker_pb2.WORKER_STATE_LEAVING
+        registry.workers.clear()
+        await asyncio.wait_for(asyncio.shield(keeping), TIMEOUT_S)
+    assert registry.registrations.qsize() == 1, "the coordinator has parted with it"
+
+
+async def test_a_worker_that_is_leaving_does_not_wait_for_a_coordinator_that_is_gone(monkeypatch):
+    monkeypatch.setattr(membership, "LEAVING_HEARTBEAT_S", 0.05)
+    registry, worker = Registry(), ScriptedWorker()
+    async with serving(registry, COORDINATOR) as address:
+        member = Membership(worker, worker_id="w", coordinator=address, find_address=lambda: "10.0.0.7:7001")
+        keeping = asyncio.create_task(member.keep())
+        await next_of(registry.heartbeats)
+    worker.state = worker_pb2.WORKER_STATE_LEAVING
+    await asyncio.wait_for(keeping, TIMEOUT_S)
+
+
 async def test_a_worker_survives_its_coordinator_and_registers_with_the_next(monkeypatch, log_recorder):
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
     async with serving(Registry(), COORDINATOR) as address:

@@ -123,6 +123,10 @@ class RunControls:
         self._changed.notify()
         return request
 
+    def wake(self) -> None:
+        """Lets the loops look again at what is no request: whether the learner is about to leave."""
+        self._changed.notify()
+
     def request_evaluation(self) -> "asyncio.Future[EvaluationResult]":
         """Requests an evaluation at the next step boundary."""
         request: asyncio.Future[EvaluationResult] = asyncio.get_running_loop().create_future()

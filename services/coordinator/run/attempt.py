@@ -143,11 +143,14 @@ class Attempt:
         """
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
-                watching = tasks.create_task(self._fleet.raise_when_learner_is_lost())
-                guarding = tasks.create_task(self._full_disk.guard())
+                beside = [
+                    tasks.create_task(self._fleet.raise_when_learner_is_lost()),
+                    tasks.create_task(self._wake_when_learner_leaves()),
+                    tasks.create_task(self._full_disk.guard()),
+                ]
                 state = await self._from_start_to_end()
-                watching.cancel()
-                guarding.cancel()
+                for task in beside:
+                    task.cancel()
             return state
         except ShoalError as error:
             if error.reason == ErrorReason.LEARNER_LOST:
@@ -157,6 +160,11 @@ class Attempt:
             await self.evaluations.cancel()
             with contextlib.suppress(ShoalError):
                 await self._ledger.close()
+
+    async def _wake_when_learner_leaves(self) -> None:
+        """Lets the loop look up once the learner is about to leave: at a boundary it saves a checkpoint first."""
+        await self._fleet.until_learner_leaves()
+        self._controls.wake()
 
     async def _from_start_to_end(self) -> RunState:
         """Prepares, trains and evaluates, exports; returns the state that the run ends in."""

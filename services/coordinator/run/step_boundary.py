@@ -14,6 +14,7 @@ from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted, ShoalError
 from shoal.rollout import WeightVersion
 
@@ -40,9 +41,12 @@ class StepBoundary:
     async def wait_while_paused(self) -> bool:
         """Returns True once the run is not paused, or is to be evaluated, and False when it must stop now.
 
-        Answers requests for checkpoints meanwhile.
+        Answers requests for checkpoints meanwhile. Raises `FailedPrecondition` (LEARNER_LOST) when the learner was told
+        to end, after a checkpoint.
         """
         while True:
+            if self.learner.is_leaving:
+                raise await self._part_with_learner()
             while requests := self.controls.checkpoint_requests:
                 await self._answer(requests[0])
                 del requests[0]  # Not before: if the run ends meanwhile, the request is refused with its error.
@@ -97,6 +101,16 @@ class StepBoundary:
                 await self._save()
         except Exception as error:
             _log.warning("no checkpoint could be written before the end: %s", error)
+
+    async def _part_with_learner(self) -> ShoalError:
+        """Saves what only the learner has; returns the error that ends the attempt, of which no step is lost then."""
+        try:
+            checkpoint_id = await self._save()
+        except ShoalError as error:
+            if error.reason == ErrorReason.LEARNER_LOST:
+                return error
+            return self.learner.part(f"it was told to end, and no checkpoint could be written: {error.message}")
+        return self.learner.part(f"it was told to end, and {checkpoint_id} has all its steps")
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
         try:

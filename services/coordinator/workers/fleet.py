@@ -21,6 +21,7 @@ from services.coordinator.workers.member import (
 )
 from services.coordinator.workers.presence import is_ending, until_gone
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
+from services.coordinator.workers.worker_events import WorkerEvents
 from shoal.concurrency import Signal
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
@@ -49,6 +50,7 @@ class Fleet:
         self._run_id = run_id
         self._registry = registry
         self._events = events
+        self._log = WorkerEvents(events)
         self._members: dict[str, Member] = {}
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._arriving: dict[str, Member] = {}
@@ -85,6 +87,11 @@ class Fleet:
             raise self._learner_is_lost()
         return learners[0]
 
+    @property
+    def learner_is_leaving(self) -> bool:
+        """Whether the learner was told to end, and waits for a checkpoint of its last steps."""
+        return any(member.is_leaving for member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1])
+
     def _of_kind(self, kind: int) -> list[Member]:
         return [member for member in self._members.values() if member.record.kind == kind]
 
@@ -112,19 +119,30 @@ class Fleet:
             await self._changed.wait()
         raise self._learner_is_lost()
 
+    async def until_learner_leaves(self) -> None:
+        """Waits until the learner was told to end."""
+        while not self.learner_is_leaving:
+            await self._changed.wait()
+
+    def part_with_learner(self, reason: str) -> FailedPrecondition:
+        """Lets a learner go that was told to end; returns the error that ends the attempt."""
+        member = self.learner
+        self._registry.report_lost(member.record.worker_id, reason)
+        self._remove(member, reason)
+        return self._learner_is_lost()
+
     def _learner_is_lost(self) -> FailedPrecondition:
         return FailedPrecondition(f"the learner is lost: {self._learner_loss}", reason=ErrorReason.LEARNER_LOST)
 
     def _reconcile(self) -> None:
-        for worker_id, member in self._members.items():
-            if member.record.status.state == worker_pb2.WORKER_STATE_FAILED:  # Its process ends.
-                self._registry.report_lost(worker_id, member.record.status.message)
+        for member in self._members.values():
+            self._follow_end(member)
         alive = {record.worker_id: record for kind in SERVICES for record in self._registry.alive(kind_of(kind))}
         for worker_id, member in list(self._members.items()):
             if worker_id not in alive:
                 self._remove(member, member.record.loss_reason)
         for member in self.rewards:
-            self._report_notice(member)
+            self._log.add_notice(member)
         for worker_id in list(self._failures):
             if worker_id not in alive:
                 del self._failures[worker_id]
@@ -136,7 +154,7 @@ class Fleet:
         for worker_id, (record, deadline) in list(self._restarting.items()):
             if asyncio.get_running_loop().time() > deadline:
                 del self._restarting[worker_id]
-                self._log("worker_lost", record, f"is lost: {_NOT_BACK}", reason=_NOT_BACK)
+                self._log.add("worker_lost", record, f"is lost: {_NOT_BACK}", reason=_NOT_BACK)
                 self._changed.notify()
 
     def _match_restarted(self, record: WorkerRecord) -> None:
@@ -146,25 +164,22 @@ class Fleet:
         for worker_id in (at_address or of_kind)[:1]:
             del self._restarting[worker_id]
 
-    def _report_notice(self, member: Member) -> None:
-        """Logs the status message of a working reward service when it changes."""
+    def _follow_end(self, member: Member) -> None:
+        """Ends the lease of a worker whose process ends, and logs once that a worker was told to end."""
         status = member.record.status
-        if status.state == worker_pb2.WORKER_STATE_READY and status.message != member.notice:
-            member.notice = status.message
-            self._events.add(
-                "worker_notice",
-                f"{member.name}: {status.message or 'all is well again'}",
-                worker_id=member.record.worker_id,
-                address=member.record.address,
-                notice=status.message,
-            )
+        if status.state == worker_pb2.WORKER_STATE_FAILED:
+            self._registry.report_lost(member.record.worker_id, status.message)
+        elif status.state == worker_pb2.WORKER_STATE_LEAVING and not member.is_leaving:
+            member.is_leaving = True
+            self._log.add("worker_leaving", member.record, "was told to end")
+            self._changed.notify()
 
     def _remove(self, member: Member, reason: str) -> None:
         has_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
         del self._members[member.record.worker_id]
         self._watching.pop(member.record.worker_id).cancel()
         member.serving = False
-        self._log("worker_lost", member.record, f"is lost: {reason}", reason=reason)
+        self._log.add("worker_lost", member.record, f"is lost: {reason}", reason=reason)
         if has_policy:  # The attempt never used any other learner.
             self._learner_loss = reason
         # Leave the channel open for the calls that are under way on it; they end by themselves.
@@ -201,15 +216,15 @@ class Fleet:
             if error.reason == ErrorReason.ENDING:
                 self._registry.report_lost(record.worker_id, error.message)
             if record.lost:  # It may come back, and cannot be said to fail.
-                self._log("worker_lost", record, f"is lost: {record.loss_reason}", reason=record.loss_reason)
+                self._log.add("worker_lost", record, f"is lost: {record.loss_reason}", reason=record.loss_reason)
             else:
                 self._failures[record.worker_id] = (record, error)
-                self._log("worker_failed", record, f"cannot serve this run: {error.message}")
+                self._log.add("worker_failed", record, f"cannot serve this run: {error.message}")
         else:
             # A generator serves once weights are published to it.
             member.serving = record.kind != worker_pb2.WORKER_KIND_GENERATOR
             self._members[record.worker_id] = member
-            self._log("worker_joined", record, "is ready")
+            self._log.add("worker_joined", record, "is ready")
         finally:
             del self._loading[record.worker_id], self._arriving[record.worker_id]
             self._changed.notify()
@@ -225,17 +240,7 @@ class Fleet:
         """Records that a worker of an earlier run restarts for this one. It will register as another worker."""
         self._restarting[record.worker_id] = (record, asyncio.get_running_loop().time() + RESTART_TIMEOUT_S)
         self._registry.report_lost(record.worker_id, f"it restarts for run {self._run_id}")
-        self._log("worker_restarting", record, "served another run, and restarts for this one")
-
-    def _log(self, kind: str, record: WorkerRecord, message: str, **attributes: str) -> None:
-        self._events.add(
-            kind,
-            f"{worker_name(record)} {message}",
-            worker_id=record.worker_id,
-            worker_kind=NAMES[record.kind],
-            address=record.address,
-            **attributes,
-        )
+        self._log.add("worker_restarting", record, "served another run, and restarts for this one")
 
     async def report_lost(self, member: Member, error: ShoalError) -> None:
         """Removes a member after a call to it failed."""
@@ -248,7 +253,7 @@ class Fleet:
         if member.is_out_of_reach or member.record.worker_id not in self._members:
             return
         member.is_out_of_reach, member.serving = True, False
-        self._log("worker_out_of_reach", member.record, f"is out of reach: {error.message}", reason=error.reason)
+        self._log.add("worker_out_of_reach", member.record, f"is out of reach: {error.message}", reason=error.reason)
         self._reaching[member.record.worker_id] = asyncio.create_task(self._reach(member))
         self._changed.notify()
 
@@ -274,7 +279,7 @@ class Fleet:
         except FailedPrecondition:
             pass
         else:
-            if status.state == worker_pb2.WORKER_STATE_READY:
+            if status.state in (worker_pb2.WORKER_STATE_READY, worker_pb2.WORKER_STATE_LEAVING):
                 return True
             self._registry.report_lost(
                 member.record.worker_id, status.message or "a process that is not configured answers at its address"

@@ -46,6 +46,8 @@ class Member:
     """The last weights that passed all checks on a generator; None before its first load."""
     standing: Standing = field(default_factory=Standing)
     """Of a generator: its failed loads."""
+    is_leaving: bool = False
+    """Whether its process was told to end."""
     is_out_of_reach: bool = False
     """Whether it did not answer, while its lease lasts. It serves nothing until it answers again."""
 

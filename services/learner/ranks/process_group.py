@@ -29,6 +29,8 @@ IDLE_S = 10.0
 _TIMEOUT = timedelta(minutes=30)
 """Longest wait of one rank for another: a slow disk, a large export."""
 _LENGTH = struct.Struct("<q")
+_LEAVING = "leaving"
+"""The key in the store of the rank that was told to end."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -62,11 +64,13 @@ class Command(IntEnum):
 class ProcessGroup:
     """All ranks of the learner, as one of them sees them. Call every method on all ranks, in the same order."""
 
-    def __init__(self, *, rank: int, size: int, device: torch.device) -> None:
+    def __init__(self, *, rank: int, size: int, device: torch.device, store: dist.Store | None = None) -> None:
+        """`store` is that of the rendezvous; None only where no rank leaves before rank 0."""
         self.rank = rank
         self.size = size
         self.device = device
         self.sequence_group: SequenceGroup | None = None
+        self._store = store
         # A separate group, so that a stuck collective of the model does not block commands.
         self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
 
@@ -94,7 +98,8 @@ class ProcessGroup:
         if size == 1:
             # Gloo listens even for a group of one, by default on the address of the machine's name.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
         else:
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 torchrun_store, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
@@ -102,7 +107,7 @@ class ProcessGroup:
             elif store is None:
                 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
-        return cls(rank=rank, size=size, device=device)
+        return cls(rank=rank, size=size, device=device, store=store)
 
     def form_sequence_groups(self, size: int) -> None:
         """Forms groups of `size` consecutive ranks that work on the same packed rows (sequence parallelism).
@@ -187,6 +192,18 @@ class ProcessGroup:
         except ShoalError as raised:
             error = raised
         self.raise_on_all(error)
+
+    def ask_to_leave(self) -> None:
+        """Tells rank 0 that this rank was told to end. From any thread, also during a collective."""
+        if self._store is not None:
+            self._store.set(_LEAVING, str(self.rank))
+
+    def leaving_rank(self) -> str | None:
+        """Returns a rank that was told to end, None if there is none. From any thread."""
+        if self._store is None or not self._store.check([_LEAVING]):
+            return None
+        rank: bytes = self._store.get(_LEAVING)
+        return rank.decode()
 
     def leave(self) -> None:
         """Destroys the process groups. Nothing may be called after it."""

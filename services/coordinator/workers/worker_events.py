@@ -1,0 +1,37 @@
+"""The events of a run's workers: who joined, leaves, is lost, and what a service has to say."""
+
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.member import NAMES, Member, worker_name
+from services.coordinator.workers.registry import WorkerRecord
+from shoal.v1 import worker_pb2
+
+
+class WorkerEvents:
+    """Writes the events of workers to the log of a run."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+
+    def add(self, kind: str, record: WorkerRecord, message: str, **attributes: str) -> None:
+        """Adds an event of a worker. `message` continues a sentence that begins with the worker's name."""
+        self._events.add(
+            kind,
+            f"{worker_name(record)} {message}",
+            worker_id=record.worker_id,
+            worker_kind=NAMES[record.kind],
+            address=record.address,
+            **attributes,
+        )
+
+    def add_notice(self, member: Member) -> None:
+        """Adds the status message of a working reward service when it changes."""
+        status = member.record.status
+        if status.state == worker_pb2.WORKER_STATE_READY and status.message != member.notice:
+            member.notice = status.message
+            self._events.add(
+                "worker_notice",
+                f"{member.name}: {status.message or 'all is well again'}",
+                worker_id=member.record.worker_id,
+                address=member.record.address,
+                notice=status.message,
+            )

@@ -1,0 +1,62 @@
+"""The departure of a learner that was told to end: it waits until no step would be lost with it."""
+
+import asyncio
+import os
+import signal
+import time
+
+from services.learner.ranks.process_group import Command
+from services.learner.torch_thread import TorchThread
+from shoal.errors import ShoalError
+from shoal.v1 import worker_pb2
+from shoal.worker.lifecycle import Lifecycle
+
+_POLL_S = 0.1
+_WATCH_S = 1.0
+
+
+class Departure:
+    """Knows whether the learner holds a step that no checkpoint has, and waits for that checkpoint."""
+
+    def __init__(self, lifecycle: Lifecycle, torch: TorchThread, *, grace_s: float) -> None:
+        """`grace_s` bounds the wait."""
+        self._lifecycle = lifecycle
+        self._torch = torch
+        self._grace_s = grace_s
+        self.has_unsaved_step = False
+        """Whether a train step began after the last checkpoint was written or restored. Set by any thread."""
+
+    async def drain(self) -> None:
+        """Waits, once the process was told to end, until no step would be lost with it.
+
+        The learner shows LEAVING meanwhile, and serves: at its next boundary the run has a checkpoint written, and
+        parts with the learner. After the grace period the learner is FAILED with what it still held.
+        """
+        if not self._lifecycle.leave():
+            return
+        deadline = time.monotonic() + self._grace_s
+        while self._lifecycle.state == worker_pb2.WORKER_STATE_LEAVING and self.has_unsaved_step:
+            if time.monotonic() > deadline:
+                what = "its step had not ended" if self._torch.num_open else "no checkpoint had its last step"
+                self._lifecycle.fail(f"it was told to end, and {what} within --grace-s ({self._grace_s:.0f} s)")
+            await asyncio.sleep(_POLL_S)
+
+    async def watch_ranks(self) -> None:
+        """Lets the learner leave, and start again, when another of its ranks was told to end, as by its node.
+
+        A signal to this process meanwhile ends it as ever.
+        """
+        try:
+            joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
+            process_group = await asyncio.wrap_future(joined)
+        except ShoalError:
+            return  # The ranks did not all join, which ends the process.
+        rank: str | None = None
+        while rank is None:
+            await asyncio.sleep(_WATCH_S)
+            rank = await asyncio.to_thread(process_group.leaving_rank)
+        await self.drain()
+        if self._lifecycle.can_restart:
+            self._lifecycle.restart(f"rank {rank} of the learner was told to end")
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
