@@ -189,8 +189,9 @@ class LearnerCommands:
             for _ in tensors:
                 pass
         else:
+            within_s = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else None
             try:
-                hashes = publisher.send(request.epoch, manifest, tensors)
+                hashes = publisher.send(request.epoch, manifest, tensors, within_s=within_s)
             except ShoalError as raised:
                 error = raised
         finished = time.monotonic()

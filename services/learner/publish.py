@@ -130,8 +130,17 @@ class WeightPublisher:
                 )
             return self._connected
 
-    def send(self, epoch: int, manifest: Manifest, tensors: Iterator[tuple[str, Tensor]]) -> tuple[TensorHash, ...]:
+    def send(
+        self,
+        epoch: int,
+        manifest: Manifest,
+        tensors: Iterator[tuple[str, Tensor]],
+        *,
+        within_s: float | None = None,
+    ) -> tuple[TensorHash, ...]:
         """Broadcasts tensors to the members of the epoch's group, which have joined; returns the tensors' hashes.
+
+        The pass may take `within_s`, by default `weights.timeout_s`.
 
         Exhausts `tensors` in any case, since the other ranks take part in each gather. With no member but the learner
         it only hashes. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
@@ -142,7 +151,7 @@ class WeightPublisher:
             with self._lock:
                 group = self._group
             if group is not None:
-                return send_weights(group, manifest, tensors)
+                return send_weights(group, manifest, tensors, within_s=within_s)
             return tuple(_hash(spec, tensor) for spec, (_, tensor) in zip(manifest.tensors, tensors, strict=True))
         except ShoalError as error:
             if group is not None:

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from shoal.v1 import rollout_pb2 as shoal_dot_v1_dot_rollout__pb2
 from shoal.v1 import weights_pb2 as shoal_dot_v1_dot_weights__pb2
 from shoal.v1 import worker_pb2 as shoal_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/learner.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\x1a\x16shoal/v1/weights.proto\x1a\x15shoal/v1/worker.proto\"Y\n\x1eLearnerServiceConfigureRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"I\n\x1fLearnerServiceConfigureResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\"T\n\x19SetHyperparametersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"F\n\x1aSetHyperparametersResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"\xb7\x01\n\x10TrainStepRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.shoal.v1.TrainStepHeaderH\x00\x12&\n\x05group\x18\x02 \x01(\x0b\x32\x15.shoal.v1.GroupHeaderH\x00\x12)\n\x07rollout\x18\x03 \x01(\x0b\x32\x16.shoal.v1.TrainRolloutH\x00\x12\x1b\n\x11support_token_ids\x18\x04 \x01(\x0cH\x00\x42\x06\n\x04part\"\x84\x01\n\x0fTrainStepHeader\x12\x15\n\rtrain_step_id\x18\x01 \x01(\t\x12\x31\n\x10\x65xpected_version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x13\n\x0btemperature\x18\x03 \x01(\x01\x12\x12\n\nnum_groups\x18\x04 \x01(\x05\"d\n\x0bGroupHeader\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12\x14\n\x0cnum_rollouts\x18\x03 \x01(\x05\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xa5\x01\n\x0cTrainRollout\x12(\n\ncompletion\x18\x01 \x01(\x0b\x32\x14.shoal.v1.Completion\x12\x11\n\tadvantage\x18\x02 \x01(\x01\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06reward\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10token_advantages\x18\x05 \x01(\x0c\x42\t\n\x07_weightB\t\n\x07_reward\"\xeb\x01\n\x11TrainStepResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12\x13\n\x0bskip_reason\x18\x02 \x01(\t\x12(\n\x07version\x18\x03 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x1b\n\x13num_optimizer_steps\x18\x04 \x01(\x03\x12\x39\n\x07metrics\x18\x05 \x03(\x0b\x32(.shoal.v1.TrainStepResponse.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x93\x01\n\x16\x43omputeLogprobsRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x0c\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\x1e\n\x05model\x18\x03 \x01(\x0e\x32\x0f.shoal.v1.Model\x12\x19\n\x11support_token_ids\x18\x04 \x03(\x0c\x12\x16\n\x0esupport_counts\x18\x05 \x03(\x0c\"U\n\x17\x43omputeLogprobsResponse\x12\x10\n\x08logprobs\x18\x01 \x03(\x0c\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"=\n\x18\x43reateWeightGroupRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x05\"q\n\x19\x43reateWeightGroupResponse\x12.\n\nrendezvous\x18\x01 \x01(\x0b\x32\x1a.shoal.v1.WeightRendezvous\x12$\n\x08manifest\x18\x02 \x01(\x0b\x32\x12.shoal.v1.Manifest\"H\n\x15PublishWeightsRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12 \n\x06\x63\x61nary\x18\x02 \x01(\x0b\x32\x10.shoal.v1.Canary\"\xb2\x01\n\x16PublishWeightsResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12$\n\x06hashes\x18\x02 \x03(\x0b\x32\x14.shoal.v1.TensorHash\x12 \n\x06\x63\x61nary\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Canary\x12\x11\n\tnum_bytes\x18\x04 \x01(\x03\x12\x13\n\x0b\x62roadcast_s\x18\x05 \x01(\x01\"Y\n#LearnerServiceSaveCheckpointRequest\x12\x15\n\rcheckpoint_id\x18\x01 \x01(\t\x12\x1b\n\x13keep_checkpoint_ids\x18\x02 \x03(\t\"=\n\nFileDigest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tnum_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\x88\x01\n$LearnerServiceSaveCheckpointResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x11\n\tnum_ranks\x18\x02 \x01(\x05\x12#\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x14.shoal.v1.FileDigest\"d\n\x15LoadCheckpointRequest\x12\x15\n\rcheckpoint_id\x18\x01 \x01(\t\x12#\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x14.shoal.v1.FileDigest\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x03\"B\n\x16LoadCheckpointResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"D\n\x12\x45xportModelRequest\x12\x13\n\x0b\x65xport_name\x18\x01 \x01(\t\x12\x19\n\x11keep_export_names\x18\x02 \x03(\t\"M\n\x13\x45xportModelResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\" \n\x1eLearnerServiceGetStatusRequest\"\xb6\x01\n\x1fLearnerServiceGetStatusResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x11\n\tnum_ranks\x18\x03 \x01(\x05\x12\x1b\n\x13num_optimizer_steps\x18\x04 \x01(\x03\x12\x11\n\trank_pids\x18\x05 \x03(\x05*E\n\x05Model\x12\x15\n\x11MODEL_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODEL_POLICY\x10\x01\x12\x13\n\x0fMODEL_REFERENCE\x10\x02\x32\x9a\x07\n\x0eLearnerService\x12`\n\tConfigure\x12(.shoal.v1.LearnerServiceConfigureRequest\x1a).shoal.v1.LearnerServiceConfigureResponse\x12\x46\n\tTrainStep\x12\x1a.shoal.v1.TrainStepRequest\x1a\x1b.shoal.v1.TrainStepResponse(\x01\x12V\n\x0f\x43omputeLogprobs\x12 .shoal.v1.ComputeLogprobsRequest\x1a!.shoal.v1.ComputeLogprobsResponse\x12_\n\x12SetHyperparameters\x12#.shoal.v1.SetHyperparametersRequest\x1a$.shoal.v1.SetHyperparametersResponse\x12\\\n\x11\x43reateWeightGroup\x12\".shoal.v1.CreateWeightGroupRequest\x1a#.shoal.v1.CreateWeightGroupResponse\x12S\n\x0ePublishWeights\x12\x1f.shoal.v1.PublishWeightsRequest\x1a .shoal.v1.PublishWeightsResponse\x12o\n\x0eSaveCheckpoint\x12-.shoal.v1.LearnerServiceSaveCheckpointRequest\x1a..shoal.v1.LearnerServiceSaveCheckpointResponse\x12S\n\x0eLoadCheckpoint\x12\x1f.shoal.v1.LoadCheckpointRequest\x1a .shoal.v1.LoadCheckpointResponse\x12J\n\x0b\x45xportModel\x12\x1c.shoal.v1.ExportModelRequest\x1a\x1d.shoal.v1.ExportModelResponse\x12`\n\tGetStatus\x12(.shoal.v1.LearnerServiceGetStatusRequest\x1a).shoal.v1.LearnerServiceGetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/learner.proto\x12\x08shoal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\x1a\x16shoal/v1/weights.proto\x1a\x15shoal/v1/worker.proto\"Y\n\x1eLearnerServiceConfigureRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"I\n\x1fLearnerServiceConfigureResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\"T\n\x19SetHyperparametersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"F\n\x1aSetHyperparametersResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"\xb7\x01\n\x10TrainStepRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.shoal.v1.TrainStepHeaderH\x00\x12&\n\x05group\x18\x02 \x01(\x0b\x32\x15.shoal.v1.GroupHeaderH\x00\x12)\n\x07rollout\x18\x03 \x01(\x0b\x32\x16.shoal.v1.TrainRolloutH\x00\x12\x1b\n\x11support_token_ids\x18\x04 \x01(\x0cH\x00\x42\x06\n\x04part\"\x84\x01\n\x0fTrainStepHeader\x12\x15\n\rtrain_step_id\x18\x01 \x01(\t\x12\x31\n\x10\x65xpected_version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x13\n\x0btemperature\x18\x03 \x01(\x01\x12\x12\n\nnum_groups\x18\x04 \x01(\x05\"d\n\x0bGroupHeader\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12\x14\n\x0cnum_rollouts\x18\x03 \x01(\x05\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xa5\x01\n\x0cTrainRollout\x12(\n\ncompletion\x18\x01 \x01(\x0b\x32\x14.shoal.v1.Completion\x12\x11\n\tadvantage\x18\x02 \x01(\x01\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06reward\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10token_advantages\x18\x05 \x01(\x0c\x42\t\n\x07_weightB\t\n\x07_reward\"\xeb\x01\n\x11TrainStepResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12\x13\n\x0bskip_reason\x18\x02 \x01(\t\x12(\n\x07version\x18\x03 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x1b\n\x13num_optimizer_steps\x18\x04 \x01(\x03\x12\x39\n\x07metrics\x18\x05 \x03(\x0b\x32(.shoal.v1.TrainStepResponse.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x93\x01\n\x16\x43omputeLogprobsRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x0c\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\x1e\n\x05model\x18\x03 \x01(\x0e\x32\x0f.shoal.v1.Model\x12\x19\n\x11support_token_ids\x18\x04 \x03(\x0c\x12\x16\n\x0esupport_counts\x18\x05 \x03(\x0c\"U\n\x17\x43omputeLogprobsResponse\x12\x10\n\x08logprobs\x18\x01 \x03(\x0c\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"=\n\x18\x43reateWeightGroupRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x05\"q\n\x19\x43reateWeightGroupResponse\x12.\n\nrendezvous\x18\x01 \x01(\x0b\x32\x1a.shoal.v1.WeightRendezvous\x12$\n\x08manifest\x18\x02 \x01(\x0b\x32\x12.shoal.v1.Manifest\"t\n\x15PublishWeightsRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12 \n\x06\x63\x61nary\x18\x02 \x01(\x0b\x32\x10.shoal.v1.Canary\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb2\x01\n\x16PublishWeightsResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12$\n\x06hashes\x18\x02 \x03(\x0b\x32\x14.shoal.v1.TensorHash\x12 \n\x06\x63\x61nary\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Canary\x12\x11\n\tnum_bytes\x18\x04 \x01(\x03\x12\x13\n\x0b\x62roadcast_s\x18\x05 \x01(\x01\"Y\n#LearnerServiceSaveCheckpointRequest\x12\x15\n\rcheckpoint_id\x18\x01 \x01(\t\x12\x1b\n\x13keep_checkpoint_ids\x18\x02 \x03(\t\"=\n\nFileDigest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tnum_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\x88\x01\n$LearnerServiceSaveCheckpointResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x11\n\tnum_ranks\x18\x02 \x01(\x05\x12#\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x14.shoal.v1.FileDigest\"d\n\x15LoadCheckpointRequest\x12\x15\n\rcheckpoint_id\x18\x01 \x01(\t\x12#\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x14.shoal.v1.FileDigest\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x03\"B\n\x16LoadCheckpointResponse\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"D\n\x12\x45xportModelRequest\x12\x13\n\x0b\x65xport_name\x18\x01 \x01(\t\x12\x19\n\x11keep_export_names\x18\x02 \x03(\t\"M\n\x13\x45xportModelResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\" \n\x1eLearnerServiceGetStatusRequest\"\xb6\x01\n\x1fLearnerServiceGetStatusResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\x12(\n\x07version\x18\x02 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\x11\n\tnum_ranks\x18\x03 \x01(\x05\x12\x1b\n\x13num_optimizer_steps\x18\x04 \x01(\x03\x12\x11\n\trank_pids\x18\x05 \x03(\x05*E\n\x05Model\x12\x15\n\x11MODEL_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODEL_POLICY\x10\x01\x12\x13\n\x0fMODEL_REFERENCE\x10\x02\x32\x9a\x07\n\x0eLearnerService\x12`\n\tConfigure\x12(.shoal.v1.LearnerServiceConfigureRequest\x1a).shoal.v1.LearnerServiceConfigureResponse\x12\x46\n\tTrainStep\x12\x1a.shoal.v1.TrainStepRequest\x1a\x1b.shoal.v1.TrainStepResponse(\x01\x12V\n\x0f\x43omputeLogprobs\x12 .shoal.v1.ComputeLogprobsRequest\x1a!.shoal.v1.ComputeLogprobsResponse\x12_\n\x12SetHyperparameters\x12#.shoal.v1.SetHyperparametersRequest\x1a$.shoal.v1.SetHyperparametersResponse\x12\\\n\x11\x43reateWeightGroup\x12\".shoal.v1.CreateWeightGroupRequest\x1a#.shoal.v1.CreateWeightGroupResponse\x12S\n\x0ePublishWeights\x12\x1f.shoal.v1.PublishWeightsRequest\x1a .shoal.v1.PublishWeightsResponse\x12o\n\x0eSaveCheckpoint\x12-.shoal.v1.LearnerServiceSaveCheckpointRequest\x1a..shoal.v1.LearnerServiceSaveCheckpointResponse\x12S\n\x0eLoadCheckpoint\x12\x1f.shoal.v1.LoadCheckpointRequest\x1a .shoal.v1.LoadCheckpointResponse\x12J\n\x0b\x45xportModel\x12\x1c.shoal.v1.ExportModelRequest\x1a\x1d.shoal.v1.ExportModelResponse\x12`\n\tGetStatus\x12(.shoal.v1.LearnerServiceGetStatusRequest\x1a).shoal.v1.LearnerServiceGetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,58 +38,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._loaded_options = None
   _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_MODEL']._serialized_start=2791
-  _globals['_MODEL']._serialized_end=2860
-  _globals['_LEARNERSERVICECONFIGUREREQUEST']._serialized_start=137
-  _globals['_LEARNERSERVICECONFIGUREREQUEST']._serialized_end=226
-  _globals['_LEARNERSERVICECONFIGURERESPONSE']._serialized_start=228
-  _globals['_LEARNERSERVICECONFIGURERESPONSE']._serialized_end=301
-  _globals['_SETHYPERPARAMETERSREQUEST']._serialized_start=303
-  _globals['_SETHYPERPARAMETERSREQUEST']._serialized_end=387
-  _globals['_SETHYPERPARAMETERSRESPONSE']._serialized_start=389
-  _globals['_SETHYPERPARAMETERSRESPONSE']._serialized_end=459
-  _globals['_TRAINSTEPREQUEST']._serialized_start=462
-  _globals['_TRAINSTEPREQUEST']._serialized_end=645
-  _globals['_TRAINSTEPHEADER']._serialized_start=648
-  _globals['_TRAINSTEPHEADER']._serialized_end=780
-  _globals['_GROUPHEADER']._serialized_start=782
-  _globals['_GROUPHEADER']._serialized_end=882
-  _globals['_TRAINROLLOUT']._serialized_start=885
-  _globals['_TRAINROLLOUT']._serialized_end=1050
-  _globals['_TRAINSTEPRESPONSE']._serialized_start=1053
-  _globals['_TRAINSTEPRESPONSE']._serialized_end=1288
-  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_start=1242
-  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_end=1288
-  _globals['_COMPUTELOGPROBSREQUEST']._serialized_start=1291
-  _globals['_COMPUTELOGPROBSREQUEST']._serialized_end=1438
-  _globals['_COMPUTELOGPROBSRESPONSE']._serialized_start=1440
-  _globals['_COMPUTELOGPROBSRESPONSE']._serialized_end=1525
-  _globals['_CREATEWEIGHTGROUPREQUEST']._serialized_start=1527
-  _globals['_CREATEWEIGHTGROUPREQUEST']._serialized_end=1588
-  _globals['_CREATEWEIGHTGROUPRESPONSE']._serialized_start=1590
-  _globals['_CREATEWEIGHTGROUPRESPONSE']._serialized_end=1703
-  _globals['_PUBLISHWEIGHTSREQUEST']._serialized_start=1705
-  _globals['_PUBLISHWEIGHTSREQUEST']._serialized_end=1777
-  _globals['_PUBLISHWEIGHTSRESPONSE']._serialized_start=1780
-  _globals['_PUBLISHWEIGHTSRESPONSE']._serialized_end=1958
-  _globals['_LEARNERSERVICESAVECHECKPOINTREQUEST']._serialized_start=1960
-  _globals['_LEARNERSERVICESAVECHECKPOINTREQUEST']._serialized_end=2049
-  _globals['_FILEDIGEST']._serialized_start=2051
-  _globals['_FILEDIGEST']._serialized_end=2112
-  _globals['_LEARNERSERVICESAVECHECKPOINTRESPONSE']._serialized_start=2115
-  _globals['_LEARNERSERVICESAVECHECKPOINTRESPONSE']._serialized_end=2251
-  _globals['_LOADCHECKPOINTREQUEST']._serialized_start=2253
-  _globals['_LOADCHECKPOINTREQUEST']._serialized_end=2353
-  _globals['_LOADCHECKPOINTRESPONSE']._serialized_start=2355
-  _globals['_LOADCHECKPOINTRESPONSE']._serialized_end=2421
-  _globals['_EXPORTMODELREQUEST']._serialized_start=2423
-  _globals['_EXPORTMODELREQUEST']._serialized_end=2491
-  _globals['_EXPORTMODELRESPONSE']._serialized_start=2493
-  _globals['_EXPORTMODELRESPONSE']._serialized_end=2570
-  _globals['_LEARNERSERVICEGETSTATUSREQUEST']._serialized_start=2572
-  _globals['_LEARNERSERVICEGETSTATUSREQUEST']._serialized_end=2604
-  _globals['_LEARNERSERVICEGETSTATUSRESPONSE']._serialized_start=2607
-  _globals['_LEARNERSERVICEGETSTATUSRESPONSE']._serialized_end=2789
-  _globals['_LEARNERSERVICE']._serialized_start=2863
-  _globals['_LEARNERSERVICE']._serialized_end=3785
+  _globals['_MODEL']._serialized_start=2867
+  _globals['_MODEL']._serialized_end=2936
+  _globals['_LEARNERSERVICECONFIGUREREQUEST']._serialized_start=169
+  _globals['_LEARNERSERVICECONFIGUREREQUEST']._serialized_end=258
+  _globals['_LEARNERSERVICECONFIGURERESPONSE']._serialized_start=260
+  _globals['_LEARNERSERVICECONFIGURERESPONSE']._serialized_end=333
+  _globals['_SETHYPERPARAMETERSREQUEST']._serialized_start=335
+  _globals['_SETHYPERPARAMETERSREQUEST']._serialized_end=419
+  _globals['_SETHYPERPARAMETERSRESPONSE']._serialized_start=421
+  _globals['_SETHYPERPARAMETERSRESPONSE']._serialized_end=491
+  _globals['_TRAINSTEPREQUEST']._serialized_start=494
+  _globals['_TRAINSTEPREQUEST']._serialized_end=677
+  _globals['_TRAINSTEPHEADER']._serialized_start=680
+  _globals['_TRAINSTEPHEADER']._serialized_end=812
+  _globals['_GROUPHEADER']._serialized_start=814
+  _globals['_GROUPHEADER']._serialized_end=914
+  _globals['_TRAINROLLOUT']._serialized_start=917
+  _globals['_TRAINROLLOUT']._serialized_end=1082
+  _globals['_TRAINSTEPRESPONSE']._serialized_start=1085
+  _globals['_TRAINSTEPRESPONSE']._serialized_end=1320
+  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_start=1274
+  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_end=1320
+  _globals['_COMPUTELOGPROBSREQUEST']._serialized_start=1323
+  _globals['_COMPUTELOGPROBSREQUEST']._serialized_end=1470
+  _globals['_COMPUTELOGPROBSRESPONSE']._serialized_start=1472
+  _globals['_COMPUTELOGPROBSRESPONSE']._serialized_end=1557
+  _globals['_CREATEWEIGHTGROUPREQUEST']._serialized_start=1559
+  _globals['_CREATEWEIGHTGROUPREQUEST']._serialized_end=1620
+  _globals['_CREATEWEIGHTGROUPRESPONSE']._serialized_start=1622
+  _globals['_CREATEWEIGHTGROUPRESPONSE']._serialized_end=1735
+  _globals['_PUBLISHWEIGHTSREQUEST']._serialized_start=1737
+  _globals['_PUBLISHWEIGHTSREQUEST']._serialized_end=1853
+  _globals['_PUBLISHWEIGHTSRESPONSE']._serialized_start=1856
+  _globals['_PUBLISHWEIGHTSRESPONSE']._serialized_end=2034
+  _globals['_LEARNERSERVICESAVECHECKPOINTREQUEST']._serialized_start=2036
+  _globals['_LEARNERSERVICESAVECHECKPOINTREQUEST']._serialized_end=2125
+  _globals['_FILEDIGEST']._serialized_start=2127
+  _globals['_FILEDIGEST']._serialized_end=2188
+  _globals['_LEARNERSERVICESAVECHECKPOINTRESPONSE']._serialized_start=2191
+  _globals['_LEARNERSERVICESAVECHECKPOINTRESPONSE']._serialized_end=2327
+  _globals['_LOADCHECKPOINTREQUEST']._serialized_start=2329
+  _globals['_LOADCHECKPOINTREQUEST']._serialized_end=2429
+  _globals['_LOADCHECKPOINTRESPONSE']._serialized_start=2431
+  _globals['_LOADCHECKPOINTRESPONSE']._serialized_end=2497
+  _globals['_EXPORTMODELREQUEST']._serialized_start=2499
+  _globals['_EXPORTMODELREQUEST']._serialized_end=2567
+  _globals['_EXPORTMODELRESPONSE']._serialized_start=2569
+  _globals['_EXPORTMODELRESPONSE']._serialized_end=2646
+  _globals['_LEARNERSERVICEGETSTATUSREQUEST']._serialized_start=2648
+  _globals['_LEARNERSERVICEGETSTATUSREQUEST']._serialized_end=2680
+  _globals['_LEARNERSERVICEGETSTATUSRESPONSE']._serialized_start=2683
+  _globals['_LEARNERSERVICEGETSTATUSRESPONSE']._serialized_end=2865
+  _globals['_LEARNERSERVICE']._serialized_start=2939
+  _globals['_LEARNERSERVICE']._serialized_end=3861
 # @@protoc_insertion_point(module_scope)

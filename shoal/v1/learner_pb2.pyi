@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -527,21 +528,29 @@ class PublishWeightsRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch whose group carries the weights."""
     @_builtins.property
     def canary(self) -> _weights_pb2.Canary:
         """Tokens to score under the current weights, if set."""
 
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Time for the pass, less than weights.timeout_s, for a caller that knows how
+        long one takes. If absent, the pass may take weights.timeout_s.
+        """
+
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         canary: _weights_pb2.Canary | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "epoch", b"epoch", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

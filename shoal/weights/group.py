@@ -167,7 +167,7 @@ class BroadcastGroup:
     def _too_slow(self, doing: str, missing: Sequence[int] = ()) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"weight group of epoch {self.rendezvous.epoch}: {doing} of {self.rendezvous.world_size} members "
-            f"did not end in time (weights.timeout_s is {self.rendezvous.timeout_s:g})",
+            f"did not end in time (at most weights.timeout_s, {self.rendezvous.timeout_s:g} s)",
             reason=ErrorReason.WEIGHT_GROUP_TIMEOUT,
             metadata=missing_ranks(missing),
         )

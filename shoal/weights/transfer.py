@@ -23,18 +23,23 @@ _BYTES_IN_FLIGHT = 256 << 20
 
 
 def send_weights(
-    group: BroadcastGroup, manifest: Manifest, tensors: Iterable[tuple[str, "torch.Tensor"]]
+    group: BroadcastGroup,
+    manifest: Manifest,
+    tensors: Iterable[tuple[str, "torch.Tensor"]],
+    *,
+    within_s: float | None = None,
 ) -> tuple[TensorHash, ...]:
     """Broadcasts tensors to all members, as rank 0.
 
     `tensors` yields (name, tensor) in manifest order. They may be on any device and of any floating type, and are
     cast to the manifest's. Each tensor is read before the next one is taken, so a generator may gather and free one
-    at a time; only the last few stay alive until they are sent. The pass may take the rendezvous' `timeout_s`.
+    at a time; only the last few stay alive until they are sent. The pass may take `within_s`, by default
+    the rendezvous' `timeout_s`.
 
     Returns the hashes, in manifest order. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`, and
     `DataLoss` when the tensors differ from the manifest.
     """
-    deadline = time.monotonic() + group.rendezvous.timeout_s
+    deadline = time.monotonic() + (group.rendezvous.timeout_s if within_s is None else within_s)
     source = iter(tensors)
     hashes: list[TensorHash] = []
     in_flight: deque[tuple[torch.Tensor, Work]] = deque()

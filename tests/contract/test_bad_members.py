@@ -114,6 +114,25 @@ async def test_a_stalled_generator_is_left_out_of_a_join_before_the_deadline(
     assert "worker_out_of_reach" in kinds(events), kinds(events)
 
 
+async def test_a_generator_that_hangs_in_a_load_but_answers_is_left_out_before_the_deadline(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.2)
+    hanging = ScriptedGenerator(cluster.plane)
+    await cluster.add_all(ScriptedGenerator(cluster.plane), hanging)
+    weights = {"ready_timeout_s": 0.5, "timeout_s": 3600, "max_failed_loads": 3}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 8}, weights=weights))
+    await cluster.until(lambda event: event.kind == "step")
+    hanging.may_load.clear()
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    failed = of_kind(events, "publish_failed")
+    assert {event.attributes["worker_id"] for event in failed} == {"generator-1"}, [e.message for e in failed]
+    assert "10 times as long as the last publish" in failed[0].message, failed[0].message
+    within_s = cluster.learner.broadcast_within_s
+    assert within_s[0] == 3600 > within_s[1], f"the second broadcast is not bounded by the first: {within_s}"
+
+
 async def test_an_error_of_one_request_costs_its_group_and_no_generator(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

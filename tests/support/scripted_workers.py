@@ -67,6 +67,9 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.may_be_ready = asyncio.Event()
         """While it is not set, no load gets READY."""
         self.may_be_ready.set()
+        self.may_load = asyncio.Event()
+        """While it is not set, no load ends, and status calls are answered."""
+        self.may_load.set()
         self.stalls_at_join = False
         """Answer no call any more from the first call to join a group on."""
         self.is_stalled = False
@@ -180,6 +183,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         if request.epoch in self.plane.broken:
             self._status.state = worker_pb2.WORKER_STATE_STALE
             raise Unavailable("a peer went away", reason="WEIGHT_GROUP_BROKEN")
+        await self.may_load.wait()
         self._version = request.version
         self.loaded.set()
         self._status.state = worker_pb2.WORKER_STATE_READY
@@ -309,6 +313,8 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         """The epochs whose groups it created, in order."""
         self.broadcast: list[int] = []
         """The epoch of each broadcast, in order."""
+        self.broadcast_within_s: list[float] = []
+        """The time that each broadcast may take, in order."""
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
         self._run_id = ""
 
@@ -379,6 +385,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
     ) -> learner_pb2.PublishWeightsResponse:
         self.num_publishes_in_step += self.stepping.is_set()
         self.broadcast.append(request.epoch)
+        self.broadcast_within_s.append(request.timeout.ToNanoseconds() / 1e9)
         # Each pass is one event: the same epoch may carry many.
         self.plane.sent.setdefault(request.epoch, asyncio.Event()).set()
         self.plane.sent[request.epoch] = asyncio.Event()

@@ -151,9 +151,12 @@ class LearnerClient:
         response = await self._call(lambda stub: stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S))
         return response.rendezvous, response.manifest
 
-    async def publish_weights(self, epoch: int, canary: weights_pb2.Canary) -> learner_pb2.PublishWeightsResponse:
-        """Broadcasts the current weights."""
+    async def publish_weights(
+        self, epoch: int, canary: weights_pb2.Canary, within_s: float
+    ) -> learner_pb2.PublishWeightsResponse:
+        """Broadcasts the current weights, within that time."""
         request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
+        request.timeout.FromNanoseconds(round(within_s * 1e9))
         # The learner enforces the deadline itself; this one is for a learner that does not answer at all.
         timeout_s = self._publish_timeout_s + CONTROL_TIMEOUT_S
         # A repeat would be another pass of collectives, which needs another epoch.

@@ -80,6 +80,8 @@ class Publisher:
         self._epoch = 0
         self._group: list[Member] = []
         """Members of the current epoch's group, in rank order."""
+        self._usual_s: float | None = None
+        """The time that the last transfer took whose members all loaded."""
         self._verified: dict[str, WeightVersion] = {}
         """By worker id, the last version that passed all checks on a generator."""
         self.lock = asyncio.Lock()
@@ -212,9 +214,18 @@ class Publisher:
         Returns the members that did not load them.
         """
         transfer = Transfer(
-            self._learner, members, self._config, epoch=self._epoch, version=version, canary=self._canary
+            self._learner,
+            members,
+            self._config,
+            epoch=self._epoch,
+            version=version,
+            canary=self._canary,
+            usual_s=self._usual_s,
         )
+        began = time.monotonic()
         result = await transfer.run()
+        if not result.failures:
+            self._usual_s = time.monotonic() - began
         if result.sent is not None:
             report.broadcast_s, report.num_bytes = result.sent.broadcast_s, result.sent.num_bytes
         for member in members:

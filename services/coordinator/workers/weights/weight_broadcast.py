@@ -25,6 +25,10 @@ _GRACE_S = 2.0
 """Beyond a deadline that a generator or the learner keeps itself: it says why it failed, if it can."""
 
 
+_MUCH_SLOWER = 10.0
+"""Times as long as the last pass that a pass may take."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A load that passed its checks."""
@@ -81,12 +85,15 @@ class Transfer:
         epoch: int,
         version: WeightVersion,
         canary: weights_pb2.Canary,
+        usual_s: float | None = None,
     ) -> None:
+        """`usual_s` is the time that the last pass took whose members all loaded; None before the first."""
         self._learner = learner
         self._members = members
         self._config = config
         self._epoch = epoch
         self._canary = canary
+        self._within_s = _patience_s(members, config, usual_s)
         self._loads = {member.record.worker_id: _Load(member, epoch, version, canary) for member in members}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -123,7 +130,7 @@ class Transfer:
         return failures
 
     async def _broadcast(self) -> TransferResult:
-        broadcast = asyncio.create_task(self._learner.publish_weights(self._epoch, self._canary))
+        broadcast = asyncio.create_task(self._learner.publish_weights(self._epoch, self._canary, self._within_s))
         found: Failures = {}
         try:
             found = await self._unless_silent(_ended_or_failed(broadcast, self._tasks.values()))
@@ -139,7 +146,7 @@ class Transfer:
             broadcast.cancel()
         if not found:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._config.timeout_s):
+                async with asyncio.timeout(self._within_s):
                     found = await self._unless_silent(_all_ended(self._tasks.values()))
         if found:  # They may have been passing the tensors on to others.
             others = [task for worker_id, task in self._tasks.items() if worker_id not in found]
@@ -172,7 +179,8 @@ class Transfer:
                 continue
             if load.done is None:
                 failures[worker_id] = DeadlineExceeded(
-                    f"not loaded within weights.timeout_s ({self._config.timeout_s:g} s)"
+                    f"not loaded within {self._within_s:.3g} s (weights.timeout_s, or {_MUCH_SLOWER:g} times as long as"
+                    " the last publish)"
                 )
                 continue
             gap = _mean_gap(sent.canary, load.done.canary)
@@ -197,6 +205,18 @@ class Transfer:
                 reason=ErrorReason.CANARY_DIFFERS,
             )
         return None
+
+
+def _patience_s(members: Sequence[Member], config: WeightsConfig, usual_s: float | None) -> float:
+    """Returns the time for a broadcast, and for the loads after it.
+
+    A member that hangs although it answers status calls would hold the others for `weights.timeout_s`. So several get
+    little more than passes take; one that has failed gets twice as long for each failure, since it may be slow.
+    """
+    num_failures = max((member.standing.num_failures for member in members), default=0)
+    if usual_s is None or (len(members) == 1 and not num_failures):
+        return config.timeout_s
+    return min(config.timeout_s, max(config.ready_timeout_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
 
 
 class _Load:
