@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -149,4 +150,28 @@ async def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
     mirrored = [event.attributes["checkpoint_id"] for event in events if event.kind == "checkpoint_mirrored"]
     assert (mirrored[-1], "fetched" in {event.kind for event in events}) == ("step-00000004", True), mirrored
+    await assert_every_group_was_used_once(cluster, num_steps=4)
+
+
+async def test_a_run_whose_checkpoints_are_gone_or_damaged_goes_on_from_that_of_its_mirror(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    folder = cluster.data_dir / "short"
+    cluster.learner.checkpoints = folder / "checkpoints"
+    await finish_two_steps(cluster, model, checkpoint={"every_steps": 1, "mirror": str(tmp_path / "mirror")})
+    shutil.rmtree(folder / "checkpoints")
+    (text,) = folder.glob("segments/text-*")
+    text.write_bytes(text.read_bytes()[:-1])
+    await resume(cluster, "short", {"run": {"num_steps": 3}})
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    for manifest in (folder / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{}")
+    await resume(cluster, "short", {"run": {"num_steps": 4}})
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    fetched = [event.attributes["checkpoint_id"] for event in events if event.kind == "fetched"]
+    assert fetched == ["step-00000002", "step-00000003"], fetched
+    (damaged,) = [event for event in events if event.kind == "segment_damaged"]
+    assert damaged.attributes["taken_from"] == str(tmp_path / "mirror"), damaged.message
     await assert_every_group_was_used_once(cluster, num_steps=4)

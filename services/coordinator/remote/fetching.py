@@ -1,17 +1,18 @@
-"""A run that this data folder does not have, taken from its mirror."""
+"""What this data folder does not have, taken from the mirror of a run: the run, or a checkpoint, or a segment."""
 
 import json
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirrorFolder, RunPlaces
+from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EVENTS, EventLog
 from shoal.config.load import plain_values
 from shoal.config.run import RUN_NAME
@@ -43,7 +44,7 @@ def take_from_mirror(
         if given:
             fetch_run(given, run_id, data_dir, learner_data_dir or data_dir)
         return
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError, TypeError):  # The recovery finds out what is damaged.
         url = _mirror_in(json.loads((folder / "config.json").read_text())) if given is None else given
         if url:
             _check_not_behind(url, folder)
@@ -63,6 +64,8 @@ def _check_not_behind(url: str, folder: Path) -> None:
     looking.start()
     looking.join(_ANSWER_S)
     manifests = [json.loads(path.read_text()) for path in folder.glob("checkpoints/*/manifest.json")]
+    if not manifests and json.loads((folder / "run.json").read_text()).get("last_checkpoint_id"):
+        return  # They are gone: the recovery takes the mirror's.
     here = max(((each["attempt"], each["policy_version"]) for each in manifests), default=(-1, 0))
     if found and (found[-1].attempt, found[-1].policy_version) > here:
         raise FailedPrecondition(
@@ -84,8 +87,9 @@ def _whole(url: str, run_id: str) -> list[MirroredCheckpoint]:
 def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> None:
     """Fetches the newest whole checkpoint of a run. Raises as `take_from_mirror`."""
     mirror = MirrorFolder(url, run_id, "checkpoint.mirror")
+    places = RunPlaces(data_dir / run_id, learner_data_dir / run_id)
     try:
-        damaged = _fetch_newest(mirror, url, RunPlaces(data_dir / run_id, learner_data_dir / run_id))
+        _, damaged = _fetch_newest(mirror, url, places, lambda checkpoint: checkpoint, _move_run)
     except (ShoalError, OSError) as error:
         if isinstance(error, OSError):
             raise Unavailable(f"checkpoint.mirror: {url} could not be read: {error}") from error
@@ -97,8 +101,43 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
     events.close()
 
 
-def _fetch_newest(mirror: MirrorFolder, url: str, places: RunPlaces) -> list[str]:
-    """Fetches the newest checkpoint that is whole; returns what is wrong with newer ones."""
+def fetch_checkpoint(url: str, places: RunPlaces) -> tuple[str, list[str]]:
+    """Fetches the newest whole checkpoint into a run's folders; returns its name, and what is wrong with newer ones.
+
+    Segments, which no training needs, and the record of the run stay as they are. Raises what the file system raises,
+    and as `take_from_mirror`.
+    """
+
+    def own_files(checkpoint: MirroredCheckpoint) -> MirroredCheckpoint:
+        files = (file for file in checkpoint.files if file.path.startswith("checkpoints/"))
+        return replace(checkpoint, files=tuple(files))
+
+    mirror = MirrorFolder(url, places.run_folder.name, "checkpoint.mirror")
+    return _fetch_newest(mirror, url, places, own_files, _move_checkpoint)
+
+
+def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
+    """Fetches a file that checkpoints share, in place of the one in the run's folder. Raises as `fetch_checkpoint`."""
+    target = run_folder / file.path
+    partial = target.with_name(f".{target.name}.fetched")
+    try:
+        MirrorFolder(url, run_folder.name, "checkpoint.mirror").get_shared(file, partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _fetch_newest(
+    mirror: MirrorFolder,
+    url: str,
+    places: RunPlaces,
+    wanted: Callable[[MirroredCheckpoint], MirroredCheckpoint],
+    move: Callable[[RunPlaces, RunPlaces, str], None],
+) -> tuple[str, list[str]]:
+    """Fetches what is `wanted` of the newest checkpoint that is whole, and moves it from its partial folders.
+
+    Returns the checkpoint's name, and what is wrong with newer ones.
+    """
     run_id, damaged = places.run_folder.name, list[str]()
     whole = mirror.whole()
     if not whole:
@@ -108,7 +147,7 @@ def _fetch_newest(mirror: MirrorFolder, url: str, places: RunPlaces) -> list[str
         )
     partial = RunPlaces(_partial_of(places.run_folder), _partial_of(places.learner_folder))
     try:
-        for checkpoint in reversed(whole):
+        for checkpoint in map(wanted, reversed(whole)):
             for folder in {partial.run_folder, partial.learner_folder}:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
@@ -120,8 +159,8 @@ def _fetch_newest(mirror: MirrorFolder, url: str, places: RunPlaces) -> list[str
                 damaged.append(f"; checkpoint {checkpoint.checkpoint_id} there is damaged: {error.message}")
                 _log.warning("checkpoint %s of the mirror is damaged: %s", checkpoint.checkpoint_id, error.message)
                 continue
-            _move(partial, places, checkpoint.checkpoint_id)
-            return damaged
+            move(partial, places, checkpoint.checkpoint_id)
+            return checkpoint.checkpoint_id, damaged
     finally:
         for folder in (partial.run_folder, partial.learner_folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -135,15 +174,27 @@ def _partial_of(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.fetched")
 
 
-def _move(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
-    """Moves what was fetched into place. The run's folder is the last: until then there is no run."""
+def _move_run(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
+    """Moves a run into place. Its folder is the last: until then there is no run."""
     if places.learner_folder != places.run_folder:
         learners = Path("checkpoints", checkpoint_id, "learner")
-        target = places.learner_folder / learners
-        shutil.rmtree(target, ignore_errors=True)  # Storage that outlived the coordinator's may have it.
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (partial.learner_folder / learners).rename(target)
+        # Storage that outlived the coordinator's may have it.
+        _replace_folder(partial.learner_folder / learners, places.learner_folder / learners)
     partial.run_folder.rename(places.run_folder)
+
+
+def _move_checkpoint(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
+    """Moves a checkpoint into the folder of its run, in place of a damaged one."""
+    own = Path("checkpoints", checkpoint_id)
+    if places.learner_folder != places.run_folder:
+        _replace_folder(partial.learner_folder / own / "learner", places.learner_folder / own / "learner")
+    _replace_folder(partial.run_folder / own, places.run_folder / own)
+
+
+def _replace_folder(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.rename(target)
 
 
 def _check_room(data_dir: Path, checkpoint: MirroredCheckpoint) -> None:

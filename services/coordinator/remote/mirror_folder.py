@@ -65,10 +65,15 @@ class MirroredCheckpoint:
     def stored(self, file: MirroredFile) -> str:
         """Returns the place of a file in the run's part of the mirror."""
         if file.is_shared:
-            return f"{file.path}.{file.num_bytes}"
+            return stored_shared(file)
         parts = PurePosixPath(file.path).parts
         inside = parts[2:] if parts[0] == "checkpoints" else parts
         return "/".join((self.folder, *inside))
+
+
+def stored_shared(file: MirroredFile) -> str:
+    """Returns the place of a file that checkpoints share in the run's part of the mirror."""
+    return f"{file.path}.{file.num_bytes}"
 
 
 @dataclass(frozen=True)
@@ -126,19 +131,23 @@ class MirrorFolder:
 
     def get(self, checkpoint: MirroredCheckpoint, places: RunPlaces, progress: Progress) -> None:
         """Copies a checkpoint to the places of a run. Raises `DataLoss` when a file is missing or differs."""
+        _at_once(
+            lambda file: self._get(checkpoint.stored(file), file, places.of(file.path), progress), checkpoint.files
+        )
 
-        def copy(file: MirroredFile) -> None:
-            target = places.of(file.path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            stored = f"{self._root}/{checkpoint.stored(file)}"
-            try:
-                source = self._files.open(stored, "rb")
-            except FileNotFoundError:
-                raise DataLoss(f"{stored} is missing") from None
-            with source, target.open("wb") as out:
-                _copy(source, out, file, stored, progress)
+    def get_shared(self, file: MirroredFile, target: Path) -> None:
+        """Copies a file that checkpoints share. Raises `DataLoss` when it is missing or differs."""
+        self._get(stored_shared(file), file, target, lambda _: None)
 
-        _at_once(copy, checkpoint.files)
+    def _get(self, path: str, file: MirroredFile, target: Path, progress: Progress) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stored = f"{self._root}/{path}"
+        try:
+            source = self._files.open(stored, "rb")
+        except FileNotFoundError:
+            raise DataLoss(f"{stored} is missing") from None
+        with source, target.open("wb") as out:
+            _copy(source, out, file, stored, progress)
 
     def keep_only(self, kept: Collection[MirroredCheckpoint]) -> None:
         """Deletes all other checkpoints, those that are not whole, and the files that none of `kept` has.

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from services.coordinator.remote.fetching import fetch_checkpoint, fetch_shared
 from services.coordinator.remote.file_systems import why_refused
 from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EventLog
@@ -53,6 +54,36 @@ class Mirroring:
         self._woken.set()
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())
+
+    async def take_back(self) -> str:
+        """Fetches the newest checkpoint of the mirror that is whole into the run's folders.
+
+        Returns its name; nothing without a mirror, or where that fails, which is an event.
+        """
+        found: list[tuple[str, list[str]]] = []
+        if not self._url:
+            return ""
+        try:
+            async with shown_alive(self._events, "taking a checkpoint from the mirror", lambda: self._url):
+                await _in_daemon_thread(lambda: found.append(fetch_checkpoint(self._url, self._places)))
+        except Exception as error:
+            self._failed(f"no checkpoint can be taken from {self._url}", _why(error))
+            return ""
+        ((checkpoint_id, damaged),) = found
+        message = f"checkpoint {checkpoint_id} is taken from {self._url}{''.join(damaged)}"
+        self._events.add("fetched", message, url=self._url, damaged=damaged, checkpoint_id=checkpoint_id)
+        return checkpoint_id
+
+    async def take_back_file(self, file: MirroredFile) -> str:
+        """Fetches a file that checkpoints share, in place of the run's own; returns the mirror, nothing if it fails."""
+        if not self._url:
+            return ""
+        try:
+            await _in_daemon_thread(lambda: fetch_shared(self._url, self._places.run_folder, file))
+        except Exception as error:
+            self._failed(f"{file.path} cannot be taken from {self._url}", _why(error))
+            return ""
+        return self._url
 
     async def finish(self) -> None:
         """Waits until the newest checkpoint is mirrored, or cannot be."""

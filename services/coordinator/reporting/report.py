@@ -220,6 +220,13 @@ class Report:
             reason=why,
         )
 
+    def segment_damaged(self, name: str, why: str, source: str) -> None:
+        """Reports a segment that is not as it was written, and the mirror that it was taken from, if one has it."""
+        cure = f"it was taken from {source}" if source else "what it has of used-up groups is lost, and the run goes on"
+        self._events.add(
+            "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source
+        )
+
     def shown_alive(
         self, work: str, state: Callable[[], str], *, first_after_s: float | None = None
     ) -> AbstractAsyncContextManager[None]:

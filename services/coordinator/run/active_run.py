@@ -15,6 +15,7 @@ from pathlib import Path
 
 from services.coordinator.remote.mirror_folder import RunPlaces
 from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.remote.segment_check import SegmentCheck
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.evaluation_result import EvaluationResult
@@ -93,6 +94,7 @@ class ActiveRun:
         checkpoint = config.checkpoint
         places = RunPlaces(record.folder, learner_folder or record.folder)
         self._mirroring = Mirroring(checkpoint.mirror, places, checkpoint.keep_last, events)
+        self._segment_check = SegmentCheck(record.folder, self._mirroring, self._report.segment_damaged)
         self._restarts = Restarts(record, config.coordinator.max_restarts)
         self._updates: ConfigUpdates | None = None
         self._attempt: Attempt | None = None
@@ -167,6 +169,7 @@ class ActiveRun:
                 inputs,
                 updates=updates,
                 mirroring=self._mirroring,
+                segment_check=self._segment_check,
                 controls=self._controls,
                 commands=self.commands,
                 fleet=self._fleet,

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 
 from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.remote.segment_check import SegmentCheck
 from services.coordinator.reporting.report import Report
 from services.coordinator.reporting.step_metrics import StepMetrics
 from services.coordinator.rollout.buffer import PacingBuffer
@@ -32,6 +33,7 @@ from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
 from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.fleet import Fleet
@@ -58,6 +60,7 @@ class Attempt:
         *,
         updates: ConfigUpdates,
         mirroring: Mirroring,
+        segment_check: SegmentCheck,
         controls: RunControls,
         commands: RunCommands,
         fleet: Fleet,
@@ -68,6 +71,9 @@ class Attempt:
         self._config = config
         self._inputs = inputs
         self._updates = updates
+        self._mirroring = mirroring
+        self._segment_check = segment_check
+        self._checking: asyncio.Task[None] | None = None
         self._controls = controls
         self._commands = commands
         self._fleet = fleet
@@ -157,6 +163,8 @@ class Attempt:
                 await self._publisher.disband()
             raise
         finally:
+            if self._checking is not None:
+                self._checking.cancel()
             await self.evaluations.cancel()
             with contextlib.suppress(ShoalError):
                 await self._ledger.close()
@@ -198,20 +206,28 @@ class Attempt:
         await self._commands.follow_pause()
         return loop
 
-    async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:
-        """Recovers ledger and learner, and builds the loop that continues from their state."""
-        progress, checkpoint_id = await recover(
+    async def _recovered(self) -> Progress:
+        """Recovers ledger and learner; returns where they are. What training does not need is checked beside it."""
+        progress, manifest = await recover(
             self._record,
             self._version,
             self._checkpoints,
             self._ledger,
             self._learner,
+            self._mirroring,
             report_damaged=self._report.checkpoint_damaged,
         )
+        if manifest is not None:
+            self._checking = asyncio.create_task(self._segment_check.run(manifest.segments))
+        self._report.restored(progress.policy_version, manifest.checkpoint_id if manifest else "")
+        return progress
+
+    async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:
+        """Recovers ledger and learner, and builds the loop that continues from their state."""
+        progress = await self._recovered()
         reward_kl = RewardKlController(self._config, self._learner)
         if progress.kl_coef is not None and self._config.kl.target is not None:
             reward_kl.coef = progress.kl_coef
-        self._report.restored(progress.policy_version, checkpoint_id)
         grpo = self._config.grpo
         buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
             capacity=capacity(grpo.max_staleness, grpo.groups_per_step),

@@ -24,13 +24,14 @@ from google.protobuf import json_format
 
 from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile
 from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.remote.segment_check import mirrored
 from services.coordinator.store.files.atomic_write import write_atomically
 from services.coordinator.store.files.disk_errors import writing
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.segments.segment import SegmentDigest
-from services.coordinator.store.segments.series import SEGMENTS, Series
+from services.coordinator.store.segments.series import Series
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -183,11 +184,7 @@ class Checkpoints:
                 MirroredFile(f"{path}/learner/{each.path}", each.num_bytes, each.sha256)
                 for each in manifest.learner_files
             ),
-            *(
-                MirroredFile(f"{SEGMENTS}/{each.name}", each.num_bytes, each.sha256, is_shared=True)
-                for each in manifest.segments
-                if not each.name.startswith(Series.TOKENS)
-            ),
+            *(mirrored(each) for each in manifest.segments if not each.name.startswith(Series.TOKENS)),
         ]
         return MirroredCheckpoint(
             manifest.attempt, manifest.policy_version, manifest.next_order_number, checkpoint_id, tuple(files)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.run.checkpoints import CheckpointManifest, Checkpoints
 from services.coordinator.store.ledger import Ledger
@@ -22,24 +23,24 @@ async def recover(
     checkpoints: Checkpoints,
     ledger: Ledger,
     learner: LearnerClient,
+    mirroring: Mirroring,
     *,
     report_damaged: Callable[[str, str], None],
-) -> tuple[Progress, str]:
+) -> tuple[Progress, CheckpointManifest | None]:
     """Opens the ledger; in a later attempt than the first, restores ledger and learner from the last checkpoint before.
 
-    Sets `version` to the learner's. Returns the progress of the run, and the name of the checkpoint, which is empty
-    without one. Calls `report_damaged` with the name of each checkpoint that is damaged, and how; the one before it is
-    restored then. Raises `DataLoss` when all are, and `FailedPrecondition` when the learner's version is not the
-    ledger's.
+    Sets `version` to the learner's. Returns the progress of the run, and the checkpoint, if there is one. Calls
+    `report_damaged` with the name of each checkpoint that is damaged, and how; the one before it is restored then, and
+    the mirror's newest if all are damaged or gone. Raises `DataLoss` when that fails too, and `FailedPrecondition` when
+    the learner's version is not the ledger's.
     """
-    attempt, checkpoint_id = record.attempt, ""
+    attempt, manifest = record.attempt, None
     if attempt == 0:
         version.weights = await learner.version()
-    elif checkpoints.committed():
-        manifest, version.weights = await _load_newest_whole(checkpoints, learner, attempt, report_damaged)
-        checkpoint_id = manifest.checkpoint_id
+    elif checkpoints.committed() or record.last_checkpoint_id:
+        manifest, version.weights = await _load_newest_whole(checkpoints, mirroring, learner, attempt, report_damaged)
         await _to_the_end(checkpoints.restore_ledger, manifest, ledger.path, attempt)
-        for damaged in [name for name in checkpoints.committed() if name > checkpoint_id]:
+        for damaged in [name for name in checkpoints.committed() if name > manifest.checkpoint_id]:
             checkpoints.discard(damaged)
     else:
         await _to_the_end(set_aside, ledger.path, attempt)
@@ -51,23 +52,37 @@ async def recover(
             f"the learner is at version {version.weights}, the ledger at {attempt}.{progress.policy_version}: restart"
             " the learner and resume the run"
         )
-    return progress, checkpoint_id
+    return progress, manifest
 
 
 async def _load_newest_whole(
-    checkpoints: Checkpoints, learner: LearnerClient, attempt: int, report_damaged: Callable[[str, str], None]
+    checkpoints: Checkpoints,
+    mirroring: Mirroring,
+    learner: LearnerClient,
+    attempt: int,
+    report_damaged: Callable[[str, str], None],
 ) -> tuple[CheckpointManifest, WeightVersion]:
     """Loads the newest checkpoint whose files are all as they were written into the learner."""
+
+    async def load(checkpoint_id: str) -> tuple[CheckpointManifest, WeightVersion]:
+        manifest = await asyncio.to_thread(checkpoints.load_checked, checkpoint_id)
+        return manifest, await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
+
     problems = []
     for checkpoint_id in reversed(checkpoints.committed()):
         try:
-            manifest = await asyncio.to_thread(checkpoints.load_checked, checkpoint_id)
-            return manifest, await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
+            return await load(checkpoint_id)
         except (DataLoss, NotFound) as error:
             report_damaged(checkpoint_id, error.message)
             problems.append(f"{checkpoint_id}: {error.message}")
+    if fetched := await mirroring.take_back():
+        try:
+            return await load(fetched)
+        except (DataLoss, NotFound) as error:
+            problems.append(f"{fetched}, taken from the mirror: {error.message}")
+    found = "; ".join(problems) or "all are gone"
     raise DataLoss(
-        f"no checkpoint can be restored: {'; '.join(problems)}; restore the files, or begin again with a new run",
+        f"no checkpoint can be restored: {found}; restore the files, or begin again with a new run",
         reason=ErrorReason.CHECKPOINT_DAMAGED,
     )
 

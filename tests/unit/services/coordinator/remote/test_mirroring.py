@@ -234,3 +234,38 @@ def test_a_run_that_the_folder_has_is_not_fetched(tmp_path: Path) -> None:
     (tmp_path / "sums" / "run.json").write_text("{}")
     take_from_mirror(tmp_path, "sums", {"checkpoint": {"mirror": str(tmp_path / "nowhere")}})
     take_from_mirror(tmp_path, "other", {"checkpoint": {"mirror": ""}})
+
+
+async def test_a_checkpoint_that_is_taken_back_replaces_the_damaged_one_and_nothing_else(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here", tmp_path / "learner").open(), str(tmp_path / "mirror")
+    for step in (1, 2):
+        await mirrored(run, url, await run.save(step))
+    await run.save(3)
+    await run.ledger.close()
+    before = {name: (run.folder / name).read_bytes() for name in ("run.json", "ledger.sqlite", "events.jsonl")}
+    for folder in (run.folder, run.places.learner_folder):
+        for path in [path for path in (folder / "checkpoints").rglob("*") if path.is_file()]:
+            path.write_bytes(b"damaged")
+    events = EventLog(run.folder / "taken.jsonl")
+    assert await Mirroring(url, run.places, 2, events).take_back() == "step-00000002"
+    events.close()
+    assert run.checkpoints.load_checked("step-00000002").policy_version == 2
+    shard = run.places.learner_folder / "checkpoints/step-00000002/learner/zero/rank_0.pt"
+    assert shard.read_bytes().startswith(b"step-00000002")
+    assert [event.kind for event in read_events(run.folder / "taken.jsonl")] == ["fetched"]
+    assert {name: (run.folder / name).read_bytes() for name in before} == before
+    left = {path.name for name in ("here", "learner") for path in (tmp_path / name).iterdir()}
+    assert left == {"sums"}, f"parts of the transfer are left: {left}"
+
+
+async def test_a_mirror_that_has_nothing_whole_is_told_and_gives_nothing_back(tmp_path: Path) -> None:
+    run = await MirroredRun(tmp_path / "here").open()
+    await run.save(1)
+    await run.ledger.close()
+    events = EventLog(run.folder / "events.jsonl")
+    assert await Mirroring("", run.places, 2, events).take_back() == ""
+    assert await Mirroring(str(tmp_path / "mirror"), run.places, 2, events).take_back() == ""
+    events.close()
+    (event,) = read_events(run.folder / "events.jsonl")
+    assert event.kind == "mirror_failed" and "has no checkpoint of run 'sums'" in event.message
+    assert run.checkpoints.load_checked("step-00000001").policy_version == 1

@@ -26,7 +26,7 @@ async def test_a_stop_waits_for_the_ledger_that_is_being_restored() -> None:
     learner = Mock(load_checkpoint=AsyncMock())
     ledger = Mock(open=AsyncMock())
     recovering = asyncio.create_task(
-        recover(Mock(attempt=1), Mock(), checkpoints, ledger, learner, report_damaged=Mock())
+        recover(Mock(attempt=1), Mock(), checkpoints, ledger, learner, Mock(), report_damaged=Mock())
     )
     await begun.wait()
     recovering.cancel()
@@ -72,22 +72,30 @@ class Learner:
         return WeightVersion(attempt, int(name[-1]))
 
 
-async def recovered(stored: Stored, learner: Any) -> tuple[str, list[str]]:
+async def recovered(stored: Stored, learner: Any, mirrored: str = "") -> tuple[str, list[str]]:
+    """Recovers a run whose mirror has a checkpoint, or none; returns what was restored, and what was reported."""
     reported: list[str] = []
-    checkpoint_id = ""
+
+    async def take_back() -> str:
+        if mirrored:
+            stored.damaged = tuple({*stored.damaged} - {mirrored})
+            stored.names = sorted({*stored.names, mirrored})
+        return mirrored
 
     async def open_ledger() -> Any:
         return Mock(policy_version=int(stored.restored[-1][-1]))
 
-    _, checkpoint_id = await recover(
-        Mock(attempt=4),
+    _, manifest = await recover(
+        Mock(attempt=4, last_checkpoint_id="step-00000003"),
         Mock(),
         cast(Checkpoints, stored),
         Mock(open=open_ledger),
         learner,
+        Mock(take_back=take_back),
         report_damaged=lambda name, why: reported.append(f"{name}: {why}"),
     )
-    return checkpoint_id, reported
+    assert manifest is not None
+    return manifest.checkpoint_id, reported
 
 
 async def test_the_newest_checkpoint_of_which_every_part_is_whole_is_restored() -> None:
@@ -103,3 +111,19 @@ async def test_a_run_without_a_whole_checkpoint_does_not_begin_again() -> None:
     with pytest.raises(DataLoss, match=r"no checkpoint can be restored: step-00000003.*step-00000002.*step-00000001"):
         await recovered(stored, Learner("step-00000002"))
     assert len(stored.names) == 3 and not stored.restored, "what may come back from a copy is kept"
+
+
+async def test_where_all_checkpoints_are_damaged_or_gone_that_of_the_mirror_is_restored() -> None:
+    stored = Stored("step-00000003", "step-00000002", "step-00000001")
+    checkpoint_id, reported = await recovered(stored, Learner(), mirrored="step-00000002")
+    assert (checkpoint_id, len(reported), stored.names) == ("step-00000002", 3, ["step-00000001", "step-00000002"])
+    gone = Stored()
+    gone.names = []
+    assert await recovered(gone, Learner(), mirrored="step-00000002") == ("step-00000002", [])
+
+
+async def test_a_run_whose_checkpoints_are_gone_does_not_begin_again() -> None:
+    gone = Stored()
+    gone.names = []
+    with pytest.raises(DataLoss, match="no checkpoint can be restored: all are gone"):
+        await recovered(gone, Learner())

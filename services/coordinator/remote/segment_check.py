@@ -1,0 +1,61 @@
+"""The check of a run's segments after a restore, beside the training, which needs none of what it compares."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from services.coordinator.remote.mirror_folder import MirroredFile
+from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.store.segments.segment import SegmentDigest
+from services.coordinator.store.segments.series import SEGMENTS, Series
+
+
+class SegmentCheck:
+    """Compares segments with the digests of a restored checkpoint, each once in the life of the coordinator."""
+
+    def __init__(self, run_folder: Path, mirroring: Mirroring, report: Callable[[str, str, str], None]) -> None:
+        """Calls `report` with the name of a damaged segment, what is wrong, and the mirror that had it, or nothing."""
+        self._folder = run_folder / SEGMENTS
+        self._mirroring = mirroring
+        self._report = report
+        self._whole: set[SegmentDigest] = set()
+
+    async def run(self, segments: Sequence[SegmentDigest]) -> None:
+        """Reports the segments that are missing or differ, and takes them from the mirror if it has them.
+
+        Those of tokens are left out: groups that have some are sampled again. Raises nothing.
+        """
+        wanted = [each for each in segments if not each.name.startswith(Series.TOKENS) and each not in self._whole]
+        # What a look at the files shows is reported before any is read.
+        for find in (_wrong_size, _wrong_content):
+            for segment in list(wanted):
+                if problem := await asyncio.to_thread(find, self._folder / segment.name, segment):
+                    wanted.remove(segment)
+                    self._report(segment.name, problem, await self._mirroring.take_back_file(mirrored(segment)))
+        self._whole.update(wanted)
+
+
+def mirrored(segment: SegmentDigest) -> MirroredFile:
+    """Returns a segment as a mirror has it."""
+    return MirroredFile(f"{SEGMENTS}/{segment.name}", segment.num_bytes, segment.sha256, is_shared=True)
+
+
+def _wrong_size(path: Path, segment: SegmentDigest) -> str:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return "" if size >= segment.num_bytes else f"it has {size} of {segment.num_bytes} bytes"
+
+
+def _wrong_content(path: Path, segment: SegmentDigest) -> str:
+    digest, rest = hashlib.sha256(), segment.num_bytes
+    try:
+        with path.open("rb") as file:
+            while rest and (chunk := file.read(min(rest, 1 << 20))):
+                digest.update(chunk)
+                rest -= len(chunk)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return "" if digest.hexdigest() == segment.sha256 else f"its SHA-256 is not {segment.sha256}"
