@@ -139,6 +139,8 @@ class ErrorReason(StrEnum):
     """The engine dropped the request; sample it again."""
     RESTORED = "RESTORED"
     """The run was restored from a checkpoint, which ends all requests in flight."""
+    BATCH_BROKEN = "BATCH_BROKEN"
+    """Another group of the same batch ended early; sample the whole batch again."""
     QUEUE_FULL = "QUEUE_FULL"
     """The worker's queue is full; retry after `retry_delay`."""
     CANNOT_SLEEP = "CANNOT_SLEEP"

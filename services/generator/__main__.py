@@ -7,10 +7,10 @@ import sys
 import threading
 
 from services.generator.adapter_engine import AdapterEngine
-from services.generator.engine_process import tie_children
 from services.generator.service import GeneratorServicer
 from services.generator.vllm_engine import VllmEngine
 from services.generator.vllm_start import import_vllm
+from services.generator.workers.engine_process import tie_children
 from shoal.config.run import RunConfig
 from shoal.worker.address import advertised_host, listening_interface
 from shoal.worker.arguments import add_worker_options, worker_arguments

@@ -69,6 +69,9 @@ class Engine(Protocol):
         Raises `InvalidArgument` if the engine refuses the request, and `Aborted` if `abort_all` dropped it.
         """
 
+    async def admitted(self) -> None:
+        """Returns when the engine has all requests whose `sample` was called, in the order of the calls."""
+
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         """Returns the [P - 1] log-probabilities of the tokens but the first, at temperature 1. Waits during a pause."""
 

@@ -86,12 +86,13 @@ class EngineLoader:
             if error.reason == ErrorReason.ENGINE_DEAD:
                 self._end_process(error.message)
             raise
-        requests = Requests(engine, capacity=config.generator.max_num_seqs + config.generator.max_queued_requests)
 
         def drop_requests(version: WeightVersion) -> None:
             self._drop_requests(f"the run was restored: weights {version} are coming", ErrorReason.RESTORED)
 
         weights = WeightLoader(engine, keep_stale_kv=config.generator.keep_stale_kv, on_new_attempt=drop_requests)
+        capacity = config.generator.max_num_seqs + config.generator.max_queued_requests
+        requests = Requests(engine, capacity=capacity, while_paused=weights.while_paused)
         self._running = Running(engine, requests, weights)
         self._watching = asyncio.create_task(self._watch(engine))
 

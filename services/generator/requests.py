@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from services.generator.batches import Batches, Place
 from services.generator.engine import Engine
 from shoal.arrays import Int32Array
 from shoal.error_reasons import ErrorReason
@@ -28,10 +29,13 @@ class GroupRequest:
     """[P]"""
     sampling: SamplingParams
     seeds: tuple[int, ...]
+    place: Place | None = None
+    """In its batch, if it belongs to one."""
 
     def is_same_as(self, other: "GroupRequest") -> bool:
         return (
             self.seeds == other.seeds
+            and self.place == other.place
             and self.sampling == other.sampling
             and self.prompt_token_ids.tobytes() == other.prompt_token_ids.tobytes()
         )
@@ -80,12 +84,26 @@ class _Group:
 class Requests:
     """The groups of one engine."""
 
-    def __init__(self, engine: Engine, *, capacity: int, max_kept_bytes: int = 64 << 20) -> None:
-        """`capacity` limits the completions in flight. Above `max_kept_bytes` the oldest finished groups go."""
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        capacity: int,
+        while_paused: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        max_kept_bytes: int = 64 << 20,
+    ) -> None:
+        """`capacity` limits the completions in flight. Above `max_kept_bytes` the oldest finished groups go.
+
+        `while_paused` awaits a call while the engine is paused, with an empty cache.
+        """
         self._engine = engine
+        self._while_paused = while_paused
         self._capacity = capacity
         self._max_kept_bytes = max_kept_bytes
         self._groups: OrderedDict[str, _Group] = OrderedDict()
+        self._sampling: set[asyncio.Task[None]] = set()
+        """What the engine samples, canceled completions included until they are out of it."""
+        self._batches: Batches[_Group] = Batches(self._begin_together, self._fail)
         self.num_sampled_tokens = 0
 
     @property
@@ -106,7 +124,10 @@ class Requests:
         self._groups.move_to_end(request.request_id)
         group.num_readers += 1
         try:
-            self._start_missing(group)
+            if request.place is None:
+                self._start_missing(group)
+            else:
+                self._batches.enter(request.place, group)
             num_sent, has_begun = 0, False
             while True:
                 if group.has_begun and not has_begun:
@@ -144,9 +165,32 @@ class Requests:
                 # A group that is larger than the whole queue never fits.
                 retry_after_s=_RETRY_AFTER_S if len(missing) <= self._capacity else None,
             )
+        self._start(group)
+
+    def _start(self, group: _Group) -> None:
         # In the order of the seeds, because the engine admits requests in the order of their creation.
-        for index in missing:
-            group.running[index] = asyncio.create_task(self._sample(group, index))
+        for index in group.missing:
+            task = group.running[index] = asyncio.create_task(self._sample(group, index))
+            self._sampling.add(task)
+            task.add_done_callback(self._sampling.discard)
+
+    async def _begin_together(self, groups: Sequence[_Group]) -> None:
+        """Begins the groups of a batch in order, when the engine samples nothing else.
+
+        Raises `InvalidArgument` for a batch that is larger than the queue.
+        """
+        size = sum(len(group.request.seeds) for group in groups)
+        if size > self._capacity:
+            raise invalid("batch", f"has {size} completions, and the generator's queue holds {self._capacity}")
+        while self._sampling:
+            await asyncio.wait(self._sampling)
+
+        async def start() -> None:
+            for group in groups:
+                self._start(group)
+            await self._engine.admitted()
+
+        await self._while_paused(start)
 
     async def _sample(self, group: _Group, index: int) -> None:
         request = group.request
@@ -193,6 +237,8 @@ class Requests:
 
     def _leave(self, group: _Group) -> None:
         self._cancel(group)
+        if group.request.place is not None:
+            self._batches.leave(group.request.place, group, is_complete=group.is_complete)
         if not group.finished:
             self._groups.pop(group.request.request_id, None)
         self._evict()

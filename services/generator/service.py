@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from services.generator.batches import Place
 from services.generator.engine_loader import EngineLoader, Running, StartEngine
 from services.generator.requests import GroupRequest
 from shoal.arrays import Int32Array
@@ -197,7 +198,19 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
             "sampling.max_completion_tokens",
             f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} more exceed the context of {longest}",
         )
-    return GroupRequest(request.request_id, prompt, sampling, tuple(request.seeds))
+    return GroupRequest(request.request_id, prompt, sampling, tuple(request.seeds), _place(request))
+
+
+def _place(request: pb.GenerateGroupRequest) -> Place | None:
+    """Reads and checks the place of a group in its batch."""
+    if not request.HasField("batch"):
+        return None
+    batch = request.batch
+    if not batch.batch_id:
+        raise invalid("batch.batch_id", "is required")
+    if not 0 <= batch.index < batch.num_groups:
+        raise invalid("batch.index", f"must be from 0 to num_groups - 1 ({batch.num_groups - 1}; given: {batch.index})")
+    return Place(batch.batch_id, batch.index, batch.num_groups)
 
 
 def _scorable(data: bytes, field: str, running: Running) -> Int32Array:

@@ -109,6 +109,13 @@ class VllmEngine:
         )
         return read_sample(output, with_support=sampling.return_support)
 
+    async def admitted(self) -> None:
+        # vLLM registers a request and sends it to the engine in one go.
+        while True:
+            await asyncio.sleep(0)
+            if self._llm.output_processor.get_num_unfinished_requests() >= len(self._in_flight):
+                return
+
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         masks = self._returns_masks
         return read_logprobs(await self._generate(token_ids, lambda: scoring_params(masks=masks), _nothing))

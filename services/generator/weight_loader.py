@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -195,6 +195,20 @@ class WeightLoader:
             extra={"version": str(version), "pause_s": pause_s, "receive_s": report.receive_s, "load_s": report.load_s},
         )
         return Loaded(report, canary, pause_s)
+
+    async def while_paused(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Awaits a call while sampling is paused and the cache of earlier prompts is empty.
+
+        Raises `FailedPrecondition` when there are no weights to sample from.
+        """
+        async with self._engine_lock:
+            self._require_complete()
+            await self._wake_up()
+            await self._engine.pause(clear_cache=True)
+            try:
+                await work()
+            finally:
+                await self._apply_pause()
 
     async def score(self, token_ids: Int32Array) -> Float32Array:
         """Returns the [P - 1] log-probabilities of the tokens but the first. A pause is lifted for that moment."""

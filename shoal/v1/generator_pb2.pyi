@@ -110,6 +110,7 @@ class GenerateGroupRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     SEEDS_FIELD_NUMBER: _builtins.int
     REPORT_BEGIN_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request: a repeat joins it instead of sampling twice."""
     prompt_token_ids: _builtins.bytes
@@ -126,6 +127,12 @@ class GenerateGroupRequest(_message.Message):
         [0, 2^53).
         """
 
+    @_builtins.property
+    def batch(self) -> Global___GroupBatch:
+        """The batch that the group belongs to; absent: it begins at once, beside
+        whatever is being sampled.
+        """
+
     def __init__(
         self,
         *,
@@ -134,14 +141,45 @@ class GenerateGroupRequest(_message.Message):
         sampling: _rollout_pb2.SamplingParams | None = ...,
         seeds: _abc.Iterable[_builtins.int] | None = ...,
         report_begin: _builtins.bool = ...,
+        batch: Global___GroupBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_token_ids", b"prompt_token_ids", "report_begin", b"report_begin", "request_id", b"request_id", "sampling", b"sampling", "seeds", b"seeds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "prompt_token_ids", b"prompt_token_ids", "report_begin", b"report_begin", "request_id", b"request_id", "sampling", b"sampling", "seeds", b"seeds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateGroupRequest: _TypeAlias = GenerateGroupRequest  # noqa: Y015
+
+@_typing.final
+class GroupBatch(_message.Message):
+    """The place of a group in a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    NUM_GROUPS_FIELD_NUMBER: _builtins.int
+    batch_id: _builtins.str
+    """Identifies the batch. A repeated batch has another id."""
+    index: _builtins.int
+    """Place of the group, from 0."""
+    num_groups: _builtins.int
+    """Number of groups of the batch, at least 1; the same for all of them."""
+    def __init__(
+        self,
+        *,
+        batch_id: _builtins.str = ...,
+        index: _builtins.int = ...,
+        num_groups: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "index", b"index", "num_groups", b"num_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupBatch: _TypeAlias = GroupBatch  # noqa: Y015
 
 @_typing.final
 class GenerateGroupResponse(_message.Message):

@@ -150,15 +150,24 @@ class GeneratorServiceServicer:
         completions again and waits for those in flight; none is sampled twice.
         Canceling the call aborts the completions in flight.
 
+        The groups of a `batch` begin together, once all of them are there and the
+        engine samples nothing else: in order, and with an empty prefix cache. So
+        the same batch under the same weights gives the same completions, to the
+        last bit of their log-probabilities. It is sampled whole or not at all:
+        where one group ends early, the others end with `ABORTED`
+        (BATCH_BROKEN).
+
         Errors:
 
-        * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, or prompt
-        plus `max_completion_tokens` exceed the model's context.
+        * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt
+        plus `max_completion_tokens` exceed the model's context, or the place in
+        the batch is taken.
         * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
         * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
         `RetryInfo`.
         * `ABORTED`: the engine dropped the request, for example because the run
-        was restored; sample the group again.
+        was restored; sample the group again. With the reason BATCH_BROKEN,
+        sample its whole batch again, under another `batch_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

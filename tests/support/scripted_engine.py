@@ -81,6 +81,9 @@ class ScriptedEngine:
             support=support,
         )
 
+    async def admitted(self) -> None:
+        await asyncio.sleep(0)
+
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         await self.unpaused.wait()
         self.is_scoring.set()

@@ -86,12 +86,26 @@ class PacingBuffer(Generic[GroupT]):
     async def admit(self) -> int:
         """Waits for a free slot, charges it, and returns the order number of its group."""
         async with self._changed:
-            await self._changed.wait_for(
-                lambda: self.num_charged < self._capacity and self._next_to_admit <= self._last_order_number()
-            )
+            await self._changed.wait_for(self._may_admit)
             order_number = self._next_to_admit
             self._next_to_admit += 1
             return order_number
+
+    async def admit_round(self) -> Sequence[int]:
+        """As `admit` for all free slots at once, when every group that was admitted has settled."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._all_have_settled and self._may_admit())
+            first = self._next_to_admit
+            while self._may_admit():
+                self._next_to_admit += 1
+            return range(first, self._next_to_admit)
+
+    def _may_admit(self) -> bool:
+        return self.num_charged < self._capacity and self._next_to_admit <= self._last_order_number()
+
+    @property
+    def _all_have_settled(self) -> bool:
+        return all(n in self._settled for n in range(self._next_to_take, self._next_to_admit))
 
     async def reconsider(self) -> None:
         """Lets `admit` ask anew for the last group that the run needs."""

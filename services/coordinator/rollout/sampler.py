@@ -11,13 +11,16 @@ from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
+from services.coordinator.rollout.rounds import Rounds
 from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.workers.generator_pool import Binding, GeneratorPool
+from services.coordinator.workers.batches import Seat
+from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
+from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
@@ -62,6 +65,7 @@ class Sampler:
         self._events = events
         self._tokenizer = tokenizer
         self._num_awaited = 0
+        self._rounds = Rounds(config, run_id, version)
         self.sampling = SamplingParams(
             temperature=config.sampling.temperature,
             max_completion_tokens=config.sampling.max_completion_tokens,
@@ -73,6 +77,10 @@ class Sampler:
             return_support=config.sampling.is_restricted,
         )
 
+    def begin_round(self, order_numbers: Sequence[int]) -> None:
+        """Announces groups that are issued together. In a deterministic run they are sampled together."""
+        self._rounds.begin(order_numbers)
+
     async def run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         """Samples and scores one group, on another generator if the first is lost.
 
@@ -81,7 +89,10 @@ class Sampler:
         scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures.
         """
         with self._breaker.group():
-            return await self._run_group(order_number, position, prompt)
+            try:
+                return await self._run_group(order_number, position, prompt)
+            finally:
+                self._rounds.end(order_number)
 
     async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         group_id = f"group-{order_number:08d}"
@@ -148,7 +159,8 @@ class Sampler:
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
                 seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
                 params = replace(self.sampling, temperature=0.0, return_support=False)
-                greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy", on_begin)
+                seat = self._rounds.seat(group.order_number, is_greedy=True)
+                greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy", on_begin, seat)
                 sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling, losses)
                 samplings.append(sampling)
             asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
@@ -194,7 +206,8 @@ class Sampler:
         request_id: str,
         on_begin: Callable[[], None],
     ) -> None:
-        worker_id = await self._sample(group, sampled, seeds, self.sampling, request_id, on_begin)
+        seat = self._rounds.seat(group.order_number, is_greedy=False)
+        worker_id = await self._sample(group, sampled, seeds, self.sampling, request_id, on_begin, seat)
         await self._ledger.sampled(group.order_number, sampled.completions, self._version.policy_version, worker_id)
 
     async def _sample(
@@ -205,17 +218,29 @@ class Sampler:
         sampling: SamplingParams,
         request_id: str,
         on_begin: Callable[[], None],
+        seat: Seat | None,
     ) -> str:
         """Adds completions to `sampled` as they arrive; returns the generator's worker id."""
         self._await_completions(len(seeds))
         try:
-            return await self._sample_on_one(group, sampled, seeds, sampling, request_id, on_begin)
+            if seat is not None and seat.is_sampled:
+                return self._take_again(seat, sampled, on_begin)
+            return await self._sample_on_one(group, sampled, seeds, sampling, request_id, on_begin, seat)
         finally:
             self._await_completions(len(sampled.completions) - len(seeds))
 
     def _await_completions(self, change: int) -> None:
         self._num_awaited += change
         _SAMPLING.set(self._num_awaited)
+
+    def _take_again(self, seat: Seat, sampled: GrowingGroup, on_begin: Callable[[], None]) -> str:
+        """Adds the completions of a batch that is over, because something failed after it."""
+        on_begin()
+        for completion in seat.completions:
+            sampled.add(completion)
+            self._await_completions(-1)
+        sampled.complete()
+        return seat.worker_id
 
     async def _sample_on_one(
         self,
@@ -225,18 +250,23 @@ class Sampler:
         sampling: SamplingParams,
         request_id: str,
         on_begin: Callable[[], None],
+        seat: Seat | None,
     ) -> str:
-        async with self._generators.room(len(seeds), priority=group.order_number) as binding:
+        async with self._generators.room(len(seeds), priority=group.order_number, seat=seat) as binding:
             worker_id = binding.member.record.worker_id
             with trace.span(names.GROUP_SAMPLE, parent=group.traceparent, group_id=group.group_id, worker_id=worker_id):
                 while True:
                     async with self._controls.sampling_for_training():
                         await self._receive(group, sampled, seeds, sampling, request_id, binding, on_begin)
                         break
+                    if seat is not None:
+                        raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
                     # The generator has the completions that it finished, and samples the others again.
                     binding.resize(0)
                     await self._controls.unpaused()
-        sampled.complete()
+            sampled.complete()
+        if seat is not None:
+            seat.keep(worker_id, sampled.completions)
         return worker_id
 
     async def _receive(

@@ -39,7 +39,7 @@ from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.learner_client import LearnerClient
-from services.coordinator.workers.reward_pool import RewardPool
+from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
 from shoal.config import RunConfig

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
 from services.coordinator.reporting.report import Report
@@ -22,9 +23,10 @@ from services.coordinator.rollout.evaluation_result import AnsweredQuestion, Eva
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.workers.batches import Seat, seats_of
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.reward_pool import GrowingGroup, RewardPool
+from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -33,6 +35,9 @@ from shoal.grpo.seeds import evaluation_seed
 from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
 
 _log = logging.getLogger(__name__)
+
+_PRIORITY = -1
+"""Before groups for training, since the train step waits for the answers."""
 
 
 class Evaluations:
@@ -218,16 +223,17 @@ class _Evaluation:
         """Samples and scores the answers to all questions."""
         began = self.controls.running_s()
         self.num_unsampled = self.num_questions = len(prompts)
-        # As many as the generators decode at once: more would only delay training's groups in their queues.
-        num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
-        slots = asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
-        sampled_s = 0.0
+        num_samples = self.config.evaluation.samples_per_prompt
+        each = [[index] for index in range(len(prompts))]
+        seats = seats_of(each, name=self.name, num_completions=num_samples, config=self.config)
+        slots, sampled_s = self._slots(), 0.0
 
-        async def answer(prompt: Prompt, name: str) -> AnsweredQuestion:
+        async def answer(index: int, prompt: Prompt) -> AnsweredQuestion:
             nonlocal sampled_s
+            name = f"{self.name}/{index}"
             losses = Losses(self.config.coordinator.max_group_losses)
             async with slots:
-                completions = await self._sample(prompt, name, losses)
+                completions = await self._sample(prompt, name, losses, seats.get(index))
             self.num_unsampled -= 1
             if not self.num_unsampled:
                 sampled_s = self.controls.running_s() - began
@@ -237,18 +243,24 @@ class _Evaluation:
             return AnsweredQuestion(prompt, completions, scores)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
-            answers = [
-                tasks.create_task(answer(prompt, f"{self.name}/{index}")) for index, prompt in enumerate(prompts)
-            ]
+            answers = [tasks.create_task(answer(index, prompt)) for index, prompt in enumerate(prompts)]
         return EvaluationResult(
             version=self.version,
             answered=tuple(task.result() for task in answers),
-            num_samples=self.config.evaluation.samples_per_prompt,
+            num_samples=num_samples,
             sampling_s=sampled_s,
             ks=tuple(self.config.evaluation.pass_at_k),
         )
 
-    async def _sample(self, prompt: Prompt, name: str, losses: Losses) -> tuple[Completion, ...]:
+    def _slots(self) -> AbstractAsyncContextManager[None]:
+        """Returns what a question needs to be sampled; all of a batch have to be there, and need nothing."""
+        if self.config.run.deterministic:
+            return contextlib.nullcontext()
+        # As many as the generators decode at once: more would only delay training's groups in their queues.
+        num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
+        return asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
+
+    async def _sample(self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None) -> tuple[Completion, ...]:
         """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
         losses."""
         seeds = [
@@ -262,7 +274,7 @@ class _Evaluation:
             num_tries += 1
             num_pauses = self.controls.num_pauses
             try:
-                completions = await self._sample_once(prompt, seeds, f"{name}/{num_tries}")
+                return await self._sample_once(prompt, seeds, f"{name}/{num_tries}", seat)
             except WorkFailed as error:
                 losses.count(error)
                 _log.info("a question is sampled again", extra={"question": name, "reason": str(error)})
@@ -270,16 +282,15 @@ class _Evaluation:
             except DeadlineExceeded:
                 # A deadline that passed during a pause does not count.
                 num_timeouts += num_pauses == self.controls.num_pauses
-                continue
-            if all(self._is_of_version(completion) for completion in completions):
-                return tuple(sorted(completions, key=lambda completion: completion.sample_index))
-            _log.warning("an answer is not of the evaluated version", extra={"question": name})
+        if seat is not None:
+            seat.leave()
         return ()
 
-    async def _sample_once(self, prompt: Prompt, seeds: Sequence[int], request_id: str) -> list[Completion]:
+    async def _sample_once(
+        self, prompt: Prompt, seeds: Sequence[int], request_id: str, seat: Seat | None
+    ) -> tuple[Completion, ...]:
         completions = []
-        # Before groups for training, since the train step waits for the answers.
-        async with self.generators.room(len(seeds), priority=-1, version=self.version) as binding:
+        async with self.generators.room(len(seeds), priority=_PRIORITY, version=self.version, seat=seat) as binding:
             async for completion in self.generators.sample(
                 binding,
                 prompt,
@@ -291,7 +302,9 @@ class _Evaluation:
                 if completion.finish_reason is FinishReason.ABORT:
                     raise WorkFailed(binding.member.name, "it aborted the completion")
                 completions.append(await self.sampler.with_text(completion))
-        return completions
+            if not all(self._is_of_version(completion) for completion in completions):
+                raise WorkFailed(binding.member.name, "an answer is not of the evaluated version", is_loss=False)
+        return tuple(sorted(completions, key=lambda completion: completion.sample_index))
 
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)

@@ -79,11 +79,19 @@ class RunLoop:
         """Issues a prompt for each free slot, forever."""
         while True:
             await self.controls.unpaused()
-            order_number = await self.buffer.admit()
-            await self.controls.unpaused()
-            task = tasks.create_task(self._run_group(order_number))
-            beside.add(task)
-            task.add_done_callback(beside.discard)
+            for order_number in await self._admitted():
+                await self.controls.unpaused()
+                task = tasks.create_task(self._run_group(order_number))
+                beside.add(task)
+                task.add_done_callback(beside.discard)
+
+    async def _admitted(self) -> Sequence[int]:
+        """Waits for a free slot and returns its group; in a deterministic run, the groups of the next round."""
+        if not self.config.run.deterministic:
+            return [await self.buffer.admit()]
+        order_numbers = await self.buffer.admit_round()
+        self.sampler.begin_round(order_numbers)
+        return order_numbers
 
     async def _run_group(self, order_number: int) -> None:
         """Samples, scores and judges one group."""

@@ -6,9 +6,10 @@ import contextlib
 import itertools
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from services.coordinator.workers.batches import Seat
+from services.coordinator.workers.claims import Binding, Claim
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
@@ -28,39 +29,15 @@ from shoal.v1 import generator_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
 
 _NOT_THE_GROUPS = frozenset(
-    {ErrorReason.SHUTTING_DOWN, ErrorReason.RESTORED, ErrorReason.OTHER_RUN, ErrorReason.REQUEST_DROPPED}
+    {
+        ErrorReason.SHUTTING_DOWN,
+        ErrorReason.RESTORED,
+        ErrorReason.OTHER_RUN,
+        ErrorReason.REQUEST_DROPPED,
+        ErrorReason.BATCH_BROKEN,
+    }
 )
 """Reasons for which a generator drops groups, whatever they are."""
-
-
-class Binding:
-    """The room of a group on one generator: the completions that it waits for there."""
-
-    def __init__(self, member: Member, num_completions: int, freed: Callable[[], None]) -> None:
-        """`freed` is called when there is more room."""
-        self.member = member
-        self._num_completions = 0
-        self._freed = freed
-        self.resize(num_completions)
-
-    def resize(self, num_completions: int) -> None:
-        """Sets the number of completions that the group waits for."""
-        growth = num_completions - self._num_completions
-        self._num_completions = num_completions
-        self.member.outstanding += growth
-        if growth < 0:
-            self._freed()
-
-
-@dataclass(order=True)
-class _Claim:
-    """A group that waits for room."""
-
-    priority: int
-    number: int
-    num_completions: int = field(compare=False)
-    version: WeightVersion | None = field(compare=False)
-    binding: "asyncio.Future[Binding]" = field(compare=False, default_factory=asyncio.Future)
 
 
 class GeneratorPool:
@@ -75,7 +52,7 @@ class GeneratorPool:
         self._max_num_seqs = max_num_seqs
         self._wait_timeout_s = wait_timeout_s
         self._running_s = running_s
-        self._claims: list[_Claim] = []
+        self._claims: list[Claim] = []
         self._numbers = itertools.count()
         self.utilization = Utilization(running_s)
 
@@ -86,7 +63,7 @@ class GeneratorPool:
 
     @contextlib.asynccontextmanager
     async def room(
-        self, num_completions: int, *, priority: int, version: WeightVersion | None = None
+        self, num_completions: int, *, priority: int, version: WeightVersion | None = None, seat: Seat | None = None
     ) -> AsyncIterator[Binding]:
         """Waits for room on a generator that serves, and keeps it in the context. The lowest `priority` comes first.
 
@@ -94,22 +71,41 @@ class GeneratorPool:
         long, and the queue does not run dry. With `version`, only a generator with exactly these weights will do. The
         whole group goes to one generator, so that its prompt is prefilled once. The wait for room has no deadline;
         raises `FailedPrecondition` when no generator serves within `wait_timeout_s`.
+
+        With a `seat`, the groups of its batch go together to a generator that samples nothing, and the context ends
+        when all are sampled. Raises `WorkFailed` when another one of them failed.
         """
-        claim = _Claim(priority, next(self._numbers), num_completions, version)
-        bisect.insort(self._claims, claim)
+        if seat is None:
+            claim = Claim(priority, next(self._numbers), (num_completions,), version)
+            bisect.insort(self._claims, claim)
+            async with self._bound(claim, 0) as binding:
+                yield binding
+            return
+        async with seat.batch.trial(seat.member, num_completions) as trial:
+            if trial.claim is None:
+                trial.claim = Claim(priority, next(self._numbers), trial.sizes, version, is_batch=True)
+                bisect.insort(self._claims, trial.claim)
+            place = trial.place(seat.member)
+            async with self._bound(trial.claim, place.index) as binding:
+                binding.place = place
+                yield binding
+
+    @contextlib.asynccontextmanager
+    async def _bound(self, claim: Claim, index: int) -> AsyncIterator[Binding]:
+        """Waits for the generator of a claim, and keeps the room of one of its groups."""
         try:
-            yield await self._bound(claim)
+            yield (await self._bindings(claim))[index]
         finally:
-            if claim.binding.done():
-                claim.binding.result().resize(0)
-            else:
+            if claim.bindings.done():
+                claim.bindings.result()[index].resize(0)
+            elif claim in self._claims:
                 self._claims.remove(claim)
 
-    async def _bound(self, claim: _Claim) -> Binding:
+    async def _bindings(self, claim: Claim) -> list[Binding]:
         now = asyncio.get_running_loop().time
         deadline = now() + self._wait_timeout_s
         self._bind()
-        while not claim.binding.done():
+        while not claim.bindings.done():
             if self._serving(claim.version):
                 deadline = now() + self._wait_timeout_s
             remaining = max(deadline, self._fleet.gpu_turns.began + self._wait_timeout_s) - now()
@@ -121,12 +117,12 @@ class GeneratorPool:
                 )
             changed = asyncio.create_task(self._fleet.wait_for_change(min(remaining, 1.0)))
             try:
-                waits: list[asyncio.Future[Any]] = [claim.binding, changed]
+                waits: list[asyncio.Future[Any]] = [claim.bindings, changed]
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
             self._bind()
-        return claim.binding.result()
+        return claim.bindings.result()
 
     def _serving(self, version: WeightVersion | None) -> list[Member]:
         generators = [member for member in self._fleet.generators if member.serving]
@@ -135,12 +131,13 @@ class GeneratorPool:
     def _bind(self) -> None:
         """Binds the groups that wait to generators with room, in order."""
         for claim in list(self._claims):
-            roomy = [m for m in self._serving(claim.version) if m.outstanding < self._max_num_seqs]
+            limit = 1 if claim.is_batch else self._max_num_seqs
+            roomy = [m for m in self._serving(claim.version) if m.outstanding < limit]
             if roomy:
                 self._claims.remove(claim)
                 # Ties are broken at random: after a pause, all groups would go to the first generator otherwise.
                 member = min(roomy, key=lambda candidate: (candidate.outstanding, random.random()))
-                claim.binding.set_result(Binding(member, claim.num_completions, self._bind))
+                claim.bindings.set_result([Binding(member, size, self._bind) for size in claim.sizes])
             elif claim.version is None:
                 return  # Any generator would do: there is no room for those behind it either.
 
@@ -168,6 +165,7 @@ class GeneratorPool:
             sampling=sampling_to_wire(sampling),
             seeds=seeds,
             report_begin=True,
+            batch=binding.place,
         )
         received = set(known)
         binding.resize(len(seeds) - len(received))

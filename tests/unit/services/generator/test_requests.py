@@ -1,6 +1,7 @@
 """Finished groups of a generator: how long they are kept. For the rest see tests/contract/generator."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import cast
 
@@ -21,6 +22,10 @@ class CountingEngine:
         return Sample(np.zeros(count, np.int32), np.zeros(count, np.float32), FinishReason.LENGTH, ())
 
 
+async def at_once(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
 def request(request_id: str) -> GroupRequest:
     return GroupRequest(request_id, np.array([1], dtype=np.int32), SamplingParams(1.0, 100, ()), (1,))
 
@@ -28,7 +33,7 @@ def request(request_id: str) -> GroupRequest:
 async def test_the_oldest_finished_groups_are_deleted_for_newer_ones() -> None:
     engine = CountingEngine()
     # A completion of 100 tokens takes 800 bytes.
-    requests = Requests(cast(Engine, engine), capacity=4, max_kept_bytes=2000)
+    requests = Requests(cast(Engine, engine), capacity=4, while_paused=at_once, max_kept_bytes=2000)
     for name in ("a", "b", "c"):
         assert [c.num_tokens async for c in requests.stream(request(name))] == [100]
     assert engine.num_sampled == 3
@@ -55,7 +60,7 @@ async def test_completions_that_finish_while_another_is_sent_are_sent_too() -> N
             return await super().sample(prompt_token_ids, sampling, seed, begin)
 
     engine = TwoRounds()
-    requests = Requests(cast(Engine, engine), capacity=8)
+    requests = Requests(cast(Engine, engine), capacity=8, while_paused=at_once)
     group = GroupRequest("slow", np.array([1], dtype=np.int32), SamplingParams(1.0, 2, ()), (0, 1, 2))
     received = []
     async for completion in requests.stream(group):
@@ -92,7 +97,7 @@ async def a_little() -> None:
 
 async def test_a_repeat_during_the_abort_of_its_predecessor_is_sampled_once() -> None:
     engine = GatedEngine()
-    requests = Requests(cast(Engine, engine), capacity=8)
+    requests = Requests(cast(Engine, engine), capacity=8, while_paused=at_once)
     group = GroupRequest("again", np.array([1], dtype=np.int32), SamplingParams(1.0, 1, ()), (0, 1, 2))
     async with aclosing(requests.stream(group)) as first:
         assert (await anext(first)).sample_index == 0

@@ -151,3 +151,23 @@ async def test_staleness_keeps_its_bound_under_active_sampling(
         ages, widest = await _pace(max_staleness, max_refills, chance_of_signal, seed)
         assert max(ages) <= max_staleness, f"worst staleness {max(ages)} for a bound of {max_staleness}, seed {seed}"
         assert widest > 3 or chance_of_signal == 0.9, "no step had a refill"
+
+
+async def test_a_round_has_all_free_slots_and_begins_when_nothing_is_being_sampled() -> None:
+    buffer = make(max_staleness=0, per_step=3, max_refills=3, last=6)
+    assert list(await buffer.admit_round()) == [0, 1, 2]
+    following = asyncio.create_task(buffer.admit_round())
+    await buffer.settle(1, 1, has_signal=False)
+    await buffer.settle(0, 0, has_signal=False)
+    await asyncio.sleep(0)
+    assert not following.done(), "it would begin beside group 2, at a moment that depends on the clock"
+    await buffer.settle(2, 2)
+    assert list(await following) == [3, 4]
+    for number in (3, 4):
+        await buffer.settle(number, number)
+    following = asyncio.create_task(buffer.admit_round())
+    assert await buffer.take() == [0, 1, 2, 3, 4]
+    await asyncio.sleep(0)
+    assert not following.done()
+    await buffer.release()
+    assert list(await following) == [5, 6], "the run needs no others"

@@ -28,7 +28,7 @@ class Generators:
         self.num_calls = 0
 
     @asynccontextmanager
-    async def room(self, num_completions: int, *, priority: int) -> AsyncIterator[Any]:
+    async def room(self, num_completions: int, *, priority: int, seat: Any) -> AsyncIterator[Any]:
         await self.is_free.wait()
         yield SimpleNamespace(member=SimpleNamespace(record=SimpleNamespace(worker_id="g"), name="generator-1"))
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.workers.generator_pool import Binding, GeneratorPool
+from services.coordinator.workers.batches import Batch, Seat
+from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
@@ -247,3 +249,44 @@ async def test_an_error_counts_for_the_group_and_against_the_generator_as_it_sho
         await sampling(pool_of(fleet, clock=clock), member, [], clock)
     assert (raised.value.is_loss, bool(fleet.out), member.serving) == (is_loss, is_out, serves)
     assert member.outstanding == 0
+
+
+async def test_a_batch_goes_whole_to_a_generator_that_samples_nothing() -> None:
+    a, b = generator("a"), generator("b")
+    pool = pool_of(Fleet(a, b), max_num_seqs=64)
+    beside = [Group(pool, 0), Group(pool, 0)]
+    await settled()
+    batch = Batch("batch", ["x", "y"])
+    groups = [Group(pool, 1, seat=Seat(batch, member)) for member in ("y", "x")]
+    await settled()
+    assert [group.binding for group in groups] == [None, None], "it would be sampled beside others"
+    await beside[0].leave()
+    await settled()
+    assert beside[0].binding is not None and groups[0].binding is not None and groups[1].binding is not None
+    assert groups[0].binding.member is groups[1].binding.member is beside[0].binding.member
+    assert [group.binding.place.index for group in groups] == [1, 0]  # type: ignore[union-attr]
+    for group in groups:
+        group._may_leave.set()
+    await asyncio.gather(*(group.task for group in groups))
+    await beside[1].leave()
+    assert (a.outstanding, b.outstanding) == (0, 0)
+
+
+async def test_a_batch_of_which_a_group_is_canceled_gives_back_its_room_and_its_claim() -> None:
+    a = generator("a")
+    pool = pool_of(Fleet(a), max_num_seqs=64)
+    batch = Batch("batch", ["x", "y"])
+    for is_bound in (True, False):
+        a.serving = is_bound
+        groups = [Group(pool, 1, seat=Seat(batch, member)) for member in ("x", "y")]
+        await settled()
+        assert (a.outstanding > 0) == is_bound
+        groups[0].task.cancel()
+        with pytest.raises(WorkFailed):
+            await groups[1].task
+        assert a.outstanding == 0
+    a.serving = True
+    after = Group(pool, 2)
+    await settled()
+    assert after.binding is not None, "the batch still waits in front"
+    await after.leave()

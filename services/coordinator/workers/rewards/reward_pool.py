@@ -10,8 +10,8 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
+from services.coordinator.workers.rewards.verifier_code import VerifierCode
 from services.coordinator.workers.utilization import Utilization
-from services.coordinator.workers.verifier_code import VerifierCode
 from shoal.concurrency import Signal, first_error
 from shoal.config import RunConfig
 from shoal.data.conversation import unknown_verifier
