@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
@@ -15,32 +16,20 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted, DataLoss, Internal, InvalidArgument, ResourceExhausted, ShoalError
+from shoal.errors import Aborted, DataLoss, DeadlineExceeded, Internal, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rpc import spans
 from shoal.rpc.audit import AUDITED, Record, audited
 from shoal.rpc.auth.callers import authorize
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import OPEN_SERVICE
 from shoal.rpc.errors import Abort, internal_status, to_status
+from shoal.rpc.limits import Limits
 from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
 
 # Health, reflection and channelz handle their own errors.
 _INFRASTRUCTURE = "/grpc."
-
-# Calls whose number depends on the load. All others control or describe the service and must reach a busy one:
-# heartbeats, status, pause, a new version of the weights.
-_LIMITED = frozenset(
-    {
-        "/shoal.v1.GeneratorService/GenerateGroup",
-        "/shoal.v1.GeneratorService/ScoreTokens",
-        "/shoal.v1.RewardService/ScoreGroup",
-        "/shoal.v1.LearnerService/ComputeLogprobs",
-        "/shoal.v1.CoordinatorService/WatchRun",
-        "/shoal.v1.CoordinatorService/ListRollouts",
-    }
-)
 
 _RETRY_AFTER_S = 1.0
 
@@ -58,14 +47,12 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     that their `finally` runs when a caller disconnects.
     """
 
-    def __init__(
-        self, credentials: Credentials, max_concurrent_rpcs: int | None = None, audit: Record | None = None
-    ) -> None:
+    def __init__(self, credentials: Credentials, limits: Limits, audit: Record | None = None) -> None:
         """`audit` gets every call that only operators may make."""
         self._credentials = credentials
         self._audit = audit
-        self._max_concurrent_rpcs = max_concurrent_rpcs
-        self._num_limited = 0
+        self._limits = limits
+        self._num_calls: Counter[str] = Counter()
 
     async def intercept_service(
         self,
@@ -114,9 +101,37 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 async for response in responses:
                     await context.write(response)
 
-        if self._audit is not None and method in AUDITED:
-            return _handler_like(handler, audited(unary, method, self._audit), stream)
-        return _handler_like(handler, unary, stream)
+        answer = unary if self._audit is None or method not in AUDITED else audited(unary, method, self._audit)
+        if handler.request_streaming:
+            return _handler_like(handler, answer, stream)
+        return self._with_deadline(handler, method, answer, stream)
+
+    def _with_deadline(self, handler: _Handler, method: str, unary: Any, stream: Any) -> _Handler:
+        """Returns a handler that also waits for the one request, which gRPC would do without end."""
+
+        async def receive(requests: AsyncIterator[Any], context: _Context) -> Any:
+            timeout_s = self._limits.request_timeout_s
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await anext(requests)
+            except TimeoutError:
+                error: Exception = DeadlineExceeded(f"{method}: the request did not arrive within {timeout_s:g} s")
+            except StopAsyncIteration:
+                error = InvalidArgument(f"{method}: the call ended without a request")
+            except DecodeError as unreadable:
+                error = unreadable
+            await context.abort(*_status_for(error, method))
+
+        async def receiving_unary(requests: AsyncIterator[Any], context: _Context) -> Any:
+            return await unary(await receive(requests, context), context)
+
+        async def receiving_stream(requests: AsyncIterator[Any], context: _Context) -> None:
+            await stream(await receive(requests, context), context)
+
+        codec = (handler.request_deserializer, handler.response_serializer)
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(receiving_stream, *codec)
+        return grpc.stream_unary_rpc_method_handler(receiving_unary, *codec)
 
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
@@ -130,6 +145,9 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 authorize(method, context, self._credentials)
                 with self._within_limit(method):
                     yield
+            except grpc.aio.InternalError:
+                code = grpc.StatusCode.CANCELLED  # A response could not be sent: the caller has gone.
+                raise asyncio.CancelledError from None
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and _was_canceled_by_grpc():
                     code = grpc.StatusCode.CANCELLED
@@ -144,22 +162,22 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     @contextmanager
     def _within_limit(self, method: str) -> Iterator[None]:
         """Counts the call. Raises `ResourceExhausted` above the limit."""
-        limit = self._max_concurrent_rpcs
-        if limit is None or method not in _LIMITED:
+        limit = self._limits.calls.get(method)
+        if limit is None:
             yield
             return
-        if self._num_limited >= limit:
+        if self._num_calls[method] >= limit:
             raise ResourceExhausted(
                 f"{method}: the service already has {limit} such calls in progress, its maximum",
                 reason=ErrorReason.TOO_MANY_CALLS,
-                metadata={"max_concurrent_rpcs": str(limit)},
+                metadata={"max_calls": str(limit)},
                 retry_after_s=_RETRY_AFTER_S,
             )
-        self._num_limited += 1
+        self._num_calls[method] += 1
         try:
             yield
         finally:
-            self._num_limited -= 1
+            self._num_calls[method] -= 1
 
 
 def _respond_of(handler: _Handler) -> Any:

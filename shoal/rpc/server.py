@@ -21,6 +21,7 @@ from shoal.rpc import options
 from shoal.rpc.audit import Record
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.interceptors import ServiceInterceptor
+from shoal.rpc.limits import Limits
 from shoal.rpc.loop import watch_lag
 from shoal.rpc.signals import RESTART_SIGNAL
 
@@ -33,9 +34,8 @@ class RpcServer:
     """A gRPC server with health, reflection, channelz, and the interceptor of all services.
 
     Health: "" is SERVING while the process is alive (liveness), a service's full name after `set_serving`
-    (readiness). Servicers raise `shoal.errors`; streaming handlers are async generators. At most
-    `max_concurrent_rpcs` calls with work run at once, and more are refused with RESOURCE_EXHAUSTED. Calls that
-    control or describe the service are not limited.
+    (readiness). Servicers raise `shoal.errors`; streaming handlers are async generators. `limits` bounds what callers
+    hold of it at once.
 
     `credentials`, by default those of the process, decide who may connect and what they may call
     (shoal/rpc/auth/permissions.py). Health is open to all who can connect.
@@ -52,7 +52,7 @@ class RpcServer:
         self,
         *,
         listen: str,
-        max_concurrent_rpcs: int | None = None,
+        limits: Limits | None = None,
         credentials: auth.Credentials | None = None,
         allow_wildcard_address: bool = False,
         audit: Record | None = None,
@@ -61,7 +61,7 @@ class RpcServer:
         self._listen = listen
         self._credentials = auth.current() if credentials is None else credentials
         self._allow_wildcard_address = allow_wildcard_address
-        self._max_concurrent_rpcs = max_concurrent_rpcs
+        self._limits = limits or Limits()
         self._audit = audit
         self._services: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
         self._health = health.aio.HealthServicer()
@@ -85,9 +85,9 @@ class RpcServer:
         machine, and for every address unless that is allowed.
         """
         self._check_address()
-        interceptor = ServiceInterceptor(self._credentials, self._max_concurrent_rpcs, self._audit)
+        interceptor = ServiceInterceptor(self._credentials, self._limits, self._audit)
         settings = options.SERVER if self._credentials.tls is None else options.SERVER_WITH_TLS
-        server = grpc.aio.server(interceptors=[interceptor], options=settings)
+        server = grpc.aio.server(interceptors=[interceptor], options=[*settings, *self._limits.options()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         channelz.add_channelz_servicer(server)
         reflected = [health.SERVICE_NAME, reflection.SERVICE_NAME]

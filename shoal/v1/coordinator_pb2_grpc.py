@@ -178,11 +178,13 @@ class CoordinatorServiceServicer:
         """Sends the events of a run after a given one, until the run ends.
 
         Safe to retry with `after_sequence` set to the last event received. The
-        numbers go on over a restart of the coordinator.
+        numbers go on over a restart of the coordinator. A watcher that reads
+        slowly gets the events later, and skips none.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
+        * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
         * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -82,11 +82,13 @@ class CoordinatorServiceStub:
     """Sends the events of a run after a given one, until the run ends.
 
     Safe to retry with `after_sequence` set to the last event received. The
-    numbers go on over a restart of the coordinator.
+    numbers go on over a restart of the coordinator. A watcher that reads
+    slowly gets the events later, and skips none.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
+    * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
     * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
     """
     PauseRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]
@@ -267,11 +269,13 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     """Sends the events of a run after a given one, until the run ends.
 
     Safe to retry with `after_sequence` set to the last event received. The
-    numbers go on over a restart of the coordinator.
+    numbers go on over a restart of the coordinator. A watcher that reads
+    slowly gets the events later, and skips none.
 
     Errors:
 
     * `NOT_FOUND`: there is no such run.
+    * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
     * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
     """
     PauseRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]  # type: ignore[assignment]
@@ -473,11 +477,13 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sends the events of a run after a given one, until the run ends.
 
         Safe to retry with `after_sequence` set to the last event received. The
-        numbers go on over a restart of the coordinator.
+        numbers go on over a restart of the coordinator. A watcher that reads
+        slowly gets the events later, and skips none.
 
         Errors:
 
         * `NOT_FOUND`: there is no such run.
+        * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
         * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
         """
 

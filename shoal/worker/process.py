@@ -24,8 +24,6 @@ from shoal.worker.service import WorkerService
 
 _log = logging.getLogger(__name__)
 
-# Only bounds memory: the queue of each service has a lower limit.
-_MAX_CONCURRENT_RPCS = 4096
 _GRACE_S = 10.0
 
 
@@ -80,7 +78,6 @@ async def _serve(
 ) -> None:
     server = RpcServer(
         listen=arguments.listen,
-        max_concurrent_rpcs=_MAX_CONCURRENT_RPCS,
         allow_wildcard_address=arguments.allow_wildcard_address,
     )
     server.add(service.add_to_server, service, service.full_name)

@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal import errors
 from shoal.rpc.channel import connect
+from shoal.rpc.limits import Limits
 from shoal.rpc.options import CLIENT, SERVER
 from shoal.rpc.server import RpcServer
 from shoal.v1 import generator_pb2, generator_pb2_grpc
@@ -34,6 +35,9 @@ class Gated(generator_pb2_grpc.GeneratorServiceServicer):
 
     async def GetStatus(self, request, context):
         return generator_pb2.GeneratorServiceGetStatusResponse()
+
+
+ONE_GROUP = Limits(calls={f"/{GENERATOR}/GenerateGroup": 1})
 
 
 def generate(stub):
@@ -125,7 +129,7 @@ async def test_a_drain_cancels_calls_after_its_grace():
 
 async def test_above_the_limit_work_is_refused_and_status_is_answered():
     servicer = Gated()
-    async with serving(servicer, GENERATOR, max_concurrent_rpcs=1) as address, connect(address, GENERATOR) as channel:
+    async with serving(servicer, GENERATOR, limits=ONE_GROUP) as address, connect(address, GENERATOR) as channel:
         stub = generator_pb2_grpc.GeneratorServiceStub(channel)
         first = asyncio.create_task(count(generate(stub)))
         await servicer.begun.wait()

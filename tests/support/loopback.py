@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from shoal.rpc.limits import Limits
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2_grpc, generator_pb2_grpc, learner_pb2_grpc, reward_pb2_grpc
 from shoal.worker.reexec import Program
@@ -22,11 +23,9 @@ ADD_TO_SERVER = {
 
 
 @asynccontextmanager
-async def serving(
-    servicer: Any, *services: str, port: int = 0, max_concurrent_rpcs: int | None = None
-) -> AsyncIterator[str]:
+async def serving(servicer: Any, *services: str, port: int = 0, limits: Limits | None = None) -> AsyncIterator[str]:
     """Offers the services of `servicer` while the block runs; yields host:port."""
-    server = RpcServer(listen=f"127.0.0.1:{port}", max_concurrent_rpcs=max_concurrent_rpcs)
+    server = RpcServer(listen=f"127.0.0.1:{port}", limits=limits)
     for service in services:
         server.add(ADD_TO_SERVER[service], servicer, service)
     await server.start()

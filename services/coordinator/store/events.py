@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.store.files.line_file import LineFile
+from services.coordinator.store.turns import Turns
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Unavailable
@@ -36,6 +37,7 @@ class EventLog:
         self._file = LineFile(path)
         self._file.cut()
         self._changed = Signal()
+        self._turns = Turns()
         self._closed = self._goes_on = False
 
     @property
@@ -61,6 +63,8 @@ class EventLog:
     async def watch(self, after_sequence: int = 0) -> AsyncIterator[pb.RunEvent]:
         """Yields the events after a sequence number, including future ones, until the log is closed.
 
+        A watcher that reads slowly gets them later, and skips none: it takes no memory, since the log keeps all events.
+
         Raises `Unavailable` at the end of the coordinator for a run that goes on at its next start.
         """
         position = 0
@@ -70,6 +74,7 @@ class EventLog:
                 event = self._events[position]
                 position += 1
                 if event.sequence > after_sequence:
+                    await self._turns.take()
                     yield event
             if self._closed and self._goes_on:
                 raise Unavailable("the coordinator ends; the run goes on at its next start", reason=ErrorReason.ENDING)

@@ -80,3 +80,35 @@ async def test_a_follower_in_another_process_gets_every_event_until_nobody_drive
 
 async def test_following_a_run_without_events_and_without_a_coordinator_ends(tmp_path: Path) -> None:
     assert [event async for event in follow_events(tmp_path / EVENTS, lambda: False)] == []
+
+
+async def test_a_thousand_watchers_of_an_event_take_turns_with_the_runs_own_work(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    received: list[int] = []
+
+    async def watch() -> None:
+        async for event in log.watch():
+            received.append(event.sequence)
+
+    watching = [asyncio.create_task(watch()) for _ in range(1000)]
+    await asyncio.sleep(0)
+    log.add("step", "one")
+    most, before = 0, 0
+    while len(received) < 1000:
+        await asyncio.sleep(0)  # One round of everything that is ready.
+        most, before = max(most, len(received) - before), len(received)
+    assert most <= 2, f"{most} of 1000 watchers were served in one round of the event loop"
+    log.close()
+    await asyncio.gather(*watching)
+
+
+async def test_a_watcher_that_is_alone_waits_for_no_turn_and_one_that_is_slow_skips_nothing(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    slow, sequence = log.watch(), []
+    log.add("step", "first")
+    sequence.append((await anext(slow)).sequence)
+    for number in range(50):
+        log.add("step", str(number))
+    log.close()
+    sequence += [event.sequence async for event in slow]
+    assert sequence == list(range(1, 52)), sequence

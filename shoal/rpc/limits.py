@@ -1,0 +1,54 @@
+"""Limits of a server: what callers may hold of it at once, and for how long."""
+
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CALLS: Mapping[str, int] = {
+    # These only bound memory: the queue of each service has a lower limit.
+    "/shoal.v1.GeneratorService/GenerateGroup": 4096,
+    "/shoal.v1.GeneratorService/ScoreTokens": 4096,
+    "/shoal.v1.RewardService/ScoreGroup": 4096,
+    # A request or a response may have the size of the largest message.
+    "/shoal.v1.LearnerService/ComputeLogprobs": 64,
+    "/shoal.v1.LearnerService/TrainStep": 16,
+    "/shoal.v1.CoordinatorService/ListRollouts": 64,
+    "/shoal.v1.CoordinatorService/WatchRun": 2048,
+}
+"""Calls of a method at once: of those whose number depends on the load, or that take much memory.
+
+All others control or describe the service and must reach a busy one: heartbeats, status, pause, a new version of the
+weights.
+"""
+
+_MAX_CONNECTIONS = 4096
+
+
+def _default_connections() -> int:
+    """Leaves half of the process's files to everything else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft // 2)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one server."""
+
+    calls: Mapping[str, int] = field(default_factory=lambda: CALLS)
+    """More calls of a method at once are refused with RESOURCE_EXHAUSTED (TOO_MANY_CALLS)."""
+    request_timeout_s: float = 60.0
+    """Time for the one request of a call to arrive. Streams of requests have the deadline of the call alone."""
+    handshake_timeout_s: int = 20
+    """Time for a new connection to finish TLS and the begin of HTTP/2."""
+    streams: int = 8192
+    """Calls of one connection at once; more wait at the client."""
+    connections: int = field(default_factory=_default_connections)
+    """Connections at once; more are closed."""
+
+    def options(self) -> list[tuple[str, str | int]]:
+        """Returns those that gRPC keeps, as options of its server."""
+        return [
+            ("grpc.server_handshake_timeout_ms", self.handshake_timeout_s * 1000),
+            ("grpc.max_concurrent_streams", self.streams),
+            ("grpc.max_allowed_incoming_connections", self.connections),
+        ]
