@@ -17,6 +17,7 @@ from shoal.config import parse_config
 from shoal.rollout import FinishReason, Prompt
 
 GROUP_SIZE = 3
+PROMPT = Prompt("p", np.array([1], dtype=np.int32), "text", ())
 VALUES = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "grpo": {"group_size": GROUP_SIZE}}
 
 
@@ -41,14 +42,9 @@ class Generators:
             yield SimpleNamespace(sample_index=index, finish_reason=FinishReason.STOP)
 
 
-async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_none_samples_and_when_one_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shown: asyncio.Queue[int] = asyncio.Queue()
-    monkeypatch.setattr(module, "_SAMPLING", SimpleNamespace(set=shown.put_nowait))
-    generators: Any = Generators()
+def make_sampler(generators: Any, *, rewards: Any = None, **sections: Any) -> Sampler:
     sampler = Sampler(
-        parse_config(VALUES),
+        parse_config(VALUES | sections),
         "run",
         MagicMock(policy_version=0),
         MagicMock(
@@ -58,16 +54,25 @@ async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_non
         ),
         MagicMock(enter=AsyncMock(return_value=MagicMock())),
         generators=generators,
-        rewards=MagicMock(score=AsyncMock(return_value=[])),
+        rewards=rewards or MagicMock(score=AsyncMock(return_value=[])),
         breaker=MagicMock(rejects=AsyncMock(return_value=False)),
         ledger=AsyncMock(),
         events=MagicMock(),
         tokenizer=None,
         stop_token_ids=(),
     )
-    monkeypatch.setattr(sampler, "with_text", AsyncMock(side_effect=lambda completion: completion))
-    prompt = Prompt("p", np.array([1], dtype=np.int32), "text", ())
-    running = asyncio.create_task(sampler.run_group(0, 0, prompt))
+    sampler.with_text = AsyncMock(side_effect=lambda completion: completion)  # type: ignore[method-assign]
+    return sampler
+
+
+async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_none_samples_and_when_one_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: asyncio.Queue[int] = asyncio.Queue()
+    monkeypatch.setattr(module, "_SAMPLING", SimpleNamespace(set=shown.put_nowait))
+    generators = Generators()
+    sampler = make_sampler(generators)
+    running = asyncio.create_task(sampler.run_group(0, 0, PROMPT))
     assert await shown.get() == GROUP_SIZE, "a group that waits for a generator counts"
     generators.is_free.set()
     generators.may_go_on.release()
@@ -79,3 +84,32 @@ async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_non
         assert await shown.get() == left
     await running
     assert shown.get_nowait() == 0 and shown.empty()
+
+
+async def test_a_group_of_a_batch_that_cannot_be_scored_is_scored_again_and_not_sampled() -> None:
+    """The others of its batch are done: sampled alone, it would be another one."""
+    generators = Generators()
+    generators.num_calls = 1  # It is not lost.
+    generators.is_free.set()
+    for _ in range(2 * GROUP_SIZE):
+        generators.may_go_on.release()
+    scored: list[list[int]] = []
+
+    async def score(group_id: str, prompt: Prompt, sampled: Any, **_: Any) -> list[Any]:
+        scored.append([completion.sample_index async for completion in sampled.read()])
+        if len(scored) == 1:
+            raise WorkFailed("reward service", "it failed", is_loss=False)
+        return []
+
+    sampler = make_sampler(
+        generators,
+        rewards=SimpleNamespace(score=score),
+        run={"deterministic": True, "num_threads": 1},
+        grpo={"group_size": GROUP_SIZE, "max_staleness": 0},
+        generator={"dtype": "float32"},
+        learner={"compute_dtype": "float32"},
+    )
+    sampler.begin_round([0])
+    group = await sampler.run_group(0, 0, PROMPT)
+    assert scored == [[0, 1, 2], [0, 1, 2]] and len(group.completions) == GROUP_SIZE
+    assert generators.num_calls == 2, "it was sampled again"

@@ -1,0 +1,47 @@
+"""The seats of the groups that are issued together."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.coordinator.rollout.rounds import Rounds
+from shoal.config import parse_config
+from shoal.rollout import WeightVersion
+
+
+def rounds(*, deterministic: bool = True, baseline: str = "group_mean") -> Rounds:
+    config = parse_config(
+        {
+            "model": {"path": "unused"},
+            "data": {"sources": [{"path": "unused.jsonl"}]},
+            "run": {"deterministic": deterministic, "num_threads": 1},
+            "grpo": {"max_staleness": 0, "group_size": 3},
+            "advantage": {"baseline": baseline, "scale": "none"},
+            "generator": {"dtype": "float32", "max_num_seqs": 8},
+            "learner": {"compute_dtype": "float32"},
+        }
+    )
+    version: Any = SimpleNamespace(weights=WeightVersion(2, 5))
+    return Rounds(config, "run", version)
+
+
+@pytest.mark.parametrize(("baseline", "has_greedy"), [("group_mean", False), ("greedy", True)])
+def test_groups_of_a_round_share_batches_with_their_greedy_samples(baseline: str, has_greedy: bool) -> None:
+    these = rounds(baseline=baseline)
+    these.begin(range(4, 8))
+    first, *others = [these.seat(number, is_greedy=False) for number in range(4, 8)]
+    assert first is not None
+    shared = [seat is not None and seat.batch is first.batch for seat in others]
+    assert shared == [True, False, False], "a generator samples 8 completions at once: two groups"
+    greedy = these.seat(5, is_greedy=True)
+    assert (greedy is not None and greedy.batch is first.batch) is has_greedy
+    assert these.seat(8, is_greedy=False) is None
+    these.end(4)
+    assert these.seat(4, is_greedy=False) is None
+
+
+def test_groups_of_a_usual_run_have_no_seats() -> None:
+    these = rounds(deterministic=False)
+    these.begin(range(4))
+    assert these.seat(0, is_greedy=False) is None
