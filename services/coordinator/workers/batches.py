@@ -68,15 +68,16 @@ class Batch:
         """
         trial = self._trial
         async with trial.taking_part(member, num_completions):
-            if trial.has(self._members):
-                trial.begin(self._members)
-                self._trial = self._next_trial()
+            self._begin_if_all_are_in()
             await trial.begun.wait()
             yield trial
 
     def leave(self, member: Hashable) -> None:
         """Removes a member that is not sampled again; the others no longer wait for it."""
         self._members.remove(member)
+        self._begin_if_all_are_in()
+
+    def _begin_if_all_are_in(self) -> None:
         if self._members and self._trial.has(self._members):
             self._trial.begin(self._members)
             self._trial = self._next_trial()
