@@ -1,7 +1,7 @@
 """Deterministic runs: which groups are sampled together, also after workers were lost."""
 
-import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +94,27 @@ async def test_a_group_that_fails_is_sampled_again_with_its_whole_batch(cluster:
     await assert_every_group_was_used_once(cluster, num_steps=NUM_STEPS)
 
 
+class Watched(ScriptedGenerator):
+    """Counts the batches that are open at once."""
+
+    open_batches: Counter[str]
+    num_at_once = 0
+
+    async def GenerateGroup(
+        self, request: generator_pb2.GenerateGroupRequest, context: Any
+    ) -> AsyncIterator[generator_pb2.GenerateGroupResponse]:
+        self.open_batches[request.batch.batch_id] += 1
+        self.num_at_once = max(self.num_at_once, len(+self.open_batches))
+        async for response in super().GenerateGroup(request, context):
+            yield response
+        self.open_batches[request.batch.batch_id] -= 1
+
+
 async def test_a_generator_samples_one_batch_at_a_time(cluster: Cluster, model: Path) -> None:
-    generator = ScriptedGenerator(cluster.plane)
-    generator.may_sample.clear()
+    generator = Watched(cluster.plane, delay_s=0.01)
+    generator.open_batches = Counter()
     await cluster.add_all(generator)
-    await cluster.start(deterministic_config(model, evaluation={"sources": []}))
-    async with generator.asked:
-        await generator.asked.wait_for(lambda: len(generator.requests) == 3)
-    await asyncio.sleep(0.05)
-    assert len({request.batch.batch_id for request in generator.requests}) == 1
-    generator.may_sample.set()
+    await cluster.start(deterministic_config(model))
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED and "group_reissued" not in kinds(events), run.message
+    assert generator.num_at_once == 1, f"{generator.num_at_once} batches at once"
