@@ -1126,7 +1126,10 @@ class ListRolloutsResponse(_message.Message):
     """Set if there are more."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolloutGroup]:
-        """The groups; fewer than `page_size` if more would not fit into a message."""
+        """The groups; fewer than `page_size` if more would not fit into a message of
+        4 MiB, gRPC's default. One that does not fit alone is on several pages: each
+        has the group with the next of its rollouts.
+        """
 
     def __init__(
         self,
@@ -1158,6 +1161,8 @@ class RolloutGroup(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
     ROLLOUTS_FIELD_NUMBER: _builtins.int
+    NUM_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TEXT_BYTES_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """Identifies the group within the run."""
     order_number: _builtins.int
@@ -1178,9 +1183,15 @@ class RolloutGroup(_message.Message):
     """
     trace_id: _builtins.str
     """Trace of the group."""
+    num_rollouts: _builtins.int
+    """Number of the group's rollouts, on all pages."""
+    prompt_text_bytes: _builtins.int
+    """Set where `prompt_text` is cut to its first MiB: the size of the whole in
+    UTF-8.
+    """
     @_builtins.property
     def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
-        """Rollouts of the group."""
+        """Rollouts of the group that are on this page, in order."""
 
     def __init__(
         self,
@@ -1195,10 +1206,12 @@ class RolloutGroup(_message.Message):
         staleness: _builtins.int | None = ...,
         trace_id: _builtins.str = ...,
         rollouts: _abc.Iterable[Global___Rollout] | None = ...,
+        num_rollouts: _builtins.int = ...,
+        prompt_text_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_staleness", b"_staleness", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_staleness", b"_staleness", "drop_reason", b"drop_reason", "group_id", b"group_id", "order_number", b"order_number", "prompt_id", b"prompt_id", "prompt_text", b"prompt_text", "rollouts", b"rollouts", "staleness", b"staleness", "state", b"state", "trace_id", b"trace_id", "train_step", b"train_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_staleness", b"_staleness", "drop_reason", b"drop_reason", "group_id", b"group_id", "num_rollouts", b"num_rollouts", "order_number", b"order_number", "prompt_id", b"prompt_id", "prompt_text", b"prompt_text", "prompt_text_bytes", b"prompt_text_bytes", "rollouts", b"rollouts", "staleness", b"staleness", "state", b"state", "trace_id", b"trace_id", "train_step", b"train_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__staleness: _TypeAlias = _typing.Literal["staleness"]  # noqa: Y015
     _WhichOneofArgType__staleness: _TypeAlias = _typing.Literal["_staleness", b"_staleness"]  # noqa: Y015
@@ -1219,6 +1232,7 @@ class Rollout(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     ADVANTAGE_FIELD_NUMBER: _builtins.int
     VERSION_SPANS_FIELD_NUMBER: _builtins.int
+    TEXT_BYTES_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
     """Position in the group, from 0."""
     text: _builtins.str
@@ -1229,6 +1243,8 @@ class Rollout(_message.Message):
     """Why sampling ended."""
     advantage: _builtins.float
     """Advantage; absent while there is none."""
+    text_bytes: _builtins.int
+    """Set where `text` is cut to its first MiB: the size of the whole in UTF-8."""
     @_builtins.property
     def score(self) -> _rollout_pb2.Score:
         """Score; absent while there is none."""
@@ -1247,10 +1263,11 @@ class Rollout(_message.Message):
         score: _rollout_pb2.Score | None = ...,
         advantage: _builtins.float | None = ...,
         version_spans: _abc.Iterable[_rollout_pb2.VersionSpan] | None = ...,
+        text_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "finish_reason", b"finish_reason", "num_tokens", b"num_tokens", "sample_index", b"sample_index", "score", b"score", "text", b"text", "version_spans", b"version_spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "finish_reason", b"finish_reason", "num_tokens", b"num_tokens", "sample_index", b"sample_index", "score", b"score", "text", b"text", "text_bytes", b"text_bytes", "version_spans", b"version_spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__advantage: _TypeAlias = _typing.Literal["advantage"]  # noqa: Y015
     _WhichOneofArgType__advantage: _TypeAlias = _typing.Literal["_advantage", b"_advantage"]  # noqa: Y015

@@ -13,7 +13,10 @@ from shoal.wire.paging import bad_token
 _MEAN_REWARD = (
     "COALESCE((SELECT AVG(reward) FROM completions WHERE completions.order_number = groups.order_number), -9e999)"
 )
-_TOKEN = re.compile("([0-9]{1,18})(?::([^:]*)(?::([0-9]{1,18}):([0-9]{1,18}))?)?")
+_TOKEN = re.compile(
+    "(?P<order>[0-9]{1,18})(?:/(?P<rollout>[0-9]{1,9}))?"
+    "(?::(?P<reward>[^:]*)(?::(?P<first>[0-9]{1,18}):(?P<last>[0-9]{1,18}))?)?"
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class RolloutQuery:
     """A request of `ListRollouts`, to be asked of a ledger, one part after the other.
 
     The token of a page has what its place depends on beside the request: order number and mean reward of its first
-    group, and the limits that `last` stood for when the first page was listed.
+    group, how many of the group's rollouts were on pages before, and the limits that `last` stood for when the first
+    page was listed.
     """
 
     def __init__(self, ledger: WholeLedger, request: pb.ListRolloutsRequest) -> None:
@@ -50,8 +54,10 @@ class RolloutQuery:
         self._is_by_reward = request.order == pb.ROLLOUT_ORDER_REWARD
         self._condition, self._values = _filters(request)
         if request.page_token:
-            self._start, self._limits = self._parse(request.page_token)
+            self._start, self.num_listed, self._limits = self._parse(request.page_token)
         else:
+            self.num_listed = 0
+            """Rollouts of the page's first group that were on pages before."""
             self._start = Place(0, inf if self._is_by_reward else None)
             self._limits = self._last_issued(request.last) if request.last else None
 
@@ -89,21 +95,27 @@ class RolloutQuery:
             places = heapq.nsmallest(limit, [*places, *(Place(*row) for row in rows)], key=_by_reward)
         return places
 
-    def token(self, start: Place) -> str:
-        """Returns the token of the page that begins at a place: "7", "7:0.5", "7::3:9" or "7:0.5:3:9"."""
+    def token(self, start: Place, num_listed: int) -> str:
+        """Returns the token of the page that begins at a place: "7", "7/12", "7:0.5", "7::3:9" or "7/12:0.5:3:9"."""
+        number = f"{start.order_number}/{num_listed}" if num_listed else str(start.order_number)
         reward = "" if start.reward is None else repr(start.reward)
         limits = f"{self._limits.first}:{self._limits.last}" if self._limits else ""
-        return f"{start.order_number}:{reward}:{limits}".rstrip(":")
+        return f"{number}:{reward}:{limits}".rstrip(":")
 
-    def _parse(self, token: str) -> tuple[Place, Limits | None]:
+    def _parse(self, token: str) -> tuple[Place, int, Limits | None]:
         match = _TOKEN.fullmatch(token)
-        if match is None or bool(match[2]) != self._is_by_reward or bool(match[3]) != bool(self._request.last):
+        if (
+            match is None
+            or bool(match["reward"]) != self._is_by_reward
+            or bool(match["first"]) != bool(self._request.last)
+        ):
             raise bad_token(token)
         try:
-            place = Place(int(match[1]), float(match[2]) if match[2] else None)
+            place = Place(int(match["order"]), float(match["reward"]) if match["reward"] else None)
         except ValueError:
             raise bad_token(token) from None
-        return place, Limits(int(match[3]), int(match[4])) if match[3] else None
+        limits = Limits(int(match["first"]), int(match["last"])) if match["first"] else None
+        return place, int(match["rollout"] or 0), limits
 
     def _last_issued(self, count: int) -> Limits:
         numbers: list[int] = []

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from services.coordinator.store.reading import reading
+from services.coordinator.store.rollout_page import Page
 from services.coordinator.store.rollout_query import RolloutQuery
 from services.coordinator.store.segments.records import PayloadKind, messages_of
 from services.coordinator.store.segments.series import SEGMENTS
@@ -13,16 +14,12 @@ from services.coordinator.store.tables.blocks import WholeLedger
 from services.coordinator.store.tables.payloads import read_payload
 from shoal.errors import DataLoss, NotFound
 from shoal.rollout import FinishReason, RewardPart, Score, ScoreOutcome, StepScore, VerifierScore, WeightVersion
-from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, score_to_wire, version_to_wire
 from shoal.wire.paging import page_size
 
 LEDGER = "ledger.sqlite"
-
-# Groups of long completions can fill a message before a page has the requested number.
-_MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 
 
 def count_groups(folder: Path) -> dict[str, int]:
@@ -61,21 +58,24 @@ def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRollo
     """Answers `ListRollouts` from a run's folder. Raises `InvalidArgument`, and what `reading` raises."""
     size = page_size(request.page_size, default=20, largest=100)
     response = pb.ListRolloutsResponse()
-    num_bytes = 0
     with reading(folder / LEDGER) as connection:
         if connection is None:
             return response
         ledger = WholeLedger(connection, folder / SEGMENTS)
         query = RolloutQuery(ledger, request)
+        page = Page(response)
+        num_listed = query.num_listed
         for index, place in enumerate(query.places(size + 1)):
-            part = ledger.part_of(place.order_number)
-            group = _group(part, place.order_number)
-            _add_payloads(group, part, folder / SEGMENTS)
-            num_bytes += group.ByteSize()
-            if index == size or (index > 0 and num_bytes > _MAX_PAGE_BYTES):
-                response.next_page_token = query.token(place)
+            rest: int | None = 0
+            if index < size:
+                part = ledger.part_of(place.order_number)
+                group = _group(part, place.order_number)
+                _add_payloads(group, part, folder / SEGMENTS)
+                rest = page.add(group, num_listed)
+            if rest is not None:
+                response.next_page_token = query.token(place, rest)
                 break
-            response.groups.append(group)
+            num_listed = 0
     return response
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
+from shoal.quantities import format_bytes
 from shoal.visible_text import visible
 
 if TYPE_CHECKING:
@@ -48,12 +49,18 @@ def print_group(group: "pb.RolloutGroup") -> None:
     fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state
     age = f", staleness {group.staleness}" if group.HasField("staleness") else ""
     reason = f" ({group.drop_reason})" if group.drop_reason else ""
-    print(f"{group.group_id}  {fate}{reason}{age}  prompt {row_name(group.prompt_id)}  trace {group.trace_id}")
-    print(f"  {group.prompt_text!r}")
+    part = f"  ({len(group.rollouts)} of {group.num_rollouts} completions)" * (len(group.rollouts) < group.num_rollouts)
+    print(f"{group.group_id}  {fate}{reason}{age}  prompt {row_name(group.prompt_id)}  trace {group.trace_id}{part}")
+    print(f"  {_shown(group.prompt_text, group.prompt_text_bytes)}")
     for rollout in group.rollouts:
-        print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {rollout.text!r}")
+        print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {_shown(rollout.text, rollout.text_bytes)}")
         for line in _failures(rollout):
             print(f"  {'':>3}  {'':>10}  {line}")
+
+
+def _shown(text: str, num_bytes: int) -> str:
+    """Shows a text; `num_bytes` is the size of the whole where it is cut."""
+    return f"{text!r} (the begin of {format_bytes(num_bytes)})" if num_bytes else repr(text)
 
 
 def _reward(rollout: "pb.Rollout") -> str:

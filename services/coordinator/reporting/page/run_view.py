@@ -73,7 +73,11 @@ def _last_groups(folder: Path, num_being_sampled: int) -> list[pb.RolloutGroup]:
     groups: list[pb.RolloutGroup] = []
     while True:
         page = list_rollouts(folder, request)
-        groups += (group for group in page.groups if group.state != GroupState.ISSUED)
+        for group in page.groups:
+            if groups and groups[-1].order_number == group.order_number:
+                groups[-1].rollouts.extend(group.rollouts)  # The rest of a group that fits no page.
+            elif group.state != GroupState.ISSUED:
+                groups.append(group)
         request.page_token = page.next_page_token
         if not request.page_token:
             return groups[: -NUM_GROUPS - 1 : -1]

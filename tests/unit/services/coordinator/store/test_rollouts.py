@@ -72,6 +72,58 @@ async def test_pages_of_long_groups_fit_a_message_and_omit_no_group(tmp_path: Pa
     assert listed == list(range(num_groups))
 
 
+def all_pages(folder: Path, **fields: Any) -> list[pb.RolloutGroup]:
+    """Lists the groups by pages that gRPC takes by default; joins the parts of a group."""
+    groups: list[pb.RolloutGroup] = []
+    request = pb.ListRolloutsRequest(page_size=100, **fields)
+    while True:
+        page = list_rollouts(folder, request)
+        assert 0 < page.ByteSize() < MAX_MESSAGE_BYTES, f"{page.ByteSize()} bytes for {len(page.groups)} groups"
+        for group in page.groups:
+            if groups and groups[-1].order_number == group.order_number:
+                groups[-1].rollouts.extend(group.rollouts)
+            else:
+                groups.append(group)
+        if not page.next_page_token:
+            return groups
+        request.page_token = page.next_page_token
+
+
+@pytest.mark.parametrize("order", [pb.ROLLOUT_ORDER_ISSUE, pb.ROLLOUT_ORDER_REWARD])
+async def test_a_group_that_is_larger_than_a_message_is_on_several_pages(
+    tmp_path: Path, order: "pb.RolloutOrder.ValueType"
+) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    for number, length in ((0, 10), (1, 600 << 10), (2, 10), (3, 600 << 10)):
+        await issue(ledger, number, *(completion(index, chr(97 + index) * length) for index in range(16)))
+        await ledger.scored(number, [Score(index, ScoreOutcome.SCORED, -number) for index in range(16)], 0)
+    await ledger.close()
+    for groups in (all_pages(tmp_path, order=order), all_pages(tmp_path, order=order, last=4)):
+        assert [group.order_number for group in groups] == [0, 1, 2, 3], [group.order_number for group in groups]
+        for group in groups:
+            assert [rollout.sample_index for rollout in group.rollouts] == list(range(16)), group.order_number
+            assert group.num_rollouts == 16 and not any(rollout.text_bytes for rollout in group.rollouts)
+        assert [len(rollout.text) for rollout in groups[3].rollouts] == [600 << 10] * 16
+
+
+async def test_a_completion_that_is_larger_than_a_message_is_cut_and_says_so(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    prompt = replace(PROMPT, text="p" * (5 << 20))
+    await ledger.issued(0, 0, "g0", prompt, "", 0, "")
+    await ledger.sampled(0, [completion(0, "€" * (2 << 20)), completion(1, "b")], 0, "")
+    said = VerifierScore("judge", ScoreOutcome.SCORED, 1.0, "because " * (1 << 20), 0.1)
+    await ledger.scored(0, [Score(index, ScoreOutcome.SCORED, 1.0, (said,)) for index in range(2)], 0)
+    await ledger.close()
+    (group,) = all_pages(tmp_path)
+    assert (len(group.prompt_text), group.prompt_text_bytes) == (1 << 20, 5 << 20)
+    first, second = group.rollouts
+    assert (first.text, first.text_bytes) == ("€" * ((1 << 20) // 3), 6 << 20)
+    assert (second.text, second.text_bytes) == ("b", 0)
+    assert second.score.verifier_scores[0].detail == ("because " * 125)
+
+
 FAILED = Score(0, ScoreOutcome.FAILED, 0.0, (VerifierScore("gsm8k", ScoreOutcome.FAILED, 0.0, "timed out", 9.0),))
 
 

@@ -1,0 +1,73 @@
+"""A page of a listing: whole groups, as many as a message takes, or a part of one that a message does not take."""
+
+from shoal.rpc.options import MAX_MESSAGE_BYTES
+from shoal.v1 import coordinator_pb2 as pb
+
+MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
+MAX_TEXT_BYTES = 1 << 20
+"""Longer texts are cut, so that a rollout with its group's prompt fits into a message."""
+_MAX_DETAIL_CHARS = 1000
+"""Where what verifiers said of a rollout is longer than a text, its parts are cut to this."""
+
+
+class Page:
+    """Fills a response with groups."""
+
+    def __init__(self, response: pb.ListRolloutsResponse) -> None:
+        self._groups = response.groups
+        self._num_bytes = 0
+
+    def add(self, group: pb.RolloutGroup, num_listed: int) -> int | None:
+        """Adds a group, without its first rollouts that earlier pages list.
+
+        Returns None if the group is whole now, else the number of its rollouts that are listed.
+        """
+        group.num_rollouts = len(group.rollouts)
+        _shorten(group)
+        rest = list(group.rollouts)[num_listed:]
+        del group.rollouts[:]
+        num_bytes = group.ByteSize()
+        if self._groups and self._num_bytes + num_bytes + sum(map(_size, rest)) > MAX_PAGE_BYTES:
+            return num_listed
+        num_taken = 0
+        for rollout in rest:
+            if num_taken and num_bytes + _size(rollout) > MAX_PAGE_BYTES:
+                break
+            num_taken += 1
+            num_bytes += _size(rollout)
+        group.rollouts.extend(rest[:num_taken])
+        self._groups.append(group)
+        self._num_bytes += num_bytes
+        return None if num_taken == len(rest) else num_listed + num_taken
+
+
+def _size(rollout: pb.Rollout) -> int:
+    """Returns the size of a rollout in a group, with its tag and its length."""
+    return rollout.ByteSize() + 6
+
+
+def _shorten(group: pb.RolloutGroup) -> None:
+    """Cuts texts that are too long for a page, and says how long they were."""
+    if num_bytes := _excess(group.prompt_text):
+        group.prompt_text, group.prompt_text_bytes = _begin(group.prompt_text), num_bytes
+    for rollout in group.rollouts:
+        if num_bytes := _excess(rollout.text):
+            rollout.text, rollout.text_bytes = _begin(rollout.text), num_bytes
+        if rollout.score.ByteSize() > MAX_TEXT_BYTES:
+            for part in rollout.score.verifier_scores:
+                part.detail = part.detail[:_MAX_DETAIL_CHARS]
+                if part.HasField("answer"):
+                    part.answer = part.answer[:_MAX_DETAIL_CHARS]
+                del part.step_scores[_MAX_DETAIL_CHARS:]
+
+
+def _excess(text: str) -> int:
+    """Returns the size of a text that has to be cut, else 0."""
+    if 4 * len(text) <= MAX_TEXT_BYTES:  # No character takes more bytes.
+        return 0
+    num_bytes = len(text.encode())
+    return num_bytes if num_bytes > MAX_TEXT_BYTES else 0
+
+
+def _begin(text: str) -> str:
+    return text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
