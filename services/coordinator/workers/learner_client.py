@@ -25,9 +25,6 @@ ResultT = TypeVar("ResultT")
 
 CONTROL_TIMEOUT_S = 30.0
 """For calls that do not run a model."""
-STORAGE_TIMEOUT_S = 1800.0
-"""For calls that write or read a whole model."""
-
 MAX_CALLS = 5
 """Times that a call is made to a learner that still serves after the connection broke."""
 PAUSE_S = 1.0
@@ -96,6 +93,11 @@ class LearnerClient:
     @property
     def _step_timeout_s(self) -> float:
         return self._config.coordinator.train_step_timeout_s  # It may change while the run is active.
+
+    @property
+    def _storage_timeout_s(self) -> float:
+        """For calls that write or read a whole model."""
+        return self._config.checkpoint.timeout_s
 
     async def version(self) -> WeightVersion:
         """Returns the version of the learner's weights."""
@@ -170,7 +172,7 @@ class LearnerClient:
         """Writes a checkpoint, and deletes the earlier ones that `keep` does not name."""
         request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep)
         async with self._shown_alive(f"writing checkpoint {checkpoint_id}"):
-            response = await self._call(lambda stub: stub.SaveCheckpoint(request, timeout=STORAGE_TIMEOUT_S))
+            response = await self._call(lambda stub: stub.SaveCheckpoint(request, timeout=self._storage_timeout_s))
         assert isinstance(response, learner_pb2.LearnerServiceSaveCheckpointResponse)
         return response
 
@@ -180,7 +182,7 @@ class LearnerClient:
         """Restores a checkpoint."""
         request = learner_pb2.LoadCheckpointRequest(checkpoint_id=checkpoint_id, files=files, attempt=attempt)
         async with self._shown_alive(f"restoring {checkpoint_id or 'the model of the configuration'}"):
-            response = await self._call(lambda stub: stub.LoadCheckpoint(request, timeout=STORAGE_TIMEOUT_S))
+            response = await self._call(lambda stub: stub.LoadCheckpoint(request, timeout=self._storage_timeout_s))
         return version_from_wire(response.version)
 
     async def export_model(self, export_name: str = "", keep: Sequence[str] = ()) -> str:
@@ -190,7 +192,7 @@ class LearnerClient:
         """
         request = learner_pb2.ExportModelRequest(export_name=export_name, keep_export_names=keep)
         async with self._shown_alive(f"writing export {export_name}" if export_name else "writing the trained model"):
-            response = await self._call(lambda stub: stub.ExportModel(request, timeout=STORAGE_TIMEOUT_S))
+            response = await self._call(lambda stub: stub.ExportModel(request, timeout=self._storage_timeout_s))
         return str(response.path)
 
     def _shown_alive(self, work: str, first_after_s: float | None = None) -> AbstractAsyncContextManager[None]:

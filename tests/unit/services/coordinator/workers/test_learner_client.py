@@ -8,6 +8,8 @@ import pytest
 
 from services.coordinator.workers import learner_client as module
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config import RunConfig
+from shoal.config.live import take_over, updated_config
 from shoal.rollout import Support
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_from_wire, supports_from_wire
@@ -19,6 +21,11 @@ class Learner:
 
     def __init__(self) -> None:
         self.calls: list[learner_pb2.ComputeLogprobsRequest] = []
+        self.deadlines: list[float] = []
+
+    async def SaveCheckpoint(self, request: Any, timeout: float) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        self.deadlines.append(timeout)
+        return learner_pb2.LearnerServiceSaveCheckpointResponse()
 
     async def ComputeLogprobs(self, request: Any, timeout: float) -> learner_pb2.ComputeLogprobsResponse:
         self.calls.append(request)
@@ -34,10 +41,10 @@ def learner(monkeypatch: pytest.MonkeyPatch) -> Learner:
     return Learner()
 
 
-def client_of(learner: Learner) -> LearnerClient:
-    fleet: Any = SimpleNamespace(learner=SimpleNamespace(stub=learner))
+def client_of(learner: Learner, config: RunConfig | None = None) -> LearnerClient:
+    fleet: Any = SimpleNamespace(learner=SimpleNamespace(stub=learner, record=None))
     events: Any = None
-    return LearnerClient(fleet, group_config(), events)
+    return LearnerClient(fleet, config or group_config(), events)
 
 
 def sequence(length: int) -> np.ndarray:
@@ -63,3 +70,12 @@ async def test_a_support_that_is_too_large_for_one_call_is_asked_for_with_beginn
     lengths = [[len(data) // 4 for data in call.token_ids] for call in learner.calls]
     assert lengths == [[6], [9], [10, 3]], lengths
     assert [sum(map(len, call.support_token_ids)) // 4 for call in learner.calls] == [10, 12, 8]
+
+
+async def test_a_checkpoint_has_the_deadline_of_the_configuration_as_it_is_now(learner: Learner) -> None:
+    config = group_config()
+    client = client_of(learner, config)
+    await client.save_checkpoint("c1", [])
+    take_over(config, updated_config(config, {"checkpoint": {"timeout_s": 60.0}}))
+    await client.save_checkpoint("c2", [])
+    assert learner.deadlines == [1800.0, 60.0]

@@ -1,0 +1,86 @@
+"""`shoal train` with two real learner ranks that are told to end, and its resume on one rank: no step is lost."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.local_stack import STARTING_S, LocalStack, guessing_config, write_config
+
+pytestmark = pytest.mark.timeout(1500)
+
+NUM_STEPS = 9
+
+
+def rank_0(stack: LocalStack) -> psutil.Process:
+    """The learner's first rank, which started the other."""
+    ranks = stack.services("learner")
+    (first,) = [rank for rank in ranks if rank.ppid() not in {other.pid for other in ranks}]
+    return first
+
+
+def num_restarts(stack: LocalStack) -> int:
+    return sum(event["kind"] == "restarting" for event in stack.events())
+
+
+def until_restart(stack: LocalStack, number: int) -> None:
+    stack.until(f"restart {number}", lambda _: num_restarts(stack) >= number, STARTING_S)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """A run whose learner gets SIGTERM on rank 0, then on rank 1, and that is extended on one rank."""
+    folder = tmp_path_factory.mktemp("leaving")
+    config = guessing_config(
+        folder,
+        run={"num_steps": NUM_STEPS},
+        launch={"num_learner_ranks": 2},
+        checkpoint={"every_steps": 1000},
+        grpo={"max_staleness": 1},
+    )
+    data_dir = folder / "runs"
+    stack = LocalStack(data_dir, "leaving", str(write_config(folder / "run.toml", config)), "--name", "leaving")
+    try:
+        stack.until_step(2)
+        rank_0(stack).send_signal(signal.SIGTERM)
+        until_restart(stack, 1)
+        stack.until_step(max_step(stack) + 2)
+        (follower,) = [child for child in rank_0(stack).children() if "--die-with-parent" in child.cmdline()]
+        follower.send_signal(signal.SIGTERM)
+        until_restart(stack, 2)
+        assert stack.wait(STARTING_S) == 0, stack.tail()
+    finally:
+        stack.end()
+    changes = ("--set", "launch.num_learner_ranks=1", "--set", f"run.num_steps={NUM_STEPS + 2}")
+    resumed = LocalStack(data_dir, "leaving", "--resume", "leaving", *changes)
+    try:
+        assert resumed.wait(2 * STARTING_S) == 0, resumed.tail()
+        yield resumed
+    finally:
+        resumed.end()
+
+
+def max_step(stack: LocalStack) -> int:
+    return max(int(event["attributes"]["step"]) for event in stack.events() if event["kind"] == "step")
+
+
+def of_kind(stack: LocalStack, kind: str) -> list[dict[str, Any]]:
+    return [event for event in stack.events() if event["kind"] == kind]
+
+
+def test_no_step_is_taken_twice(stack: LocalStack) -> None:
+    steps = [event["attributes"]["step"] for event in of_kind(stack, "step")]
+    assert steps == list(range(1, NUM_STEPS + 3)), steps
+
+
+def test_each_restart_says_that_a_checkpoint_has_all_steps(stack: LocalStack) -> None:
+    messages = [event["message"] for event in of_kind(stack, "restarting")]
+    assert len(messages) == 2, messages
+    assert all("it was told to end, and step-" in message for message in messages), messages
+    assert len(of_kind(stack, "worker_leaving")) == 2
+
+
+def test_the_run_is_extended_on_another_number_of_ranks(stack: LocalStack) -> None:
+    assert of_kind(stack, "restored")[-1]["attributes"]["policy_version"] == NUM_STEPS
