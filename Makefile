@@ -41,7 +41,7 @@ ifdef TESTS
 else
 	$(BIN)/python -m pytest tests/e2e
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
-		tests/integration tests/contract tests/architecture tests/unit tests/golden
+		tests/integration tests/contract tests/simulation tests/architecture tests/unit tests/golden
 endif
 
 test-gpu: $(GPU_VENV)/installed  ## Run the tests that need a GPU, and list what holds on this machine (needs CUDA)

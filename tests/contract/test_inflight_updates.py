@@ -55,9 +55,12 @@ async def test_a_publish_that_waits_obeys_pause_and_checkpoint_and_continues(clu
     assert saved.checkpoint_id == "step-00000001", saved
     generator.may_sample.set()
     await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
-    run, _ = await cluster.end()
+    run, events = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
     assert not any(generator.sampling_at_loads), generator.sampling_at_loads
+    told = [event.kind for event in events if event.kind in ("step", "checkpoint")]
+    # A restore from that checkpoint would not repeat the step, and it would be in no metrics.
+    assert told[:2] == ["step", "checkpoint"] and told.count("step") == 4, told
 
 
 async def test_a_stop_does_not_wait_for_a_publish_that_waits(cluster: Cluster, model: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.coordinator.reporting.report import Report
@@ -38,16 +39,18 @@ class StepBoundary:
     retry_step: int | None = None
     """The step at which the next one is tried then: after one step, two, four, and so on."""
 
-    async def wait_while_paused(self) -> bool:
+    async def wait_while_paused(self, *, before_checkpoint: Callable[[], None] = lambda: None) -> bool:
         """Returns True once the run is not paused, or is to be evaluated, and False when it must stop now.
 
         Answers requests for checkpoints meanwhile. Raises `FailedPrecondition` (LEARNER_LOST) when the learner was told
-        to end, after a checkpoint.
+        to end, after a checkpoint. Calls `before_checkpoint` before each.
         """
         while True:
             if self.learner.is_leaving:
+                before_checkpoint()
                 raise await self._part_with_learner()
             while requests := self.controls.checkpoint_requests:
+                before_checkpoint()
                 await self._answer(requests[0])
                 del requests[0]  # Not before: if the run ends meanwhile, the request is refused with its error.
             if self.controls.stop is StopMode.NOW:

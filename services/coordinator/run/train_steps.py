@@ -90,10 +90,11 @@ class TrainSteps:
             return False
         publish = None
         with self.gate.closed():
-            if await self._may_publish():  # A run that stops needs no publish, but its step is reported.
+            if await self._may_publish(step):  # A run that stops needs no publish, but its step is reported.
                 publish = await self.publisher.publish(self.version.weights)
                 await self.commands.stay_paused()
-        await self._report(step, publish)
+        await self.buffer.release()
+        self._report(step, publish)
         return True
 
     async def take_over_changes(self) -> None:
@@ -112,8 +113,11 @@ class TrainSteps:
                 self.reward_kl.coef = self.config.kl.coef
             await self.buffer.reconsider()
 
-    async def _may_publish(self) -> bool:
-        """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now."""
+    async def _may_publish(self, step: "_TakenStep") -> bool:
+        """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now.
+
+        Reports the step before a checkpoint that is requested meanwhile: a restore would not repeat it.
+        """
         async with self.report.shown_alive(
             "waiting with the publish until nothing is sampled (weights.inflight_updates)",
             lambda: "" if self.boundary.controls.stands_still else f"{self.gate.num_inside} groups are being sampled",
@@ -121,7 +125,7 @@ class TrainSteps:
         ):
             clearing = asyncio.create_task(self.gate.cleared())
             try:
-                while await self.boundary.wait_while_paused():
+                while await self.boundary.wait_while_paused(before_checkpoint=lambda: self._report(step, None)):
                     if self.boundary.controls.stands_still:  # The weights are to be evaluated in the pause.
                         await self.commands.begin_evaluation()
                         return True
@@ -141,7 +145,7 @@ class TrainSteps:
             async with self.report.shown_alive("an error ended the attempt", lambda: "waiting for the step under way"):
                 step = await self._taking
             if step is not None:
-                await self._report(step, None)
+                self._report(step, None)
         except Exception as error:
             if was_interrupted or self._taking.exception() is None:  # Else it is the error that ends the run.
                 _log.warning("the last step failed too, or could not be reported: %s", error)
@@ -165,13 +169,14 @@ class TrainSteps:
         self.record.policy_version = self.version.policy_version
         return _TakenStep(groups, plan, trainer_metrics, timer)
 
-    async def _report(self, step: "_TakenStep", publish: PublishReport | None) -> None:
-        """Ends a step: releases its slots, and reports it once."""
+    def _report(self, step: "_TakenStep", publish: PublishReport | None) -> None:
+        """Reports a step, once."""
+        if self._taking is None:
+            return
         self._taking = None
         timer = step.timer
         timer.published()
         publish_spans(step.plan.batch.groups, self.version.policy_version, timer.published_s)
-        await self.buffer.release()
         timer.finished()
         finished = FinishedStep(
             groups=step.groups,

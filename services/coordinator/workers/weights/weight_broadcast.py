@@ -116,10 +116,13 @@ class Transfer:
                 await load.ready.wait()
 
         ready = asyncio.create_task(all_ready())
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 await _ended_or_failed(ready, self._tasks.values())
-        ready.cancel()
+        except TimeoutError:
+            pass
+        finally:
+            ready.cancel()
         failures = _failures(self._tasks)
         if not failures:
             for worker_id, load in self._loads.items():

@@ -1,0 +1,122 @@
+"""What must hold after each schedule, whatever happened in it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+
+from services.coordinator.store.rollouts import whole_ledger
+from tests.simulation.scenario import Scenario
+from tests.simulation.workers.plane import History
+from tests.simulation.world import RUN, World
+
+
+async def violations(world: World, scenario: Scenario) -> list[str]:
+    """Returns what does not hold; nothing if all is well."""
+    if scenario.defects:
+        return scenario.defects
+    return [
+        *world.plane.reports,
+        *_of_lineage(world.plane.exported or (), scenario),
+        *_of_ledger(world, world.plane.exported or ()),
+        *_of_reports(world, scenario),
+        *_of_slots(world),
+        *_of_tasks(world),
+    ]
+
+
+def _of_lineage(history: History, scenario: Scenario) -> Iterator[str]:
+    """Checks the steps that made the model: all of them, in order, nothing twice, nothing too old."""
+    if len(history) != scenario.num_steps:
+        yield f"the model was made by {len(history)} steps, not {scenario.num_steps}"
+    attempt = 0
+    for number, step in enumerate(history):
+        if step.before.policy_version != number or step.before.attempt < attempt:
+            yield f"step {number + 1} changed version {step.before}, after one of attempt {attempt}"
+        attempt = step.before.attempt
+        for group in step.groups:
+            staleness = step.before.policy_version - group.oldest.policy_version
+            if group.oldest.attempt != step.before.attempt or staleness > scenario.max_staleness:
+                yield f"step {number + 1} trained {step.before} on {group.group_id} with tokens of {group.oldest}"
+    counts = Counter(group.group_id for step in history for group in step.groups)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        yield f"trained on twice: {', '.join(twice)}"
+
+
+def _of_ledger(world: World, history: History) -> Iterator[str]:
+    """Checks that each prompt is in the ledger once, and that the ledger and the model's lineage say the same."""
+    with closing(whole_ledger(world.data_dir / RUN)) as ledger:
+        groups = ledger.execute(
+            "SELECT order_number, position, group_id, state, drop_reason, train_step FROM groups ORDER BY order_number"
+        ).fetchall()
+        states = ledger.execute("SELECT order_number, state FROM transitions ORDER BY sequence").fetchall()
+    if [(order, position) for order, position, *_ in groups] != [(n, n) for n in range(len(groups))]:
+        yield f"prompts were skipped or repeated: {[(order, position) for order, position, *_ in groups]}"
+    for order_number, _, group_id, state, reason, _ in groups:
+        if state != "TRAINED" and not (state == "DROPPED" and reason):
+            yield f"{group_id} was left {state}"
+        last = [state for number, state in states if number == order_number]
+        if last.count("TRAINED") > 1:
+            yield f"{group_id} was TRAINED {last.count('TRAINED')} times in one lineage"
+    trained = {(group_id, step) for _, _, group_id, state, _, step in groups if state == "TRAINED"}
+    learned = {(group.group_id, number) for number, step in enumerate(history, 1) for group in step.groups}
+    if trained != learned:
+        yield f"the ledger alone has {sorted(trained - learned)}, the model alone {sorted(learned - trained)}"
+
+
+def _of_reports(world: World, scenario: Scenario) -> Iterator[str]:
+    """Checks that metrics and events have each step of the final lineage once, and versions that only rise."""
+    folder = world.data_dir / RUN
+    steps = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if "eval/num_prompts" not in row:  # Evaluations have lines of their own.
+            steps.append(row["step"])
+    if steps != list(range(1, scenario.num_steps + 1)):
+        yield f"metrics.jsonl has the steps {steps}"
+    version = 0
+    for event in _events(world):
+        values = event.get("attributes", {})
+        if event["kind"] == "restored":
+            version = int(values["policy_version"])
+        elif event["kind"] == "step":
+            if values["step"] != version + 1:
+                yield f"an event tells of step {values['step']:g} after version {version}"
+            version = int(values["step"])
+
+
+def _of_slots(world: World) -> Iterator[str]:
+    """Checks that whatever was taken is given back: slots, room on generators, the way through the gate."""
+    assert world.runs is not None
+    active = world.runs._active
+    if active is None or active._attempt is None or not world.buffers:
+        return
+    buffer, attempt = world.buffers[-1], active._attempt
+    if buffer.num_charged:
+        yield f"{buffer.num_charged} slots are charged at the end"
+    if attempt._gate.num_inside:
+        yield f"{attempt._gate.num_inside} groups are inside the gate at the end"
+    for member in (*active._fleet.generators, *active._fleet.rewards):
+        if member.outstanding:
+            yield f"{member.name} has {member.outstanding} outstanding at the end"
+    if claims := attempt._sampler._generators._claims:
+        yield f"{len(claims)} groups wait for room at the end"
+
+
+def _of_tasks(world: World) -> Iterator[str]:
+    """Checks that the run left no task behind."""
+    for task in world.coordinator.tasks:
+        name = task.get_coro().__qualname__  # type: ignore[union-attr]
+        if name not in ("World._serve", "Server._handle"):
+            yield f"the task {name} is left at the end"
+
+
+def _events(world: World) -> Iterator[dict[str, object]]:
+    for line in (world.data_dir / RUN / "events.jsonl").read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -1,0 +1,113 @@
+"""The coordinator with one thing broken on purpose, each against an invariant that must then fail."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.rollout.buffer import PacingBuffer
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.train_steps import TrainSteps
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.workers.generator_pool import Binding
+from services.coordinator.workers.weights import publisher
+from shoal.rollout import WeightVersion
+
+
+def _instead(owner: Any, name: str, other: Callable[..., Any]) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(owner, name, other)
+
+
+def _waiting_for_any(self: PacingBuffer[Any]) -> Sequence[int]:
+    """Waits until as many groups as a step needs have settled, whichever they are."""
+    missing = self._groups_per_step + self._num_refills - len(self._settled)
+    return range(max(0, missing))
+
+
+async def _take_any(self: PacingBuffer[Any]) -> list[Any]:
+    async with self._changed:
+        await self._changed.wait_for(lambda: not self.waiting_for())
+        chosen = list(self._settled)[: self._groups_per_step + self._num_refills]
+        return [self._settled.pop(number)[0] for number in chosen]
+
+
+async def _settle_any(self: PacingBuffer[Any], order_number: int, group: Any, *, has_signal: bool = True) -> None:
+    async with self._changed:
+        self._settled[order_number] = (group, has_signal)
+        self._changed.notify_all()
+
+
+async def _release_any(self: PacingBuffer[Any]) -> None:
+    async with self._changed:
+        self._next_to_release += self._groups_per_step
+        self._changed.notify_all()
+
+
+@contextlib.contextmanager
+def _in_any_order() -> Iterator[None]:
+    with (
+        mock.patch.object(PacingBuffer, "waiting_for", _waiting_for_any),
+        mock.patch.object(PacingBuffer, "take", _take_any),
+        mock.patch.object(PacingBuffer, "settle", _settle_any),
+        mock.patch.object(PacingBuffer, "release", _release_any),
+    ):
+        yield
+
+
+async def _release_one_more(self: PacingBuffer[Any]) -> None:
+    async with self._changed:
+        self._next_to_release = self._next_to_take + 1
+        self._num_refills_taken = 0
+        self._changed.notify_all()
+
+
+async def _release_none(self: PacingBuffer[Any]) -> None:
+    if self._next_to_release == 0:
+        await _RELEASE(self)
+
+
+_RELEASE = PacingBuffer.release
+_PUBLISH = publisher.Publisher._publish
+_DONE = Ledger.step_done
+_RESIZE = Binding.resize
+
+
+def _keep_ledger(self: Checkpoints, manifest: Any, ledger: Any, attempt: int) -> None:
+    """Restores nothing: what came after the checkpoint stays in the ledger."""
+
+
+def _keep_lines(self: StepFile, step: int) -> list[Any]:
+    return self.read()
+
+
+async def _publish_next(self: Any, version: WeightVersion, members: Any) -> Any:
+    """Calls the weights by the next version's name."""
+    return await _PUBLISH(self, WeightVersion(version.attempt, version.policy_version + 1), members)
+
+
+async def _forget_dropped(self: Ledger, progress: Any, *, trained: Any, dropped: Any, excluded: Any = ()) -> None:
+    await _DONE(self, progress, trained=trained, dropped=(), excluded=excluded)
+
+
+def _keep_room(self: Binding, num_completions: int) -> None:
+    """Gives back no room when a group has ended without all its completions."""
+    if num_completions or self._num_completions <= 1:
+        _RESIZE(self, num_completions)
+
+
+async def _settle_without_trace(self: TrainSteps) -> None:
+    """Does not wait for a step that a failure has interrupted."""
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "take any finished groups instead of the next in order": _in_any_order,
+    "release one slot too many with each step": _instead(PacingBuffer, "release", _release_one_more),
+    "release no slot after the first step": _instead(PacingBuffer, "release", _release_none),
+    "void nothing of the ledger at a restore": _instead(Checkpoints, "restore_ledger", _keep_ledger),
+    "keep the metrics of steps that a restore discards": _instead(StepFile, "keep_until", _keep_lines),
+    "publish weights under the next version": _instead(publisher.Publisher, "_publish", _publish_next),
+    "forget the groups that a step drops": _instead(Ledger, "step_done", _forget_dropped),
+    "give back no room on generators": _instead(Binding, "resize", _keep_room),
+}
