@@ -81,7 +81,7 @@ class Runs:
                 )
             inputs = await asyncio.to_thread(preflight, config)
             config = with_counted_steps(config, len(inputs.prompts))
-            record = RunRecord(run_id, folder, num_steps=config.run.num_steps)
+            record = RunRecord(run_id, folder)
             # The active one may have ended in this turn of the loop, before the first that waits begins.
             if self._is_busy or self._queue:
                 return self._wait(record, config)
@@ -105,7 +105,6 @@ class Runs:
             config = with_counted_steps(config, len(inputs.prompts))
             check_num_steps(before, config, checkpoints)
             record.attempt += 1
-            record.num_steps = config.run.num_steps
             record.restart_reasons = []
             record.state, record.message = RunState.STARTING, ""
             begun = self._begin(record, config, inputs)
@@ -180,6 +179,8 @@ class Runs:
             lock = RunLock(record.folder)
             events = EventLog(record.folder / EVENTS)
             record.coordinator = self._name
+            # It may have been changed for the next step of a coordinator that ended before.
+            record.num_steps = config.run.num_steps
             record.save_config(config)
             record.save()
         return _OpenRun(record, config, lock, events)

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from services.coordinator.workers.member import Member
 from services.coordinator.workers.weights.weight_broadcast import Transfer
 from shoal.config.services import WeightsConfig
 from shoal.rollout import WeightVersion
@@ -27,8 +28,8 @@ class NeverReady:
 
 async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
     stub, before = NeverReady(), asyncio.all_tasks()
-    member: Any = SimpleNamespace(record=SimpleNamespace(worker_id="g"), stub=stub)
-    learner: Any = SimpleNamespace()
+    member = Member(Mock(worker_id="g"), Mock(), stub)
+    learner: Any = Mock()
     transfer = Transfer(
         learner, [member], WeightsConfig(), epoch=1, version=WeightVersion(0, 1), canary=weights_pb2.Canary()
     )
