@@ -88,7 +88,7 @@ def _play(loop: VirtualLoop, world: World, scenario: Scenario) -> list[str]:
     try:
         return loop.run_until_complete(limited())
     except Exception as error:
-        return [f"{type(error).__name__}: {error}"]
+        return [*world.plane.reports, f"{type(error).__name__}: {error}"]
 
 
 def _unseen(world: World, context: dict[str, Any]) -> None:

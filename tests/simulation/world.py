@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.audit import record_call
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.run import active_run, runs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
@@ -23,12 +25,12 @@ from services.coordinator.workers.registry import WorkerRegistry
 from services.generator.service import GeneratorServicer
 from shoal.config import RunConfig, dump_config
 from shoal.rpc.channel import connect
+from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub, add_CoordinatorServiceServicer_to_server
 from shoal.worker import membership
 from shoal.worker.reexec import Program, Reexec
 from tests.simulation.network.client import Network
-from tests.simulation.network.server import Server
 from tests.simulation.network.weather import Weather
 from tests.simulation.virtual_time import Process, VirtualLoop
 from tests.simulation.workers.engine import SimulatedEngine
@@ -85,7 +87,7 @@ class Slot:
             return
         self._num_starts += 1
         self.process = self._world.process(self.name)
-        self.process.create_task(self._main(f"{self.name}-{self._num_starts}"))
+        self._world.watched(self.process, self._main(f"{self.name}-{self._num_starts}"))
         self._world.trace(f"start {self.name}-{self._num_starts}")
 
     def kill(self, back_after_s: float) -> None:
@@ -102,11 +104,10 @@ class Slot:
         self.servicer = servicer = self._make()
         port = 1000 if self._keeps_address else 1000 + self._num_starts
         address = f"{self.name}:{port}"
-        server = Server(self.process)
-        servicer_type: Any = servicer
-        servicer_type.add_to_server(servicer, server)
-        await server.set_serving(worker_id)
-        self._world.network.listen(address, server)
+        server = RpcServer(listen=address)
+        server.add(servicer.add_to_server, servicer, servicer.full_name)
+        await server.start()
+        await server.set_serving(worker_id, True)
         registered = membership.Membership(
             servicer, worker_id=worker_id, coordinator=COORDINATOR, find_address=lambda: address
         )
@@ -156,6 +157,15 @@ class World:
         self._processes.append(Process(name))
         return self._processes[-1]
 
+    def watched(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
+        """Runs the main task of a process, which ends with an error only if something is wrong."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.plane.report(f"{process.name} ended: {error!r}")
+
+        process.create_task(work).add_done_callback(ended)
+
     def trace(self, what: str) -> None:
         """Adds to the trace."""
         self.events.append(f"{self.loop.time():.6f} {what}")
@@ -187,16 +197,17 @@ class World:
         self.coordinator = self.process("coordinator")
         self.buffers = []
         self.trace("start coordinator")
-        self.coordinator.create_task(self._serve())
+        self.watched(self.coordinator, self._serve())
 
     async def _serve(self) -> None:
         """Does what `services.coordinator.__main__` does."""
         self.registry = WorkerRegistry(self.loop.time)
         self.runs = Runs(self.data_dir, self.registry, name="this")
         self.runs.take_up()
-        server = Server(self.coordinator)
-        add_CoordinatorServiceServicer_to_server(CoordinatorServicer(self.runs, self.registry), server)  # type: ignore[arg-type]
-        self.network.listen(COORDINATOR, server)
+        server = RpcServer(listen=COORDINATOR, audit=partial(record_call, self.runs))
+        servicer = CoordinatorServicer(self.runs, self.registry)
+        server.add(add_CoordinatorServiceServicer_to_server, servicer, "shoal.v1.CoordinatorService")
+        await server.start()
         await self.registry.expire_forever()
 
     def kill_coordinator(self, back_after_s: float) -> None:
@@ -272,6 +283,10 @@ def _close(work: Any) -> None:
         return
 
 
+async def _watch_nothing() -> None:
+    """Stands for the probe of the loop's lag, of which a virtual clock has none."""
+
+
 @contextlib.contextmanager
 def simulated(world: World) -> Any:
     """Lets the code of all processes use the world's network, and prepared inputs."""
@@ -283,6 +298,8 @@ def simulated(world: World) -> Any:
 
     with (
         mock.patch.object(grpc.aio, "insecure_channel", world.network.channel),
+        mock.patch.object(grpc.aio, "server", world.network.server),
+        mock.patch("shoal.rpc.server.watch_lag", _watch_nothing),
         mock.patch.object(asyncio, "open_connection", world.network.open_connection),
         mock.patch.object(runs, "preflight", _prepared),
         mock.patch.object(active_run, "preflight", _prepared),

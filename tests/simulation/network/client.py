@@ -27,15 +27,17 @@ class Network:
         """The last process at each address, whose machine may still be parted from others."""
         self._open: dict[Exchange, None] = {}
 
-    def listen(self, address: str, server: Server) -> None:
+    def server(self, interceptors: Any = (), **_: Any) -> Server:
+        """Makes a server of the process that runs, as `grpc.aio.server`."""
+        process = CURRENT.get()
+        assert process is not None
+        return Server(process, self._listen, *interceptors)
+
+    def _listen(self, address: str, server: Server) -> None:
         """Lets a server answer at an address, until its process is gone."""
         self._servers[address] = server
         self._last[address] = server.process
         server.process.at_kill.append(lambda: self._gone(server.process))
-
-    def close(self, address: str) -> None:
-        """Lets nobody answer at an address any more; calls under way go on."""
-        self._servers.pop(address, None)
 
     def channel(self, address: str, options: Any = (), **_: Any) -> "Channel":
         """Opens a channel, as `grpc.aio.insecure_channel`."""

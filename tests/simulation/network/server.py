@@ -1,15 +1,12 @@
-"""The server side of calls in memory: the handlers of generated stubs, behind the interceptor of every real server."""
+"""The server side of calls in memory, below `RpcServer`: handlers of generated stubs, behind its interceptor."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shoal.rpc.auth import credentials as auth
-from shoal.rpc.interceptors import ServiceInterceptor
 from tests.simulation.network.exchange import Exchange, Status
 from tests.simulation.virtual_time import Process
 
@@ -24,35 +21,48 @@ class _Context:
     def __init__(self, exchange: Exchange, serialize: Any) -> None:
         self._exchange = exchange
         self._serialize = serialize
+        self._code: grpc.StatusCode | None = None
+
+    def code(self) -> grpc.StatusCode | None:
+        return self._code
 
     def invocation_metadata(self) -> Any:
         return self._exchange.metadata
+
+    def peer(self) -> str:
+        client = self._exchange.client
+        return f"memory:{client.name if client else 'system'}"
 
     async def write(self, response: Any) -> None:
         await asyncio.sleep(0)
         self._exchange.respond(self._serialize(response))
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        self._code = code
         self._exchange.finish(Status(code, details, tuple(trailing_metadata)))
         raise _Aborted
 
 
 class Server:
-    """The services of one process at one address."""
+    """What `grpc.aio.server` returns: the handlers of one process at one address."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, listen: Callable[[str, "Server"], None], interceptor: Any) -> None:
         self.process = process
+        self._listen = listen
+        self._interceptor = interceptor
+        self._address = ""
         self._handlers: list[Any] = []
-        self._interceptor = ServiceInterceptor(auth.Credentials())
         self._known: dict[str, Any] = {}
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self)
 
-    async def set_serving(self, name: str) -> None:
-        """Shows a service, or a worker by its id, as healthy."""
-        await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+    def add_insecure_port(self, address: str) -> int:
+        self._address = address
+        return int(address.rpartition(":")[2])
 
-    # What generated code calls.
+    async def start(self) -> None:
+        self._listen(self._address, self)
+
+    async def stop(self, grace: float | None) -> None:
+        pass
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
         self._handlers.extend(handlers)
