@@ -36,11 +36,11 @@ STARTING_S = 300.0
 class LearnerProcess:
     """A learner process, or its launcher, at a fixed address."""
 
-    def __init__(self, folder: Path, *command: str) -> None:
+    def __init__(self, folder: Path, *command: str, coordinator: str = NOBODY) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self.model = make_tiny_model(folder / "model")
         self._log = (folder / "learner.log").open("w")
-        options = ("--coordinator", NOBODY, "--listen", self.address, "--data-dir", str(folder / "runs"))
+        options = ("--coordinator", coordinator, "--listen", self.address, "--data-dir", str(folder / "runs"))
         # One thread: ranks of several learners share the machine's cores.
         self._process = subprocess.Popen(
             [sys.executable, *command, *options],
@@ -93,8 +93,8 @@ class LearnerProcess:
 
 
 @asynccontextmanager
-async def learner(folder: Path, *command: str) -> AsyncIterator[LearnerProcess]:
-    process = LearnerProcess(folder, *command)
+async def learner(folder: Path, *command: str, coordinator: str = NOBODY) -> AsyncIterator[LearnerProcess]:
+    process = LearnerProcess(folder, *command, coordinator=coordinator)
     try:
         yield process
     except (AssertionError, ShoalError, TimeoutError) as error:

@@ -171,3 +171,18 @@ async def test_what_is_loaded_may_replace_the_state_ready_but_no_other(lifecycle
     await settle()
     status = lifecycle.status(worker_pb2.WorkerLoad(capacity=2), loaded=paused)
     assert (status.state, status.message, status.load.capacity) == (*paused, 2)
+
+
+async def test_a_worker_that_was_told_to_end_is_not_told_again_when_it_fails(
+    lifecycle: Lifecycle, ends: list[str]
+) -> None:
+    assert lifecycle.leave() and state(lifecycle) == "LEAVING"
+    with pytest.raises(Unavailable, match="the worker is ending"):
+        lifecycle.is_configured("run", config())
+    lifecycle.fail("its step did not end in time")
+    assert state(lifecycle) == "FAILED" and not ends, "a second signal would end it at once"
+
+
+async def test_a_worker_that_ends_by_itself_does_not_leave(lifecycle: Lifecycle) -> None:
+    lifecycle.fail("a rank died")
+    assert not lifecycle.leave() and state(lifecycle) == "FAILED"

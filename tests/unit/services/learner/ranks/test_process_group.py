@@ -68,3 +68,16 @@ def test_tensors_of_a_gpu_are_reduced_on_the_host() -> None:
     group.size, group.sequence_group = 1, None
     reduced = group.all_reduce(torch.ones(2, dtype=torch.bfloat16))
     assert (reduced.device.type, reduced.dtype) == ("cpu", torch.float64)
+
+
+def test_rank_0_learns_of_another_rank_that_is_told_to_end(
+    calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = dist.HashStore()
+    groups = []
+    for rank in ("0", "1"):
+        monkeypatch.setattr(os, "environ", os.environ | {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank})
+        groups.append(ProcessGroup.connect(store))
+    assert groups[0].leaving_rank() is None
+    groups[1].ask_to_leave()
+    assert groups[0].leaving_rank() == "1"
