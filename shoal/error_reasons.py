@@ -39,6 +39,8 @@ class ErrorReason(StrEnum):
     """The address serves another service, or another version of it."""
     TOO_MANY_CALLS = "TOO_MANY_CALLS"
     """The server has reached its limit of concurrent calls."""
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    """A request or an answer exceeds gRPC's limit of 4 MiB."""
     CHANNEL_CLOSED = "CHANNEL_CLOSED"
     """The client closed its channel during the call."""
 

@@ -6,6 +6,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shoal.config.section import AT_ONCE, NEXT_STEP, Section
 
+MAX_COMPLETION_TOKENS = 190_000
+"""With tokens, log-probabilities, advantages and the last part of its supports, each takes 16 bytes of a message."""
 MAX_TOP_K = 1024
 """Each token of a support takes 4 bytes on the wire and a row of the output layer in the learner."""
 
@@ -72,8 +74,8 @@ class SamplingConfig(Section):
     temperature: float = Field(default=1.0, ge=0.01, le=2)
     """Divisor of the logits, in sampling and in the learner. vLLM accepts at most 2, and would raise a value below 0.01
     to 0.01."""
-    max_completion_tokens: int = Field(default=1024, ge=1)
-    """Maximum length of a completion."""
+    max_completion_tokens: int = Field(default=1024, ge=1, le=MAX_COMPLETION_TOKENS)
+    """Maximum length of a completion. A longer one does not fit into a message of gRPC with all that is known of it."""
     top_k: int = Field(default=0, ge=0, le=MAX_TOP_K)
     """Sample from this many likeliest tokens; 0 means all. Above 0 the generator returns with each token its support,
     the tokens that it was drawn from, and the learner normalizes over the same ones (sampling replay)."""

@@ -5,6 +5,7 @@ Reason and metadata travel as `google.rpc.ErrorInfo` in the domain "shoal", viol
 itself (refused, timed out), becomes the matching error with a message that names the method and the address.
 """
 
+import re
 from itertools import islice
 from typing import NamedTuple
 
@@ -56,6 +57,8 @@ _OTHER_STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
     grpc.StatusCode.UNIMPLEMENTED: FailedPrecondition,
 }
 _ERROR_OF_STATUS = {status: error for error, status in TABLE.items()} | _OTHER_STATUSES
+
+_TOO_LARGE = re.compile(r"((?:CLIENT|SERVER): (?:Sent|Received)) message larger than max \(([0-9]+) vs\. ([0-9]+)\)")
 
 _DETAILS_KEY = "grpc-status-details-bin"
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
@@ -144,6 +147,14 @@ def _without_details(
         return FailedPrecondition(
             f"{address} does not offer {method}: it is another service, or another version of it",
             reason=ErrorReason.UNIMPLEMENTED,
+        )
+    if too_large := _TOO_LARGE.search(details):
+        part = "request" if too_large[1] in ("CLIENT: Sent", "SERVER: Received") else "answer"
+        return ResourceExhausted(
+            f"{method} at {address}: a message of the {part} has {too_large[2]} bytes, more than gRPC's limit of "
+            f"{too_large[3]}; shorten what grows it: prompts, completions (sampling.max_completion_tokens), labels",
+            reason=ErrorReason.MESSAGE_TOO_LARGE,
+            metadata={"num_bytes": too_large[2], "max_bytes": too_large[3]},
         )
     if kind is Unavailable:
         return Unavailable(f"{method}: {address} cannot be reached, or ended during the call: {details}")

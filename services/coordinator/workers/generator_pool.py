@@ -20,6 +20,7 @@ from shoal.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
+    InvalidArgument,
     ResourceExhausted,
     ShoalError,
     Unavailable,
@@ -188,6 +189,8 @@ class GeneratorPool:
                                 self.utilization.back(num_tokens=completion.num_tokens)
                                 yield completion
                 except ResourceExhausted as error:
+                    if error.reason == ErrorReason.MESSAGE_TOO_LARGE:  # A delay does not help.
+                        raise InvalidArgument(error.message, reason=error.reason) from None
                     # With the same request id the generator resends what it has finished, and samples nothing twice.
                     await asyncio.sleep(error.retry_after_s or 1.0)
                     continue
