@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -12,6 +13,15 @@ from tests.support.local_stack import STARTING_S, LocalStack, guessing_config, w
 pytestmark = pytest.mark.timeout(1500)
 
 NUM_STEPS = 9
+NUM_STEPS_EXTENDED = 15
+
+
+@dataclass
+class Outcome:
+    """The run's files, and the learner's processes in its last part."""
+
+    stack: LocalStack
+    num_ranks_at_the_end: int
 
 
 def rank_0(stack: LocalStack) -> psutil.Process:
@@ -30,7 +40,7 @@ def until_restart(stack: LocalStack, number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """A run whose learner gets SIGTERM on rank 0, then on rank 1, and that is extended on one rank."""
     folder = tmp_path_factory.mktemp("leaving")
     config = guessing_config(
@@ -53,11 +63,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         assert stack.wait(STARTING_S) == 0, stack.tail()
     finally:
         stack.end()
-    changes = ("--set", "launch.num_learner_ranks=1", "--set", f"run.num_steps={NUM_STEPS + 2}")
+    changes = ("--set", "launch.num_learner_ranks=1", "--set", f"run.num_steps={NUM_STEPS_EXTENDED}")
     resumed = LocalStack(data_dir, "leaving", "--resume", "leaving", *changes)
     try:
+        resumed.until_step(NUM_STEPS + 1, 2 * STARTING_S)
+        num_ranks = len(resumed.services("learner"))
         assert resumed.wait(2 * STARTING_S) == 0, resumed.tail()
-        yield resumed
+        yield Outcome(resumed, num_ranks)
     finally:
         resumed.end()
 
@@ -70,17 +82,18 @@ def of_kind(stack: LocalStack, kind: str) -> list[dict[str, Any]]:
     return [event for event in stack.events() if event["kind"] == kind]
 
 
-def test_no_step_is_taken_twice(stack: LocalStack) -> None:
-    steps = [event["attributes"]["step"] for event in of_kind(stack, "step")]
-    assert steps == list(range(1, NUM_STEPS + 3)), steps
+def test_no_step_is_taken_twice(outcome: Outcome) -> None:
+    steps = [event["attributes"]["step"] for event in of_kind(outcome.stack, "step")]
+    assert steps == list(range(1, NUM_STEPS_EXTENDED + 1)), steps
 
 
-def test_each_restart_says_that_a_checkpoint_has_all_steps(stack: LocalStack) -> None:
-    messages = [event["message"] for event in of_kind(stack, "restarting")]
+def test_each_restart_says_that_a_checkpoint_has_all_steps(outcome: Outcome) -> None:
+    messages = [event["message"] for event in of_kind(outcome.stack, "restarting")]
     assert len(messages) == 2, messages
     assert all("it was told to end, and step-" in message for message in messages), messages
-    assert len(of_kind(stack, "worker_leaving")) == 2
+    assert len(of_kind(outcome.stack, "worker_leaving")) == 2
 
 
-def test_the_run_is_extended_on_another_number_of_ranks(stack: LocalStack) -> None:
-    assert of_kind(stack, "restored")[-1]["attributes"]["policy_version"] == NUM_STEPS
+def test_the_run_is_extended_on_another_number_of_ranks(outcome: Outcome) -> None:
+    assert outcome.num_ranks_at_the_end == 1
+    assert of_kind(outcome.stack, "restored")[-1]["attributes"]["policy_version"] == NUM_STEPS
