@@ -127,6 +127,9 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> pb.HeartbeatResponse:
         holder = Holder(current_caller(), request.lease_secret)
         self._registry.heartbeat(request.worker_id, request.status, holder)
+        if request.status.state == worker_pb2.WORKER_STATE_LEAVING and not self._runs.is_active:
+            # Nobody needs it: the next heartbeat tells it so.
+            self._registry.report_lost(request.worker_id, "it was told to end")
         return pb.HeartbeatResponse()
 
     async def ListWorkers(

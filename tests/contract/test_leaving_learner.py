@@ -47,6 +47,13 @@ async def test_no_step_is_repeated_after_the_return_of_a_learner_that_was_told_t
     await assert_every_group_was_used_once(cluster, num_steps=8)
 
 
+async def test_a_coordinator_without_a_run_lets_a_learner_go_at_once(cluster: Cluster) -> None:
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await tell_to_end(cluster)
+    with pytest.raises(NotFound):
+        await tell_to_end(cluster)
+
+
 async def test_a_paused_run_saves_at_once_when_its_learner_is_told_to_end(cluster: Cluster, model: Path) -> None:
     await begin(cluster, model, run={"num_steps": 8}, checkpoint=NO_CHECKPOINTS)
     await cluster.until(at_step(2))

@@ -221,9 +221,14 @@ class Runs:
         async with self._starting:
             yield
 
+    @property
+    def is_active(self) -> bool:
+        """Whether a run is active."""
+        return self._active is not None and not self._active.record.state.has_ended
+
     def active(self, run_id: str) -> ActiveRun:
         """Returns the active run; `run_id` is its name or empty. Raises for a run that has ended or does not exist."""
-        if self._active is not None and not self._active.record.state.has_ended:
+        if self._active is not None and self.is_active:
             if run_id in ("", self._active.record.run_id):
                 return self._active
         elif not run_id:
