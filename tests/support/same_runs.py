@@ -17,9 +17,14 @@ TIMES_AND_RATES = re.compile(
 """Metrics that depend on the clock alone, and so differ between any two runs."""
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Returns the rows of metrics.jsonl."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     """Returns the rows of metrics.jsonl without times and rates, each number as its bits."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     # An evaluation is reported beside the next step, so only the order of its row depends on the clock.
     rows.sort(key=lambda row: (row["step"], "time/step" not in row))
     return [
