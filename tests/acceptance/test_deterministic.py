@@ -26,7 +26,7 @@ def config_of(folder: Path, *, deterministic: bool) -> Path:
         learner={"lr_scheduler": "linear", "warmup_steps": 2},
         evaluation={"sources": [{"path": str(questions)}], "held_out": False, "num_prompts": 12} | ANSWERS,
         checkpoint={"every_steps": 3},
-        coordinator={"max_group_losses": 10},
+        coordinator={"max_group_losses": 10, "worker_timeout_s": 900},
         launch={"num_learner_ranks": 2, "num_generators": 2},
     )
     return write_config(folder / f"{'deterministic' if deterministic else 'usual'}.toml", config)
