@@ -13,8 +13,10 @@ def local_path(text: str, field: str) -> Path:
     """
     try:
         path = Path(text).expanduser()
-        path.exists()
-    except (RuntimeError, OSError) as error:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (RuntimeError, OSError, ValueError) as error:
         raise InvalidArgument(f"{field}: {text!r:.100} is not a path on this machine: {why_unread(error)}") from None
     return path
 

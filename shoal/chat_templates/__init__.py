@@ -50,8 +50,8 @@ def _is_text(value: str) -> bool:
 
 def _read(path: Path, value: str, field: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        if path.is_file():  # A device may never end.
+            return path.read_text(encoding="utf-8")
         why = "there is no such file on this machine"
     except (OSError, UnicodeDecodeError) as error:
         why = f"the file cannot be read: {why_unread(error)}"

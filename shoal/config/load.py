@@ -20,6 +20,7 @@ from shoal.chat_templates import FIELD, is_file_name, template_text
 from shoal.config.custom_verifiers import find_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
+from shoal.parsing import MAX_DEPTH, check_depth
 from shoal.paths import why_unread
 
 UNKNOWN_KEY = "unknown key"
@@ -27,6 +28,8 @@ UNKNOWN_KEY = "unknown key"
 _NEAR, _NEAR_TABLE = 0.6, 0.7
 """Likeness from which another name is meant, of a field and of a table: most unknown tables are no misspelled ones."""
 _MAX_ELSEWHERE = 3
+_MAX_NUMBER = 2**53
+"""Whole numbers travel as doubles, which hold no larger ones exactly."""
 _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
 """The TOML words for the types of pydantic's errors about shapes."""
@@ -42,7 +45,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidArgument(f"there is no configuration file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as TOML: {why_unread(error)}") from None
     find_files(values, path.parent)
     _override(values, overrides)
@@ -56,7 +59,7 @@ def load_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     _override(values, overrides)
-    _check_finite(values)
+    _check_travels(values)
     plain = json.loads(json.dumps(values, default=str))
     assert isinstance(plain, dict)
     return plain
@@ -66,6 +69,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Applies overrides in place, and replaces the names of files by what other machines and a resume can use."""
     for override in overrides:
         apply_override(values, override)
+    _check_depth(values)
     find_files(values, Path.cwd())
     _inline_chat_template(values.get("model"), FIELD)
     reward = values.get("reward")
@@ -87,11 +91,11 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
-    if not equals or not all(parts):
-        raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
+    if not equals or not all(parts) or len(parts) > MAX_DEPTH:
+        raise InvalidArgument(f"--set {override!r:.200} is not of the form section.field=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         value = text
     table: Any = values
     for depth, part in enumerate(parts[:-1]):
@@ -122,7 +126,8 @@ def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
     Raises `InvalidArgument`, which names each wrong field, its value and what it should be.
     """
     plain = plain_values(values)
-    _check_finite(plain)
+    _check_depth(plain)
+    _check_travels(plain)
     try:
         return RunConfig.model_validate(_without_nulls(plain))
     except ValidationError as error:
@@ -143,19 +148,33 @@ def plain_values(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
     return plain
 
 
-def _check_finite(value: Any, name: str = "") -> None:
-    """Refuses numbers that JSON does not have, also in free tables such as `task_options`."""
+def _check_depth(values: Mapping[str, Any]) -> None:
+    try:
+        check_depth(values)
+    except ValueError as error:
+        raise InvalidArgument(f"the configuration is not valid: {error}") from None
+
+
+def _check_travels(value: Any, name: str = "") -> None:
+    """Refuses numbers and texts that a Struct cannot hold, also in free tables such as `task_options`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            _check_finite(item, f"{name}.{key}" if name else str(key))
+            _check_travels(str(key), name)
+            _check_travels(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            _check_finite(item, f"{name}.{number}")
+            _check_travels(item, f"{name}.{number}")
+    elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise _not_valid(name, "is not valid Unicode: it has a lone surrogate")
+    elif isinstance(value, int) and abs(value) > _MAX_NUMBER:
+        raise _not_valid(name, f"must be at most {_MAX_NUMBER} either way, if it is a whole number")
     elif isinstance(value, float) and not math.isfinite(value):
-        violation = FieldViolation(field=name, description=f"must be a finite number (given: {value})")
-        raise InvalidArgument(
-            f"the configuration is not valid:\n  {name}: {violation.description}", violations=[violation]
-        )
+        raise _not_valid(name, f"must be a finite number (given: {value})")
+
+
+def _not_valid(name: str, description: str) -> InvalidArgument:
+    violation = FieldViolation(field=name or "config", description=description)
+    return InvalidArgument(f"the configuration is not valid:\n  {name}: {description}", violations=[violation])
 
 
 def _without_nulls(value: Any) -> Any:

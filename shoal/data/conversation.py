@@ -1,7 +1,6 @@
 """Conversations: reads one row as messages with ground truths."""
 
 import difflib
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
 from shoal.rollout import ChatMessage, GroundTruth
 
 _MAX_EXACT = 2**53
@@ -97,8 +97,8 @@ def _parsed_messages(text: str) -> list[Any] | None:
     if not text.lstrip().startswith("["):
         return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return None
     is_messages = isinstance(value, list) and all(
         isinstance(message, Mapping) and message.keys() >= {"role", "content"} for message in value

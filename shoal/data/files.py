@@ -1,6 +1,5 @@
 """Rows from JSONL and Parquet files."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from shoal.config.data import SourceConfig
 from shoal.data.rows import Row, RowSource, wanted_columns
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
 
 
@@ -64,8 +64,8 @@ def _jsonl(path: Path) -> Iterator[Row]:
             if not line.strip():
                 continue
             try:
-                values = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError) as error:  # JSONDecodeError, UnicodeDecodeError; nested too deeply
+                values = parse_json(line.decode("utf-8"))
+            except ValueError as error:
                 raise InvalidArgument(f"{where}: not a line of JSON: {error}") from None
             if not isinstance(values, dict):
                 raise InvalidArgument(f"{where}: each line must be one JSON object (found: {type(values).__name__})")
@@ -88,5 +88,5 @@ def _parquet(path: Path, columns: list[str]) -> Iterator[Row]:
                 for values in batch.to_pylist():
                     yield Row(number, f"{path} row {number + 1}", values)
                     number += 1
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"{path} cannot be read as Parquet: {error}") from None

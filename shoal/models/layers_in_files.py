@@ -5,11 +5,11 @@ are listed here, and a test compares each with the model that transformers build
 fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear` (GPT-2).
 """
 
-import json
 from pathlib import Path
 
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import read_json
+from shoal.parsing import parse_json
 from shoal.paths import why_unread
 
 _LAYERS = dict.fromkeys(
@@ -51,7 +51,7 @@ def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
                 num_bytes = int.from_bytes(file.read(8), "little")
                 if num_bytes > _MAX_HEADER_BYTES:
                     raise ValueError(f"a header of {num_bytes} bytes")
-                header = json.loads(file.read(num_bytes))
+                header = parse_json(file.read(num_bytes))
             shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(

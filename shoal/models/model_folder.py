@@ -1,6 +1,5 @@
 """Model folders: finds them, reads their descriptions and tokenizers, all without torch."""
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
 from shoal.models.remote_code import reason_of, warn_of_code
+from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -143,7 +143,7 @@ def read_json(path: Path, *, optional: bool = False, field: str = "model.path") 
     if optional and not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{field}: {path} cannot be read as JSON: {why_unread(error)}") from None
     if not isinstance(value, dict):

@@ -1,6 +1,5 @@
 """Rates of a machine, measured from the metrics of a run on it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import StatisticsError, median
@@ -9,6 +8,7 @@ from shoal.config.derived import derived_values
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
 from shoal.paths import why_unread
 from shoal.suggest.cost import Rates, operations_per_token
 from shoal.suggest.shape import ModelShape, model_shape
@@ -23,9 +23,9 @@ def rates_of_run(folder: Path) -> Rates:
     Raises `InvalidArgument` for a folder that is not that of a run, and for a run with too few steps.
     """
     try:
-        config = parse_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        config = parse_config(parse_json((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [row for row in map(json.loads, lines) if "time/step" in row]
+        rows = [row for row in map(parse_json, lines) if isinstance(row, dict) and "time/step" in row]
     except FileNotFoundError as error:
         raise InvalidArgument(
             f"--measured {folder}: is not the folder of a run: there is no {Path(error.filename).name} in it"
@@ -36,7 +36,7 @@ def rates_of_run(folder: Path) -> Rates:
         raise InvalidArgument(f"--measured {folder}: has {len(rows)} train steps, and at least {_MIN_STEPS} are needed")
     try:
         return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
-    except (KeyError, StatisticsError) as error:
+    except (KeyError, TypeError, StatisticsError) as error:
         raise InvalidArgument(f"--measured {folder}: its metrics are incomplete: {error}") from None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.coordinator.cli.shared.options import DataDir
-from shoal.errors import FailedPrecondition, ShoalError
+from shoal.errors import DataLoss, FailedPrecondition, ShoalError
 
 if TYPE_CHECKING:
     from services.coordinator.store.run_record import RunRecord
@@ -47,7 +47,13 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
     from shoal.error_reasons import ErrorReason
 
     path = (output or record.folder / REPORT).absolute()
-    html = render(view_run(record))
+    try:
+        html = render(view_run(record))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise DataLoss(
+            f"the report cannot be made of {record.folder}: a value in its files is damaged "
+            f"({type(error).__name__}: {error}); look at metrics.jsonl and evaluations.jsonl"
+        ) from error
     try:
         write_atomically(path, html)
     except ShoalError as error:

@@ -1,6 +1,5 @@
 """A run of `shoal train`: its checks before a process starts, and the command that resumes it."""
 
-import json
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
 from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from shoal.parsing import parse_json
 from shoal.paths import why_unread
 from shoal.v1 import coordinator_pb2 as pb
 
@@ -106,7 +106,7 @@ def _reloading(config: RunConfig) -> RunConfig:
 def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
     if RUN_NAME.fullmatch(run_id):
         try:
-            return parse_config(json.loads((data_dir / run_id / "config.json").read_text()))
+            return parse_config(parse_json((data_dir / run_id / "config.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:

@@ -1,6 +1,5 @@
 """What this data folder does not have, taken from the mirror of a run: the run, or a checkpoint, or a segment."""
 
-import json
 import logging
 import shutil
 import threading
@@ -18,6 +17,7 @@ from shoal.config.load import plain_values
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
+from shoal.parsing import parse_json
 from shoal.quantities import format_bytes
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def take_from_mirror(
             fetch_run(given, run_id, data_dir, learner_data_dir or data_dir)
         return
     with suppress(OSError, ValueError, KeyError, TypeError):  # The recovery finds out what is damaged.
-        url = _mirror_in(json.loads((folder / "config.json").read_text())) if given is None else given
+        url = _mirror_in(parse_json((folder / "config.json").read_text(encoding="utf-8"))) if given is None else given
         if url:
             _check_not_behind(url, folder)
 
@@ -63,8 +63,8 @@ def _check_not_behind(url: str, folder: Path) -> None:
     looking = threading.Thread(target=lambda: found.extend(_whole(url, folder.name)), daemon=True)
     looking.start()
     looking.join(_ANSWER_S)
-    manifests = [json.loads(path.read_text()) for path in folder.glob("checkpoints/*/manifest.json")]
-    if not manifests and json.loads((folder / "run.json").read_text()).get("last_checkpoint_id"):
+    manifests = [parse_json(path.read_text(encoding="utf-8")) for path in folder.glob("checkpoints/*/manifest.json")]
+    if not manifests and parse_json((folder / "run.json").read_text(encoding="utf-8")).get("last_checkpoint_id"):
         return  # They are gone: the recovery takes the mirror's.
     here = max(((each["attempt"], each["policy_version"]) for each in manifests), default=(-1, 0))
     if found and (found[-1].attempt, found[-1].policy_version) > here:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from services.coordinator.remote.file_systems import file_system, is_local
 from shoal.errors import DataLoss
+from shoal.parsing import parse_json
 
 _COMMIT = "mirror.json"
 _CHUNK_BYTES = 8 << 20
@@ -164,7 +165,7 @@ class MirrorFolder:
 
     def _read(self, path: str) -> MirroredCheckpoint | None:
         try:
-            values = json.loads(self._files.cat_file(f"{self._root}/{path}"))
+            values = parse_json(self._files.cat_file(f"{self._root}/{path}"))
             values["files"] = tuple(MirroredFile(**file) for file in values["files"])
             return MirroredCheckpoint(**values)
         except (ValueError, KeyError, TypeError):

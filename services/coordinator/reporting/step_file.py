@@ -1,6 +1,5 @@
 """Files of JSON lines, one for each train step or evaluation: `metrics.jsonl` and `evaluations.jsonl` of a run."""
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from services.coordinator.store.files.atomic_write import write_atomically
 from services.coordinator.store.files.line_file import LineFile
+from shoal.parsing import parse_json
 
 
 class StepFile:
@@ -37,11 +37,20 @@ class StepFile:
         return [row for _, row in kept]
 
     def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for line in self._path.read_text().splitlines(keepends=True):
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
             # A process that was killed may have left a partial last line.
-            with contextlib.suppress(json.JSONDecodeError):
-                yield line, json.loads(line)
+            if (row := _row_of(line)) is not None:
+                yield line, row
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Appends the values of one step, or of the evaluation of its policy."""
         self._file.add(json.dumps({"step": step, **values}))
+
+
+def _row_of(line: str) -> dict[str, Any] | None:
+    """Returns the object of a line; None for a line that is damaged."""
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None

@@ -36,6 +36,7 @@ from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
+from shoal.parsing import parse_json
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
 from shoal.wire.json_form import json_form
@@ -130,7 +131,7 @@ class Checkpoints:
         """Reads the manifest of a committed checkpoint. Raises `DataLoss` when it cannot be read."""
         path = self._folder / checkpoint_id / MANIFEST
         try:
-            return _parse(json.loads(path.read_text()))
+            return _parse(parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, json_format.ParseError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise DataLoss(f"{path} cannot be read: {why}", reason=ErrorReason.CHECKPOINT_DAMAGED) from None

@@ -16,6 +16,7 @@ from services.coordinator.store.turns import Turns
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Unavailable
+from shoal.parsing import parse_json
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire.json_form import json_line
 
@@ -130,7 +131,7 @@ def read_events_from(path: Path, position: int) -> tuple[list[pb.RunEvent], int]
 def _parse(line: bytes, path: Path) -> pb.RunEvent | None:
     """Returns the event of a line; None for a line that is not whole."""
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         return None
     try:

@@ -329,9 +329,14 @@ class Ledger:
         try:
             return work()
         except (sqlite3.OperationalError, OSError) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+                raise self._damaged(error) from error  # Its tables are not those that were made.
             raise write_error(error, path) from error
-        except sqlite3.DatabaseError as error:
-            raise DataLoss(
-                f"the ledger {self.path} is damaged ({error}); resume the run to restore the last checkpoint's",
-                reason=ErrorReason.LEDGER_DAMAGED,
-            ) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> DataLoss:
+        return DataLoss(
+            f"the ledger {self.path} is damaged ({error}); resume the run to restore the last checkpoint's",
+            reason=ErrorReason.LEDGER_DAMAGED,
+        )

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from services.coordinator.store.files.atomic_write import write_atomically
 from shoal.config import RunConfig, dump_config, parse_config
@@ -18,6 +19,7 @@ from shoal.config.load import config_digest, config_struct
 from shoal.config.run import MAX_RUN_NAME_CHARS
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition
+from shoal.parsing import parse_json
 from shoal.v1 import coordinator_pb2
 
 LOCK = "lock"
@@ -86,28 +88,34 @@ class RunState(StrEnum):
         return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
+_Count = Annotated[int, Field(ge=0, lt=2**31)]
+_MAX_TIME_S = 253_402_300_799  # The end of the year 9999, which a timestamp can say.
+
+
 @dataclass
 class RunRecord:
     """A run as its folder describes it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     run_id: str
     folder: Path
     state: RunState = RunState.STARTING
     message: str = ""
-    attempt: int = 0
-    policy_version: int = 0
-    num_steps: int = 0
-    create_time_s: float = field(default_factory=time.time)
+    attempt: _Count = 0
+    policy_version: _Count = 0
+    num_steps: _Count = 0
+    create_time_s: Annotated[float, Field(ge=0, le=_MAX_TIME_S)] = field(default_factory=time.time)
     last_checkpoint_id: str = ""
     exported_steps: list[int] = field(default_factory=list)
     """The steps whose models are in the run's exports, in order."""
     coordinator: str = ""
     """Name of the coordinator that drives the run, and takes it up again at its start if it was killed."""
-    furthest_step: int = 0
+    furthest_step: _Count = 0
     """The last step that any attempt has trained; those up to it are repeated after a restore."""
     restart_reasons: list[str] = field(default_factory=list)
     """Why the run was restarted, for each restart since `furthest_step` was trained."""
-    weight_epoch: int = 0
+    weight_epoch: _Count = 0
     """The last epoch that a broadcast group of this run was named by."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last step."""
@@ -153,11 +161,11 @@ class RunRecord:
         """Reads `run.json` with the state that its coordinator left. Raises `DataLoss` when it cannot be read."""
         path = folder / "run.json"
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            values["state"] = RunState(values["state"])
-            return cls(folder=folder, **values)
-        except (OSError, ValueError, KeyError, TypeError) as error:  # Truncated, edited, or of another version.
-            why = error.strerror if isinstance(error, OSError) else error
+            values = parse_json(path.read_text(encoding="utf-8"))
+            json.dumps(values, ensure_ascii=False).encode()  # No lone surrogates, which a message cannot hold.
+            return _ADAPTER.validate_python({**values, "folder": folder})
+        except (OSError, ValueError, TypeError) as error:  # Truncated, edited, or of another version.
+            why = error.strerror if isinstance(error, OSError) else _first_line(error)
             raise DataLoss(f"{path} does not describe a run: {why}; restore it, or name another run") from None
 
     def save_config(self, config: RunConfig) -> None:
@@ -168,7 +176,7 @@ class RunRecord:
         """Reads the configuration that the run was started with. Raises `DataLoss` when it cannot be read."""
         path = self.folder / "config.json"
         try:
-            return parse_config(json.loads(path.read_text(encoding="utf-8")))
+            return parse_config(parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise DataLoss(
@@ -195,3 +203,14 @@ class RunRecord:
             config=config_struct(config) if config else None,
             etag=config_digest(config) if config else "",
         )
+
+
+_ADAPTER = TypeAdapter(RunRecord)
+
+
+def _first_line(error: ValueError | TypeError) -> str:
+    """Describes an error in a line: of a wrong value, its field and what is wrong with it."""
+    if isinstance(error, ValidationError):
+        details = error.errors()[0]
+        return f"{'.'.join(map(str, details['loc']))}: {details['msg']}"
+    return str(error)

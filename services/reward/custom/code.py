@@ -55,6 +55,9 @@ def read_code(name: str, table: "CustomVerifierConfig") -> Code:
     file = table.file
     try:
         path = Path(file).expanduser()
+        path.stat()
+        if not path.is_file():
+            raise Unusable("file", f"{file} is no file: name a Python file")
         content = path.read_bytes()
         source = importlib.util.decode_source(content)
     except FileNotFoundError:
@@ -62,7 +65,7 @@ def read_code(name: str, table: "CustomVerifierConfig") -> Code:
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise Unusable("file", f"{file} cannot be read: {why}") from None
-    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+    except (SyntaxError, ValueError, LookupError) as error:
         raise Unusable("file", f"{file} is not Python source: {error}") from None
     return Code(
         name,

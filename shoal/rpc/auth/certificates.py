@@ -35,7 +35,11 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
         key = load_pem_private_key(key_pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ValueError("tls.key is no private key in PEM without a password") from None
-    if _public_bytes(key.public_key()) != _public_bytes(own.public_key()):
+    try:
+        is_its_key = _public_bytes(key.public_key()) == _public_bytes(own.public_key())
+    except UnsupportedAlgorithm:
+        raise ValueError("tls.crt has a key of a kind that is not known here") from None
+    if not is_its_key:
         raise ValueError("tls.key is not the key of tls.crt: both must come from the same issue")
     now = datetime.datetime.now(datetime.UTC)
     if now > own.not_valid_after_utc:
@@ -74,7 +78,7 @@ def _load(name: str, pem: bytes) -> list[x509.Certificate]:
 def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

@@ -1,12 +1,12 @@
 """Rows of the peers' tables: one field of another system, its value and its fate."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from shoal.parsing import parse_json
 from shoal.translate.shared.not_yet import NOT_YET
 
 Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "numbers", "table", "any"]
@@ -129,7 +129,7 @@ def read_value(kind: Kind, raw: Any) -> Any:
     if kind == "table":
         if isinstance(raw, str):
             try:
-                raw = json.loads(raw)
+                raw = parse_json(raw)
             except ValueError:
                 raise Unfit("a table of settings is expected, as JSON") from None
         if not isinstance(raw, Mapping):

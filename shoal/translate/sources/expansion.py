@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
+from shoal.parsing import parse_python
+
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -15,14 +17,18 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 
+_MAX_CUT_CHARS, _MAX_STARS = 4096, 2
+_MAX_NUMBER = 2**63
+
 
 def cut(value: str, rest: str) -> str | None:
     """Returns the value of `${NAME<rest>}`: a prefix (#, ##) or suffix (%, %%) removed, or a match replaced (/, //).
 
-    Returns None where `rest` is none of these, or contains a variable.
+    Returns None where `rest` is none of these, or contains a variable; also for long values and patterns of many
+    parts, which take too long to match.
     """
     match = re.match(r"##|#|%%|%|//|/", rest)
-    if match is None or "$" in rest:
+    if match is None or "$" in rest or len(value) > _MAX_CUT_CHARS or rest.count("*") > _MAX_STARS:
         return None
     how, pattern = match[0], rest[match.end() :]
     if how in ("/", "//"):
@@ -48,12 +54,21 @@ def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
     """Returns the value of `$((text))`, or None when a variable is missing or is no number."""
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: variables.get(match[1], "unknown"), text).strip()
     try:
-        return _evaluate(ast.parse(plain.replace("/", "//"), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError):
+        (statement,) = parse_python(plain.replace("/", "//")).body
+        return _evaluate(statement.value) if isinstance(statement, ast.Expr) else None
+    except (ValueError, ZeroDivisionError):
         return None
 
 
 def _evaluate(node: ast.expr) -> int:
+    """Returns the value of an expression. Raises ValueError for anything but arithmetic that a shell can do."""
+    value = _number(node)
+    if abs(value) > _MAX_NUMBER:
+        raise ValueError("no number of a shell")
+    return value
+
+
+def _number(node: ast.expr) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
+from shoal.errors import InvalidArgument
+from shoal.parsing import parse_yaml
 
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _ENVIRONMENT = re.compile(r"oc\.env:\s*\w+\s*(?:,(.*))?")
 _SELECT = re.compile(r"oc\.select:\s*([^,]+?)\s*(?:,(.*))?")
 _MISSING = object()
+_MAX_CHARS = 1 << 20
 
 
 class References:
@@ -17,16 +19,23 @@ class References:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self._num_chars = 0
         self.names: set[str] = set()
 
     def resolved(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """Returns a value with its references replaced, also inside tables and lists; unknown ones stay as they are."""
+        """Returns a value with its references replaced, also inside tables and lists; unknown ones stay as they are.
+
+        Raises `InvalidArgument` for references that double with each step.
+        """
         if isinstance(value, Mapping):
             return {key: self.resolved(item, path) for key, item in value.items()}
         if isinstance(value, list):
             return [self.resolved(item, path) for item in value]
         if not isinstance(value, str) or "${" not in value:
             return value
+        self._num_chars += len(value)
+        if self._num_chars > _MAX_CHARS:
+            raise InvalidArgument(f"the references of the file (${{...}}) come to more than {_MAX_CHARS} characters")
         if whole := _REFERENCE.fullmatch(value):
             target = self._target(whole[1], path)
             return value if target is _MISSING else target
@@ -64,6 +73,6 @@ def _walk(values: Any, name: str) -> Any:
 
 def _scalar(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)
+    except ValueError:
         return text

@@ -1,11 +1,11 @@
 """Reads the settings in a Python file or a notebook: keywords of calls, without running them."""
 
 import ast
-import json
 import re
 from pathlib import Path
 
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json, parse_python
 from shoal.translate.shared.system import System
 from shoal.translate.sources.settings import Settings
 from shoal.translate.sources.values import Unread, Values, called, statements
@@ -19,7 +19,7 @@ def notebook_code(text: str, path: Path) -> str:
     Raises `InvalidArgument` for a file that is no notebook.
     """
     try:
-        cells = json.loads(text)["cells"]
+        cells = parse_json(text)["cells"]
         sources = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
         lines = [line for source in sources for line in "".join(source).splitlines()]
     except (ValueError, KeyError, TypeError) as error:
@@ -34,9 +34,9 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
     beside; the others are flags. Raises `InvalidArgument` for a file with neither, or with several calls of one class.
     """
     try:
-        tree = ast.parse(text)
+        tree = parse_python(text)
         values = Values(tree)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidArgument(f"{path} cannot be read as Python: {error}") from None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     found = [node for node in calls if called(node.func) in system.calls]

@@ -1,14 +1,12 @@
 """Reads the settings of another system from scripts, flags, YAML, JSON, Python or notebooks."""
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json, parse_yaml
 from shoal.paths import why_unread
 from shoal.translate.shared.system import System
 from shoal.translate.sources.interpolation import References
@@ -23,8 +21,14 @@ def read_settings(system: System, arguments: Sequence[str]) -> Settings:
 
     Raises `InvalidArgument` for a source that cannot be read at all.
     """
+    try:
+        return _read(system, list(arguments))
+    except RecursionError:
+        raise InvalidArgument("the source is nested too deeply to be read, or refers to itself") from None
+
+
+def _read(system: System, rest: list[str]) -> Settings:
     settings = Settings()
-    rest = list(arguments)
     if rest and Path(rest[0]).suffix in (".sh", ".bash", ".yaml", ".yml", ".json", ".py", ".ipynb"):
         _read_file(system, Path(rest.pop(0)), settings)
     if rest:
@@ -160,32 +164,19 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
 
 def _scalar(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)
+    except ValueError:
         return text
-
-
-_MAX_DEPTH = 32
 
 
 def _parsed(text: str, path: Path) -> Mapping[str, Any]:
     try:
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        value = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
+    except ValueError as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"{path} contains no settings: a mapping is expected")
-    _check_depth(value, path, _MAX_DEPTH)
     return value
-
-
-def _check_depth(value: Any, path: Path, left: int) -> None:
-    """Refuses settings that are too deep: YAML can refer to a table within itself."""
-    if left == 0:
-        raise InvalidArgument(f"{path}: the settings contain themselves, or more than {_MAX_DEPTH} levels")
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    for item in inner:
-        _check_depth(item, path, left - 1)
 
 
 def _read_values(system: System, values: Mapping[str, Any], settings: Settings) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from shoal.errors import InvalidArgument
 from shoal.translate.sources.brackets import array_end, closing
 from shoal.translate.sources.branches import Branches, is_test
 from shoal.translate.sources.expansion import arithmetic, cut, folder_named, probed
@@ -24,6 +25,9 @@ _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ELEMENT = re.compile(r"\[(\d+)\]")
 _INDIRECT = re.compile(r"!([A-Za-z_]\w*)")
+_MAX_NAME_PARTS = 256
+_MAX_WORD_CHARS, _MAX_WORDS = 1 << 20, 100_000
+"""A variable that is added to itself doubles with each line."""
 _ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
 
 
@@ -247,7 +251,8 @@ class _Reader:
     def _add(self, text: str) -> None:
         self._in_word = True
         self._parts.append(text)
-        if not self._assigns and not self._only_words and not self._takes_arguments():
+        may_assign = text.endswith("=") and len(self._parts) <= _MAX_NAME_PARTS
+        if may_assign and not (self._assigns or self._only_words or self._takes_arguments()):
             self._assigns = bool(_ASSIGNMENT.fullmatch("".join(self._parts)))
 
     def _takes_arguments(self) -> bool:
@@ -260,6 +265,11 @@ class _Reader:
     def _end_word(self) -> None:
         if self._in_word:
             word = Word("".join(self._parts), tuple(dict.fromkeys(self._unknown)))
+            if len(word.text) > _MAX_WORD_CHARS or len(self._words) > _MAX_WORDS:
+                raise InvalidArgument(
+                    f"the script makes a word of more than {_MAX_WORD_CHARS} characters, or a command of more than "
+                    f"{_MAX_WORDS} words: give one whose variables stay shorter"
+                )
             # bash drops a word that is only an unset variable; it is kept here to name the variable.
             if not self._is_target:
                 self._words.append(word)
@@ -295,7 +305,7 @@ class _Reader:
             name, value = match[1], Word(words[0].text[match.end() :], words[0].unknown)
             before = self._script.variables.get(name)
             if match[2] and before is not None:
-                value = Word(before.text + value.text, before.unknown + value.unknown)
+                value = Word(before.text + value.text, tuple(dict.fromkeys(before.unknown + value.unknown)))
             self._script.guesses.pop(name, None)
             if runs is None and before is not None and before != value:
                 self._script.guesses[name] = value.text

@@ -15,6 +15,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _ENUMS = ("torch", "trl", "transformers")
 """Modules whose members are read as their names."""
+_MAX_LOOKED_UP = 100_000
+"""Names that are looked up: one that is used twice in the value of another one doubles the work with each line."""
+_MAX_CHARS, _MAX_NUMBER = 1 << 20, 1e300
 _TEXT_METHODS = ("replace", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
 _UNDECIDED = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 """Statements whose body may run not at all, or more than once."""
@@ -83,6 +86,7 @@ class Values(ast.NodeVisitor):
             self._assigned |= found
         self._open: set[ast.expr] = set()
         """Assigned expressions that are being read."""
+        self._num_looked_up = 0
 
     def read(self, node: ast.expr) -> Any:
         """Returns the value of an expression: `Unread`, or with `Unread` parts, where only a run could show it."""
@@ -105,13 +109,18 @@ class Values(ast.NodeVisitor):
         node = self._follow(node, (ast.Call,))
         return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
 
-    def depends(self, node: ast.expr, names: set[str], depth: int = 8) -> bool:
+    def depends(self, node: ast.expr, names: set[str]) -> bool:
         """Returns whether an expression uses one of the names, itself or through what the file assigns."""
-        used = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
-        if any(part.id in names for part in used) or depth == 0:
-            return depth > 0
-        values = [value for part in used if (value := self._value_of(part)) is not None and value is not node]
-        return any(self.depends(value, names, depth - 1) for value in values)
+        seen, left = set[ast.expr](), [node]
+        while left:
+            each = left.pop()
+            seen.add(each)
+            used = [part for part in ast.walk(each) if isinstance(part, ast.Name)]
+            if any(part.id in names for part in used):
+                return True
+            values = {value for part in used if (value := self._value_of(part)) is not None}
+            left += values - seen
+        return False
 
     def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
         """Returns the expression assigned to a name, if it is of one of these kinds, else the node itself."""
@@ -137,7 +146,8 @@ class Values(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> Any:
         assigned = self._value_of(node)
-        if assigned is None or assigned in self._open:
+        self._num_looked_up += 1
+        if assigned is None or assigned in self._open or self._num_looked_up > _MAX_LOOKED_UP:
             return self.generic_visit(node)
         self._open.add(assigned)
         try:
@@ -170,7 +180,8 @@ class Values(ast.NodeVisitor):
             if not isinstance(value, str | int | float) or getattr(part, "format_spec", None) is not None:
                 return self.generic_visit(node)
             parts.append(str(value))
-        return "".join(parts) or self.generic_visit(node)
+        text = "".join(parts)
+        return text if 0 < len(text) <= _MAX_CHARS else self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         value = self.visit(node.operand)
@@ -184,14 +195,16 @@ class Values(ast.NodeVisitor):
         if type(node.op) not in _OPERATORS:
             return self.generic_visit(node)
         left, right = self.visit(node.left), self.visit(node.right)
+        value: Any = None
         try:
             if isinstance(left, int | float) and isinstance(right, int | float):
-                return _OPERATORS[type(node.op)](left, right)
-        except ZeroDivisionError:
+                value = _OPERATORS[type(node.op)](left, right)
+        except ArithmeticError:  # A division by zero, or a number too large for a float.
             return self.generic_visit(node)
         if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
-            return left + right
-        return self.generic_visit(node)
+            value = left + right
+        is_large = len(value) > _MAX_CHARS if isinstance(value, str) else abs(value or 0) > _MAX_NUMBER
+        return self.generic_visit(node) if value is None or is_large else value
 
     def visit_Call(self, node: ast.Call) -> Any:
         name = called(node.func)
@@ -203,8 +216,15 @@ class Values(ast.NodeVisitor):
         if isinstance(node.func, ast.Attribute) and name in _TEXT_METHODS and not node.keywords:
             text, arguments = self.visit(node.func.value), [self.visit(argument) for argument in node.args]
             if isinstance(text, str) and all(isinstance(argument, str) for argument in arguments):
-                return getattr(text, name)(*arguments)
+                return self._called_method(node, text, name, arguments)
         return self.generic_visit(node)
+
+    def _called_method(self, node: ast.Call, text: str, name: str, arguments: list[str]) -> Any:
+        try:
+            value = getattr(text, name)(*arguments)
+        except TypeError:  # Too many arguments, or too few.
+            return self.generic_visit(node)
+        return value if len(value) <= _MAX_CHARS else self.generic_visit(node)
 
 
 def called(node: ast.expr) -> str:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.parsing import parse_python
 from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Unfit
 from shoal.translate.trl.open_r1 import FUNCTIONS_BY_DEFAULT, is_open_r1, note_settings, open_r1_part
@@ -195,13 +196,14 @@ def _check(name: str, options: Mapping[str, Any], weight: float) -> None:
 def _read(text: str) -> tuple[str, dict[str, Any]]:
     """Returns name and parameters of "f", "trl.rewards.f" or "f(1, b=2)"."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        (statement,) = parse_python(text.strip()).body
+        node = statement.value if isinstance(statement, ast.Expr) else ast.Constant(None)
         if not isinstance(node, ast.Call):
             return _last(node, text), {}
         name = _last(node.func, text)
         positional = dict(zip(_OPTIONS.get(name, ()), map(ast.literal_eval, node.args), strict=False))
         return name, positional | {word.arg or "**": ast.literal_eval(word.value) for word in node.keywords}
-    except (SyntaxError, ValueError):
+    except (ValueError, RecursionError):
         return text, {}
 
 

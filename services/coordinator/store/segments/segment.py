@@ -83,7 +83,9 @@ def read_record(path: Path, offset: int, num_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            frame, record = file.read(_FRAME.size), file.read(num_bytes)
+            frame = file.read(_FRAME.size)
+            # Not more than there is: a damaged length would take all memory.
+            record = file.read(min(num_bytes, os.fstat(file.fileno()).st_size))
     except OSError as error:
         raise DataLoss(f"{path} cannot be read: {error.strerror}") from None
     if frame != _FRAME.pack(num_bytes, zlib.crc32(record)):

@@ -141,3 +141,17 @@ def test_a_queue_that_is_too_small_for_a_group_is_refused(values: dict[str, Any]
     _, description = violation(values)
     assert words in description and "grpo.group_size (8)" in description, description
     parse_config(MINIMAL | values | {"grpo": {"group_size": 2}})
+
+
+def test_numbers_and_depths_that_no_table_has_are_refused_and_not_a_defect(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    for text in ("a = " + "9" * 5000, "a = " + "[" * 5000, "[" + ".".join("a" * 300) + "]\nb = 1"):
+        path.write_text(text)
+        with pytest.raises(InvalidArgument, match=r"cannot be read as TOML|nested deeper than"):
+            load_config(path)
+    path.write_text("")
+    for override in ("a.b=" + "9" * 5000, ".".join("a" * 1500) + "=1", "model.chat_template=a\\u0000b"):
+        with pytest.raises(InvalidArgument):
+            load_config(path, [override])
+    with pytest.raises(InvalidArgument, match=r"data.task_options.digits: must be at most"):
+        parse_config({"data": {"task_options": {"digits": 10**400}}})

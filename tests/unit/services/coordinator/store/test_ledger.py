@@ -380,3 +380,21 @@ async def test_a_ledger_of_the_version_before_is_read_and_goes_on(tmp_path: Path
     (rollout,) = first.rollouts
     assert (first.prompt_text, rollout.text, rollout.score.verifier_scores[0].detail) == ("1 + 1?", "2", "found 2")
     assert (second.state, second.rollouts[0].text) == ("SCORED", "2")
+
+
+async def test_a_ledger_whose_tables_are_damaged_is_data_loss_and_a_locked_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / LEDGER
+    ledger = Ledger(path, attempt=0)
+    await ledger.open()
+    other = sqlite3.connect(path)
+    other.execute("ALTER TABLE transitions RENAME COLUMN detail TO details")
+    other.commit()
+    with pytest.raises(DataLoss, match="is damaged"):
+        await ledger.dropped(0, "no signal", 0)
+    other.execute("BEGIN IMMEDIATE")
+    assert ledger._connection is not None
+    await ledger._run(lambda connection: connection.execute("PRAGMA busy_timeout = 1"))
+    with pytest.raises(FailedPrecondition, match="cannot be written: database is locked"):
+        await ledger.dropped(0, "no signal", 0)
+    other.close()
+    await ledger.close()

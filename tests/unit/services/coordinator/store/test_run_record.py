@@ -33,3 +33,25 @@ def test_the_error_of_a_lost_configuration_names_its_file(tmp_path: Path, conten
 @pytest.mark.parametrize("name", ["a", "a" * 47, "a" * 63])
 def test_every_run_name_makes_a_run_id(name: str) -> None:
     assert RUN_NAME.fullmatch(new_run_id(name)), new_run_id(name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ('"attempt": "x"', "attempt: "),
+        ('"policy_version": -1', "policy_version: "),
+        ('"create_time_s": 1e300', "create_time_s: "),
+        ('"metrics": {"loss": []}', "metrics.loss: "),
+        ('"state": "DREAMING"', "state: "),
+        ('"message": "\\ud800"', "surrogates not allowed"),
+        ('"of_the_future": 1', "of_the_future: "),
+        ('"metrics": ' + "[" * 5000, "nested deeper"),
+    ],
+)
+def test_a_record_with_a_damaged_value_is_refused_by_its_name(tmp_path: Path, damage: str, named: str) -> None:
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"run_id": "sums", "state": "FINISHED", ' + damage + "}")
+    with pytest.raises(DataLoss, match=r"run\.json does not describe a run: .*" + named):
+        RunRecord.load(folder)
+    assert not RunFolders(tmp_path).all()

@@ -1,0 +1,75 @@
+"""Parsers of texts that anybody may have written or damaged: whatever is wrong with a text is a `ValueError`.
+
+The parsers below them raise other errors for deep nesting, for values that a type does not have, and for a few texts
+that they have not thought of. Values that are nested deeper than `MAX_DEPTH` are refused, since whoever reads them
+calls itself for each level.
+"""
+
+import ast
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+MAX_DEPTH = 64
+_MAX_VALUES = 1_000_000
+"""Values of a YAML file: its aliases make a few lines mean more values than a machine holds."""
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the values of a JSON text. Raises `ValueError`."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opened > MAX_DEPTH:
+        check_depth(value)
+    return value
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns the values of a YAML text. Raises `ValueError`, also for one that refers to itself."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except Exception as error:  # Dates and numbers of its own notation that do not exist: it raises what comes up.
+        raise ValueError(f"a value cannot be read: {error}") from None
+    check_depth(value)
+    return value
+
+
+def parse_python(text: str) -> ast.Module:
+    """Returns the tree of a Python text. Raises `ValueError`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
+    except (MemoryError, RecursionError):  # What Python raises for deep nesting.
+        raise ValueError("it is nested too deeply") from None
+    return tree
+
+
+def check_depth(value: Any) -> None:
+    """Raises `ValueError` for values that are nested too deeply, contain themselves, or are too many."""
+    left, level, depth = _MAX_VALUES, [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        left -= len(level)
+        if left < 0:
+            raise ValueError(f"it has more than {_MAX_VALUES} values, or contains itself")
+        inner: list[Any] = []
+        for each in level:
+            inner += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
+            if len(inner) > left:
+                raise ValueError(f"it has more than {_MAX_VALUES} values, or contains itself")
+        level, depth = inner, depth + 1
