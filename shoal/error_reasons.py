@@ -99,6 +99,8 @@ class ErrorReason(StrEnum):
     # Workers.
     NO_WORKER = "NO_WORKER"
     """A kind of worker did not register and load within `coordinator.worker_timeout_s`."""
+    TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
+    """The coordinator has its maximum of workers."""
     UNKNOWN_WORKER = "UNKNOWN_WORKER"
     """The coordinator does not know the worker, which has to register again."""
     LEASE_HELD = "LEASE_HELD"

@@ -15,11 +15,15 @@ from services.coordinator.workers.leases import check_displaced
 from services.coordinator.workers.registry import LEASE_S, Holder, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
 from shoal.rpc.auth.callers import current_caller
+from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, worker_pb2
 from shoal.wire import invalid, version_to_wire
 
 _MAX_SECRET_BYTES = 256
+
+
+_MAX_MESSAGES_BYTES = MAX_MESSAGE_BYTES // 2
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
@@ -137,7 +141,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         request: pb.ListWorkersRequest,
         context: grpc.aio.ServicerContext[pb.ListWorkersRequest, pb.ListWorkersResponse],
     ) -> pb.ListWorkersResponse:
-        return pb.ListWorkersResponse(workers=[self._worker_to_wire(record) for record in self._registry.all()])
+        records = self._registry.all()
+        # Where there are many, what they say is cut so that all of them fit into a message.
+        max_chars = _MAX_MESSAGES_BYTES // 4 // max(1, len(records))
+        return pb.ListWorkersResponse(workers=[self._worker_to_wire(record, max_chars) for record in records])
 
     async def ListRollouts(
         self,
@@ -150,7 +157,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def _describe(self, record: RunRecord) -> pb.Run:
         return await asyncio.to_thread(describe, record)
 
-    def _worker_to_wire(self, record: WorkerRecord) -> pb.Worker:
+    def _worker_to_wire(self, record: WorkerRecord, max_chars: int) -> pb.Worker:
         return pb.Worker(
             worker_id=record.worker_id,
             kind=record.kind,
@@ -159,7 +166,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             load=record.status.load,
             num_weight_ranks=record.num_weight_ranks,
             heartbeat_age=_duration(self._registry.heartbeat_age_s(record)),
-            message=record.loss_reason if record.lost else record.status.message,
+            message=(record.loss_reason if record.lost else record.status.message)[:max_chars],
         )
 
 

@@ -170,6 +170,7 @@ class LearnerService(LearnerServiceServicer):
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
+        self._require_ready()  # Before anything of the batch is kept.
         messages = [message async for message in request_iterator]
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._require_ready()

@@ -309,6 +309,7 @@ class CoordinatorServiceServicer:
         host:port.
         * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
         another caller holds the lease of this one.
+        * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of workers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

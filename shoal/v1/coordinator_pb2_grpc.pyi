@@ -185,6 +185,7 @@ class CoordinatorServiceStub:
       host:port.
     * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
       another caller holds the lease of this one.
+    * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of workers.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """Renews a worker's lease. Safe to retry.
@@ -372,6 +373,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
       host:port.
     * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
       another caller holds the lease of this one.
+    * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of workers.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Renews a worker's lease. Safe to retry.
@@ -622,6 +624,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
           host:port.
         * `FAILED_PRECONDITION`: the process of that other worker has not ended, or
           another caller holds the lease of this one.
+        * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of workers.
         """
 
     @_abc_1.abstractmethod

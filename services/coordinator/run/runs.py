@@ -26,11 +26,14 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.notes import notes_on
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ShoalError, Unavailable
+from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
 from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire import invalid
 
 _log = logging.getLogger(__name__)
+
+MAX_WAITING = 500
+"""Runs that may wait for the active one. Each holds the lock of its folder, an open file."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class Runs:
             inputs = await asyncio.to_thread(preflight, config)
             config = with_counted_steps(config, len(inputs.prompts))
             record = RunRecord(run_id, folder)
+            if len(self._queue) >= MAX_WAITING:
+                raise ResourceExhausted(
+                    f"{MAX_WAITING} runs wait here, the maximum: start {run_id} when one of them has ended",
+                    reason=ErrorReason.QUEUE_FULL,
+                )
             # The active one may have ended in this turn of the loop, before the first that waits begins.
             if self._is_busy or self._queue:
                 return self._wait(record, config)

@@ -4,6 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
+from services.coordinator.store.rollout_page import MAX_PAGE_BYTES
 from services.coordinator.store.rollouts import count_groups
 from services.coordinator.store.run_record import RunRecord, RunState, is_driven
 from shoal.config.run import RUN_NAME
@@ -74,8 +75,12 @@ def list_runs(folders: RunFolders, request: pb.ListRunsRequest) -> pb.ListRunsRe
     if not re.fullmatch("[0-9]{0,18}", request.page_token):
         raise bad_token(request.page_token)
     start = int(request.page_token or 0)
-    runs = folders.all()
-    return pb.ListRunsResponse(
-        runs=[record.to_wire({}, None) for record in runs[start : start + size]],
-        next_page_token=str(start + size) if len(runs) > start + size else "",
-    )
+    response, num_bytes = pb.ListRunsResponse(), 0
+    for index, record in enumerate(folders.all()[start:]):
+        run = record.to_wire({}, None)
+        num_bytes += run.ByteSize()
+        if index == size or (index and num_bytes > MAX_PAGE_BYTES):
+            response.next_page_token = str(start + index)
+            break
+        response.runs.append(run)
+    return response

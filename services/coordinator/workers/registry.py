@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
-from shoal.errors import NotFound, PermissionDenied
+from shoal.errors import NotFound, PermissionDenied, ResourceExhausted
 from shoal.rpc.auth.permissions import Caller
 from shoal.v1 import worker_pb2
 from shoal.wire import invalid
 
 LEASE_S = 15.0
 """Time that a worker counts as alive after a heartbeat. Workers send one every 3 s, so four may be lost."""
+
+MAX_WORKERS = 1000
+MAX_ID_CHARS = 200
+MAX_MESSAGE_CHARS = 2000
+"""Bounds of what workers say of themselves."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
 _KINDS = set(worker_pb2.WorkerKind.values()) - {worker_pb2.WORKER_KIND_UNSPECIFIED}
@@ -75,16 +80,20 @@ class WorkerRegistry:
         """Adds a worker, or renews it, for `holder`. Any other worker at its address is lost."""
         if not worker_id:
             raise invalid("worker_id", "is required")
+        if len(worker_id) > MAX_ID_CHARS:
+            raise invalid("worker_id", f"has at most {MAX_ID_CHARS} characters (given: {len(worker_id)})")
         if kind not in _KINDS:
             raise invalid("kind", f"must be a worker's (given: {kind})")
-        if not _ADDRESS.fullmatch(address):
-            raise invalid("address", f"must be host:port (given: {address!r})")
+        if len(address) > MAX_ID_CHARS or not _ADDRESS.fullmatch(address):
+            raise invalid("address", f"must be host:port (given: {address[:MAX_ID_CHARS]!r})")
         if num_weight_ranks < 0:
             raise invalid("num_weight_ranks", f"must be at least 0 (given: {num_weight_ranks})")
         for other in self._records.values():
             if other.address == address and other.worker_id != worker_id and not other.lost:
                 self._mark_lost(other, f"another process took its address {address}")
         known = self._records.get(worker_id)
+        if known is None:
+            self._make_room()
         record = known or WorkerRecord(worker_id, kind, address, num_weight_ranks, self._clock())
         record.address, record.num_weight_ranks, record.holder = address, num_weight_ranks, holder
         record.heartbeat_at = self._clock()
@@ -92,6 +101,19 @@ class WorkerRegistry:
         self._records[worker_id] = record
         self._changed.notify()
         return record
+
+    def _make_room(self) -> None:
+        """Forgets the worker that was lost first when there are too many. Raises `ResourceExhausted` if none is."""
+        if len(self._records) < MAX_WORKERS:
+            return
+        lost = next((record.worker_id for record in self._records.values() if record.lost), None)
+        if lost is None:
+            raise ResourceExhausted(
+                f"{MAX_WORKERS} workers are registered here, the maximum: end some, or give them another coordinator",
+                reason=ErrorReason.TOO_MANY_WORKERS,
+                retry_after_s=LEASE_S,
+            )
+        del self._records[lost]
 
     def displaced_by(self, worker_id: str, address: str, holder: Holder = NOBODY) -> list[WorkerRecord]:
         """Returns the workers with a valid lease that would lose it to this registration."""
@@ -119,6 +141,7 @@ class WorkerRegistry:
         if record.status.state != status.state:
             self._changed.notify()
         record.status.CopyFrom(status)
+        record.status.message = status.message[:MAX_MESSAGE_CHARS]
 
     def report_lost(self, worker_id: str, reason: str) -> None:
         """Marks a worker as lost at once, without waiting for its lease to expire."""

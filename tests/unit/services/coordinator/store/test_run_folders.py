@@ -8,6 +8,7 @@ from services.coordinator.store.run_folders import RunFolders, describe, list_ru
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState
 from shoal.config import parse_config
 from shoal.errors import NotFound
+from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
 
 CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
@@ -58,3 +59,19 @@ def test_runs_are_listed_newest_first_a_page_at_a_time(tmp_path: Path) -> None:
 def test_a_run_is_described_with_its_configuration(tmp_path: Path) -> None:
     run = describe(_run(tmp_path, "one", RunState.FINISHED, 1.0))
     assert (run.run_id, run.policy_version, run.config["model"]["path"]) == ("one", 7, "m")
+
+
+def test_pages_of_runs_with_long_messages_fit_a_message_and_omit_no_run(tmp_path: Path) -> None:
+    for number in range(12):
+        record = _run(tmp_path, f"run-{number}", RunState.FAILED, float(number))
+        record.message = "why " * (200 << 10)
+        record.save()
+    listed, token = [], ""
+    while True:
+        page = list_runs(RunFolders(tmp_path), pb.ListRunsRequest(page_size=500, page_token=token))
+        assert page.ByteSize() < MAX_MESSAGE_BYTES, f"{page.ByteSize()} bytes for {len(page.runs)} runs"
+        listed += [run.run_id for run in page.runs]
+        token = page.next_page_token
+        if not token:
+            break
+    assert listed == [f"run-{number}" for number in reversed(range(12))], listed

@@ -1,7 +1,7 @@
 import pytest
 
-from services.coordinator.workers.registry import LEASE_S, WorkerRegistry
-from shoal.errors import NotFound
+from services.coordinator.workers.registry import LEASE_S, MAX_MESSAGE_CHARS, MAX_WORKERS, WorkerRegistry
+from shoal.errors import InvalidArgument, NotFound, ResourceExhausted
 from shoal.v1 import worker_pb2
 
 GENERATOR = worker_pb2.WORKER_KIND_GENERATOR
@@ -36,3 +36,26 @@ async def test_a_process_that_takes_an_address_ends_the_lease_of_its_predecessor
     registry.register("before", GENERATOR, "h:1", 1)
     registry.register("after", GENERATOR, "h:1", 1)
     assert [record.worker_id for record in registry.alive(GENERATOR)] == ["after"]
+
+
+def test_a_full_registry_forgets_workers_that_are_lost_and_refuses_more_that_live() -> None:
+    registry = WorkerRegistry()
+    for number in range(MAX_WORKERS):
+        registry.register(f"g{number}", GENERATOR, f"h{number}:1", 1)
+    with pytest.raises(ResourceExhausted, match=f"{MAX_WORKERS} workers are registered here") as caught:
+        registry.register("one more", GENERATOR, "other:1", 1)
+    assert caught.value.reason == "TOO_MANY_WORKERS" and caught.value.retry_after_s == LEASE_S
+    registry.register("g7", GENERATOR, "h7:1", 1)  # One that is known is renewed.
+    registry.report_lost("g3", "it ended")
+    registry.register("one more", GENERATOR, "other:1", 1)
+    assert len(registry.all()) == MAX_WORKERS and "g3" not in {record.worker_id for record in registry.all()}
+
+
+def test_what_a_worker_says_of_itself_is_bounded() -> None:
+    registry = WorkerRegistry()
+    for worker_id, address in (("g" * 10_000, "h:1"), ("g", "h" * 10_000 + ":1")):
+        with pytest.raises(InvalidArgument):
+            registry.register(worker_id, GENERATOR, address, 1)
+    record = registry.register("g", GENERATOR, "h:1", 1)
+    registry.heartbeat("g", worker_pb2.WorkerStatus(message="x" * 100_000))
+    assert len(record.status.message) == MAX_MESSAGE_CHARS
