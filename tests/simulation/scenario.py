@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ MAX_RESUMES = 40
 """Of a run that ended before its last step, by the operator."""
 
 
+_NEEDS_A_PERSON = re.compile(
+    "steps in a row|no generator had current weights|registered and loaded within|no reward service for"
+    "|no checkpoint can be restored|cannot serve this run"
+)
+"""Ends of a run that are right where a fault lasts: the rest are not."""
+
+
 class Scenario:
     """One run and everything that happens to it."""
 
@@ -30,6 +38,7 @@ class Scenario:
         self.defects: list[str] = []
         self.config = self._config(model)
         self._num_resumes = 0
+        self._is_calm = False
         self._verbs: set[asyncio.Task[Any]] = set()
 
     def _config(self, model: Path) -> dict[str, Any]:
@@ -81,6 +90,7 @@ class Scenario:
                 world.add(kind, number)
         await asyncio.sleep(1)
         await world.start_run(self.config)
+        keeping = world.operator.create_task(self._keep_going())
         pace_s = rng.choice((0.5, 2.0, 6.0))
         for _ in range(rng.randint(1, 25)):
             await asyncio.sleep(rng.expovariate(1 / pace_s))
@@ -92,12 +102,12 @@ class Scenario:
             if working is not None:
                 self._begin(working)
         self._calm()
-        await self._finish()
+        await keeping
+        await asyncio.sleep(30)  # Whatever is left has time to end.
 
     @property
     def _has_finished(self) -> bool:
-        path = self.world.data_dir / RUN / "run.json"
-        return path.exists() and self.record().state is RunState.FINISHED
+        return self.record().state is RunState.FINISHED
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
         task = self.world.operator.create_task(self._unless_refused(work))
@@ -222,6 +232,7 @@ class Scenario:
         """Ends all faults."""
         world = self.world
         world.trace("the calm")
+        self._is_calm = True
         faults, fresh = world.plane.faults, type(world.plane.faults)()
         for name in vars(fresh):
             setattr(faults, name, getattr(fresh, name))
@@ -229,20 +240,21 @@ class Scenario:
         for process in (world.coordinator, *(slot.process for slot in world.slots)):
             process.go_on()
 
-    async def _finish(self) -> None:
-        """Waits until the run has taken its last step; resumes it whenever it stands still or has ended before."""
+    async def _keep_going(self) -> None:
+        """Does what a person does until the last step: resumes the run, and restarts what is quarantined."""
         while True:
-            await asyncio.sleep(10)
+            await asyncio.sleep(5)
             self._restart_quarantined()
             if not self.world.coordinator.is_alive:
                 continue
             record = self.record()
-            if "defect" in record.message and record.state is RunState.FAILED:
-                self.defects.append(record.message)
+            if record.state is RunState.FAILED and not _NEEDS_A_PERSON.search(record.message):
+                self.defects.append(f"it failed: {record.message}")
                 return
             if record.state is RunState.FINISHED:
-                break
-            if record.state is RunState.PAUSED:
+                self.num_steps = record.num_steps
+                return
+            if record.state is RunState.PAUSED and self._is_calm:
                 self._begin(self._verb("ResumeRun", pb.ResumeRunRequest()))
             elif record.state.has_ended:
                 self._num_resumes += 1
@@ -251,8 +263,6 @@ class Scenario:
                     return
                 self.world.trace(f"resumed after: {record.message}")
                 self._begin(self._resume())
-        self.num_steps = record.num_steps
-        await asyncio.sleep(30)  # Whatever is left has time to end.
 
     def _restart_quarantined(self) -> None:
         """Starts generators again that get no weights any more, as the event asks for."""

@@ -96,9 +96,7 @@ class RewardPool:
     async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
         """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have, or that cannot
         work there."""
-        member = await self._choose()
-        response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
-        listed = {verifier.name: verifier.unavailable for verifier in response.verifiers}
+        member, listed = await self._list_verifiers()
         for prompt in prompts:
             for name in sorted({truth.verifier for truth in prompt.ground_truths}):
                 if name not in listed:
@@ -111,6 +109,22 @@ class RewardPool:
                         f"{row_name(prompt.prompt_id)} names the verifier {name!r}, which cannot work at "
                         f"{member.name}: {reason}"
                     )
+
+    async def _list_verifiers(self) -> tuple[Member, dict[str, str]]:
+        """Returns why each verifier is unavailable at a service, empty for one that is not, and the service.
+
+        Asks another service where one is lost or does not answer.
+        """
+        while True:
+            member = await self._choose()
+            try:
+                response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
+            except (Unavailable, DeadlineExceeded, FailedPrecondition) as error:
+                if error.reason == ErrorReason.UNIMPLEMENTED:
+                    raise
+                await self._leave(member, error)
+            else:
+                return member, {verifier.name: verifier.unavailable for verifier in response.verifiers}
 
     async def reload_verifiers(self) -> None:
         """Has every reward service read the code of custom verifiers again.
@@ -196,7 +210,7 @@ class RewardPool:
 
     async def _leave(self, member: Member, error: ShoalError) -> None:
         """Takes a service out of service after a call broke."""
-        if isinstance(error, Unavailable):
+        if isinstance(error, Unavailable | DeadlineExceeded):
             self._fleet.out_of_reach(member, error)
         else:  # It comes from a new process at the same address that is not configured yet.
             await self._fleet.report_lost(member, error)
