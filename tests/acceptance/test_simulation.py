@@ -3,9 +3,11 @@
 SHOAL_SIMULATION_SEED is the first seed (default 1000), SHOAL_SIMULATION_SCHEDULES their number (default 2000).
 """
 
+import json
 import multiprocessing
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,8 @@ def test_thousands_of_schedules_leave_every_run_whole(model: Path) -> None:
         f"{len(outcomes)} schedules in {duration_s:.0f} s: {len(outcomes) / duration_s:.1f} a second, "
         f"{virtual_s / 3600:.0f} hours of virtual time"
     )
+    kinds = Counter(json.loads(line)["kind"] for outcome in outcomes for line in outcome.trace if line.startswith("{"))
+    print("events: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
     failed = [str(outcome) for outcome in outcomes if outcome.violations]
     assert not failed, f"{len(failed)} of {len(outcomes)} schedules failed:\n" + "\n".join(failed[:20])
 

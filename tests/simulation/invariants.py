@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 from services.coordinator.store.rollouts import whole_ledger
 from tests.simulation.scenario import Scenario
@@ -78,7 +79,7 @@ def _of_reports(world: World, scenario: Scenario) -> Iterator[str]:
     if steps != list(range(1, scenario.num_steps + 1)):
         yield f"metrics.jsonl has the steps {steps}"
     version = 0
-    for event in _events(world):
+    for event in events_of(world):
         values = event.get("attributes", {})
         if event["kind"] == "restored":
             version = int(values["policy_version"])
@@ -114,7 +115,8 @@ def _of_tasks(world: World) -> Iterator[str]:
             yield f"the task {name} is left at the end"
 
 
-def _events(world: World) -> Iterator[dict[str, object]]:
+def events_of(world: World) -> Iterator[dict[str, Any]]:
+    """Reads the run's events, without the lines that a kill left half done."""
     for line in (world.data_dir / RUN / "events.jsonl").read_text().splitlines():
         try:
             yield json.loads(line)

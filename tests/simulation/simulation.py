@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import random
 import shutil
@@ -16,10 +17,10 @@ from typing import Any
 from unittest import mock
 
 from shoal.errors import ShoalError
-from tests.simulation.invariants import violations
+from tests.simulation.invariants import events_of, violations
 from tests.simulation.scenario import Scenario
 from tests.simulation.virtual_time import VirtualLoop, virtual_time
-from tests.simulation.world import RUN, World, simulated
+from tests.simulation.world import World, simulated
 
 MAX_S = 3600.0
 """Of virtual time that a schedule may take: it hangs if it takes longer."""
@@ -82,7 +83,7 @@ def _play(loop: VirtualLoop, world: World, scenario: Scenario) -> list[str]:
                 await scenario.play()
         except TimeoutError:
             hangs = [f"it has not ended after {MAX_S:g} s: {scenario.describe()}"]
-        world.events += (world.data_dir / RUN / "events.jsonl").read_text().splitlines()
+        world.events += map(json.dumps, events_of(world))
         return hangs or await violations(world, scenario)
 
     try:
