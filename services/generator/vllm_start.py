@@ -115,14 +115,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    if config.run.num_threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(config.run.num_threads)
-    if config.run.deterministic and not current_platform.is_cpu():
-        raise InvalidArgument(
-            "run.deterministic: this generator computes on a GPU, whose sums have no fixed order: set it to false, or "
-            "start a generator with vLLM's build for CPUs",
-            reason=ErrorReason.ENGINE_REFUSED,
-        )
+    _settle_kernels(config, on_cpu=current_platform.is_cpu())
     if current_platform.is_cpu():
         if config.generator.sleep_while_training:
             raise InvalidArgument(
@@ -157,6 +150,18 @@ def start_vllm(config: RunConfig) -> StartedVllm:
                     f"a process of vLLM's engine ended while it started: {error}", reason=ErrorReason.ENGINE_DEAD
                 ) from error
             raise Internal(f"vLLM's engine did not start: {logged[0]}", reason=ErrorReason.ENGINE_FAILED) from error
+
+
+def _settle_kernels(config: RunConfig, *, on_cpu: bool) -> None:
+    """Sets the threads of the engine's processes. Raises `InvalidArgument` for a deterministic run on a GPU."""
+    if config.run.num_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(config.run.num_threads)
+    if config.run.deterministic and not on_cpu:
+        raise InvalidArgument(
+            "run.deterministic: this generator computes on a GPU, whose sums have no fixed order: set it to false, or "
+            "start a generator with vLLM's build for CPUs",
+            reason=ErrorReason.ENGINE_REFUSED,
+        )
 
 
 @contextmanager

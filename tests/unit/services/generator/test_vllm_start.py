@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from services.generator.model_check import CheckedModel
-from services.generator.vllm_start import _check_sockets_fit, _engine_arguments, prepare_environment
+from services.generator.vllm_start import _check_sockets_fit, _engine_arguments, _settle_kernels, prepare_environment
 from shoal.config import parse_config
-from shoal.errors import FailedPrecondition
+from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.suggest.memory import GIB
 from tests.support.library_source import class_of, fields_of, source_of
 from tests.support.tiny_model import make_tiny_model
@@ -117,6 +117,19 @@ def test_adapters_are_switched_on_for_the_adapter_way_alone_and_take_their_memor
     assert arguments["enable_lora"] and arguments["lora_target_modules"] == ["up_proj"]
     # Two slots of 16 x 2^20 bfloat16 numbers.
     assert merged["kv_cache_memory_bytes"] - arguments["kv_cache_memory_bytes"] == 2 * 2**25
+
+
+def test_an_engine_gets_the_threads_of_the_run_and_a_deterministic_run_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    model = {"model": {"path": "unused"}, "data": {"sources": [{"task": "arithmetic"}]}}
+    _settle_kernels(parse_config(model), on_cpu=False)
+    assert os.environ["OMP_NUM_THREADS"] == "5"
+    needed = {"grpo": {"max_staleness": 0}, "generator": {"dtype": "float32"}, "learner": {"compute_dtype": "float32"}}
+    config = parse_config(model | needed | {"run": {"deterministic": True, "num_threads": 3}})
+    _settle_kernels(config, on_cpu=True)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    with pytest.raises(InvalidArgument, match=r"run\.deterministic: this generator computes on a GPU"):
+        _settle_kernels(config, on_cpu=False)
 
 
 def test_sockets_are_in_a_folder_whose_path_is_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
