@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.support.repository import ROOT
@@ -37,11 +38,17 @@ def why_not() -> str | None:
 class ComposeStack:
     """A compose project; `remove` deletes everything that it makes."""
 
-    def __init__(self, project: str, port: int) -> None:
+    def __init__(self, project: str, port: int, certificates: Path | None = None) -> None:
+        """With a folder of `shoal certs`, adds compose.tls.yaml; the test is the operator."""
         command = find_compose()
         assert command is not None
-        self._command = [*command, "--project-name", project]
+        self._port = port
+        self._certificates = certificates
+        self._command = [*command, "--project-name", project, "--file", "compose.yaml"]
         self._environment = os.environ | {"COMPOSE_PROFILES": "cpu", "SHOAL_PORT": str(port)}
+        if certificates is not None:
+            self._command += ["--file", "compose.tls.yaml"]
+            self._environment["SHOAL_CERTS"] = str(certificates)
 
     def run(self, *arguments: str, check: bool = True) -> str:
         """Runs a command of compose; its standard output."""
@@ -60,8 +67,13 @@ class ComposeStack:
         return done.stdout
 
     def shoal(self, *arguments: str) -> Any:
-        """Runs `shoal` in the coordinator's container; returns its JSON, or None without an answer."""
-        text = self.run("exec", "-T", "coordinator", "shoal", *arguments, "--output", "json", check=False)
+        """Runs `shoal`, without TLS in the coordinator's container; returns its JSON, or None without an answer."""
+        if self._certificates is None:
+            text = self.run("exec", "-T", "coordinator", "shoal", *arguments, "--output", "json", check=False)
+        else:
+            command = ["shoal", "--tls-dir", str(self._certificates / "operator"), *arguments, "--output", "json"]
+            command += ["--coordinator", f"localhost:{self._port}"]
+            text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         return json.loads(text) if text else None
 
     def workers(self) -> list[str]:
