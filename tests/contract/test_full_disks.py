@@ -11,6 +11,7 @@ import pytest
 from services.coordinator.run import full_disk
 from services.coordinator.store.events import read_events
 from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 from tests.support.small_disk import SmallDisk, small_disk
@@ -79,6 +80,23 @@ async def test_a_run_pauses_while_its_disk_is_full_and_goes_on_by_itself(
     await check_lineage(small_cluster, 12)
     stored = read_events(disk.folder / "full" / "events.jsonl")
     assert [event.sequence for event in stored] == [event.sequence for event in events], kinds(stored)
+
+
+async def test_a_generator_that_joins_while_the_disk_is_full_takes_part_once_there_is_room(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await start(small_cluster, model)
+    await small_cluster.until(lambda event: event.kind == "checkpoint")
+    disk.fill()
+    await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    late = ScriptedGenerator(small_cluster.plane, delay_s=0.02)
+    await small_cluster.add(worker_pb2.WORKER_KIND_GENERATOR, late, "generator-late")
+    await small_cluster.until(lambda event: event.kind == "worker_joined" and "generator-late" in str(event))
+    disk.free()
+    run, _ = await small_cluster.end()
+    assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, 0), run.message
+    assert late.num_loads, "it never got weights"
+    await check_lineage(small_cluster, 12)
 
 
 async def test_a_person_who_pauses_a_run_that_waits_for_room_resumes_it_too(

@@ -42,8 +42,12 @@ class Setting:
         any_fleet: Any = self.fleet
         self.learner = LearnerClient(any_fleet, config, self.events)
         epochs = count(1)
+
+        async def next_epoch() -> int:
+            return next(epochs)
+
         self.publisher = Publisher(
-            config, any_fleet, self.learner, self.events, lambda: next(epochs), np.arange(8, dtype=np.int32)
+            config, any_fleet, self.learner, self.events, next_epoch, np.arange(8, dtype=np.int32)
         )
         self.epoch = 0
 

@@ -84,7 +84,7 @@ class Attempt:
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt, self._full_disk.written)
         self._learner = LearnerClient(fleet, config, events)
         self._publisher = Publisher(
-            config, fleet, self._learner, events, record.next_weight_epoch, inputs.prompts.at(0).token_ids
+            config, fleet, self._learner, events, self._next_weight_epoch, inputs.prompts.at(0).token_ids
         )
         generators = GeneratorPool(
             fleet,
@@ -110,6 +110,14 @@ class Attempt:
         self._exports = Exports(
             config, record, controls, self._learner, self.evaluations, self._report, self._full_disk
         )
+
+    async def _next_weight_epoch(self) -> int:
+        """Returns an epoch that no broadcast group of this run has had. Waits while the disk is full."""
+
+        async def reserve() -> int:
+            return self._record.next_weight_epoch()
+
+        return await self._full_disk.written(reserve)
 
     def _make_sampler(self, generators: GeneratorPool) -> Sampler:
         return Sampler(

@@ -16,7 +16,7 @@ has a deadline.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ class Publisher:
         fleet: Fleet,
         learner: LearnerClient,
         events: EventLog,
-        next_epoch: Callable[[], int],
+        next_epoch: Callable[[], Awaitable[int]],
         canary: Int32Array,
     ) -> None:
         """`next_epoch` returns epochs that were never used in this run, restores included.
@@ -201,7 +201,7 @@ class Publisher:
 
     async def _form_group(self, members: list[Member]) -> Failures:
         """Makes the group of the next epoch. Returns members that did not join."""
-        self._epoch = self._next_epoch()
+        self._epoch = await self._next_epoch()
         self._group = []
         failures = await form_group(self._learner, members, self._epoch, self._config)
         if not failures:

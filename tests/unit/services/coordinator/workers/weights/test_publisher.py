@@ -26,7 +26,7 @@ async def test_a_generator_without_weights_sleeps_too_and_only_one_that_serves_i
     config = parse_config({"model": {"path": "model"}, "data": {"sources": [{"task": "arithmetic"}]}})
     fleet: Any = SimpleNamespace(generators=generators)
     nothing: Any = None
-    publisher = Publisher(config, fleet, nothing, nothing, lambda: 1, np.arange(2, dtype=np.int32))
+    publisher = Publisher(config, fleet, nothing, nothing, nothing, np.arange(2, dtype=np.int32))
     for call in (publisher.sleep, publisher.wake, publisher.pause, publisher.resume):
         await call()
     assert calls == [
