@@ -62,7 +62,8 @@ class HttpEndpoint:
         self._key = self._key_of_environment()
         # No proxies or credentials of the environment: the configuration decides where requests go.
         self._client = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            # Nothing compressed: a small reply could fill the memory.
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
             trust_env=False,
             timeout=httpx2.Timeout(config.timeout_s),
             limits=httpx2.Limits(
@@ -141,8 +142,11 @@ class HttpEndpoint:
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, httpx2.Headers, bytes]:
         async with self._client.stream("POST", self._url, json=body) as response:
+            encoding = response.headers.get("content-encoding", "identity")
+            if encoding.lower() != "identity":
+                raise EndpointFailed(f"{self._url} answered in {encoding[:_SHOWN]!r}, which was not asked for")
             content = bytearray()
-            async for part in response.aiter_bytes():
+            async for part in response.aiter_raw():
                 content += part
                 if len(content) > _MAX_REPLY_BYTES:
                     raise EndpointFailed(f"the reply of {self._url} is longer than {_MAX_REPLY_BYTES >> 20} MiB")
@@ -166,7 +170,7 @@ class HttpEndpoint:
     def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
         try:
             return read(json.loads(content))
-        except (ValueError, RecursionError, LookupError, TypeError):
+        except (ValueError, RecursionError, LookupError, TypeError, OverflowError):
             body = self._safe(content.decode("utf-8", "replace"))[:_SHOWN]
             raise _Transient(f"{self._url} answered 200 without a {self._expected}: {body!r}") from None
 

@@ -28,7 +28,7 @@ def check_message(error: ShoalError) -> None:
     assert error.message, "the error says nothing"
 
 
-def problem(target: "Target", data: bytes) -> str:
+def problem(target: "Target", data: bytes, deadline_s: float = DEADLINE_S) -> str:
     """Returns what is wrong with a reader that gets these contents; empty if nothing is. Main thread only."""
 
     def ring(number: int, frame: FrameType | None) -> None:
@@ -36,7 +36,7 @@ def problem(target: "Target", data: bytes) -> str:
 
     before = signal.signal(signal.SIGALRM, ring)
     with tempfile.TemporaryDirectory(prefix="shoal-fuzz-") as folder:
-        signal.setitimer(signal.ITIMER_REAL, DEADLINE_S, 1.0)
+        signal.setitimer(signal.ITIMER_REAL, deadline_s, 1.0)
         try:
             target.read(data, Path(folder))
         except ShoalError as error:
@@ -45,7 +45,7 @@ def problem(target: "Target", data: bytes) -> str:
             except AssertionError as wrong:
                 return str(wrong)
         except TooLong as late:
-            return f"takes longer than {DEADLINE_S:g} s: {late}"
+            return f"takes longer than {deadline_s:g} s: {late}"
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
