@@ -28,6 +28,8 @@ UNKNOWN_KEY = "unknown key"
 _NEAR, _NEAR_TABLE = 0.6, 0.7
 """Likeness from which another name is meant, of a field and of a table: most unknown tables are no misspelled ones."""
 _MAX_ELSEWHERE = 3
+_MAX_COMPARED = 200
+"""Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_NUMBER = 2**53
 """Whole numbers travel as doubles, which hold no larger ones exactly."""
 _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
@@ -216,7 +218,9 @@ def _hint(location: Sequence[str]) -> str:
     longer = [field for field in known if field.startswith(f"{name}_")]
     if len(longer) == 1:
         return f"did you mean {longer[0]!r}?"
-    if near := difflib.get_close_matches(name, known, n=1, cutoff=_NEAR if location[:-1] else _NEAR_TABLE):
+    if near := difflib.get_close_matches(
+        name[:_MAX_COMPARED], known, n=1, cutoff=_NEAR if location[:-1] else _NEAR_TABLE
+    ):
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(known)}"
 

@@ -16,6 +16,8 @@ from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.rollout import ChatMessage, GroundTruth
 
+_MAX_COMPARED = 200
+"""Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_EXACT = 2**53
 """Largest whole number below which a double represents every one exactly."""
 
@@ -177,7 +179,7 @@ def _verifier(
 def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
     """Describes a name that no verifier has, with the nearest name that one has."""
     within = sorted((known for known in known_verifiers if known in name), key=len)  # gsm8k in openai/gsm8k
-    near = difflib.get_close_matches(name, known_verifiers, n=1) or within[-1:]
+    near = difflib.get_close_matches(name[:_MAX_COMPARED], known_verifiers, n=1) or within[-1:]
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"no verifier is called {name!r}{hint}; known: {', '.join(sorted(known_verifiers))}"
 

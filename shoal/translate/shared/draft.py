@@ -10,6 +10,10 @@ from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.field import Fate, Field, Unfit, read_value
 from shoal.translate.shared.not_yet import NOT_YET
 
+_MAX_COMPARED = 200
+"""Characters of a name that are compared with others, which takes quadratic time."""
+
+
 _PLACEMENT = (
     "launch.",
     "tracking.",
@@ -115,7 +119,7 @@ class Source:
             self._judge_value(family, spelled, raw, draft)
             return
         if name is None:
-            near = difflib.get_close_matches(spelled, self._names, n=3, cutoff=0.6)
+            near = difflib.get_close_matches(spelled[:_MAX_COMPARED], self._names, n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else f"Shoal knows no such field of {self._system}"
             draft.refuse(spelled, raw, f"unknown field; {hint}")
             return

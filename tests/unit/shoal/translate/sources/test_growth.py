@@ -58,3 +58,8 @@ def test_arithmetic_and_patterns_have_bounds() -> None:
     assert arithmetic("*".join(["99999"] * 9), {}) is None
     assert arithmetic("(" * 3000, {}) is None
     assert cut("a" * 4000, "##*a*a*b") is None
+
+
+def test_a_name_of_many_characters_is_refused_at_once(tmp_path: Path) -> None:
+    said = notes_of("roll", tmp_path / "a.json", '{"' + "rollout_batch_size" * 5000 + '": 1}')
+    assert "rollout_batch_size" in said
