@@ -23,14 +23,16 @@ REQUESTS = [
 
 def answer_to(port: int, request: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
-        connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
         parts = []
         try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(65536):
                 parts.append(part)
-        except ConnectionResetError:
-            pass
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # The server has ended the connection, as it may for a malformed request.
         return b"".join(parts)
 
 
