@@ -1,7 +1,8 @@
 """The engine that keeps the model's own weights and samples with an adapter (`generator.lora = "adapter"`)."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +11,8 @@ import numpy as np
 from services.generator.adapters.settings import adapter_config
 from services.generator.adapters.versions import Adapter, Adapters
 from services.generator.engine import LoadReport
-from services.generator.vllm_engine import VllmEngine, error_of, hashes_of_all, translated
+from services.generator.vllm_engine import VllmEngine
+from services.generator.workers.reports import error_of, hashes_of_all, translated
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument, ShoalError
@@ -69,16 +71,18 @@ class AdapterEngine(VllmEngine):
         await self._alive(translated(self._adapters.switch(adapter), "load the adapter"))
 
     async def _generate(
-        self, token_ids: Sequence[int], make_params: Callable[[], Any], on_begin: Callable[[], None]
-    ) -> "RequestOutput":
+        self, token_ids: Sequence[int], make_params: Callable[[], Any]
+    ) -> "AsyncGenerator[RequestOutput, None]":
         from vllm.outputs import WeightVersionSpan
 
+        num_tokens = 0
         with self._adapters.using() as adapter:
-            output = await self._request(token_ids, make_params, on_begin, adapter.request)
-        for completion in output.outputs:
-            # vLLM's own versions are those of the model's weights.
-            completion.weight_versions = [WeightVersionSpan(str(adapter.version), 0, len(completion.token_ids))]
-        return output
+            async with aclosing(self._request(token_ids, make_params, adapter.request)) as outputs:
+                async for output in outputs:
+                    num_tokens += len(output.outputs[0].token_ids)
+                    # vLLM's own versions are those of the model's weights.
+                    output.outputs[0].weight_versions = [WeightVersionSpan(str(adapter.version), 0, num_tokens)]
+                    yield output
 
     async def load_weights(self, version: WeightVersion, on_ready: Callable[[], None]) -> LoadReport:
         adapter = self._adapters.make(version)

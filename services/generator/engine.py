@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.arrays import Float32Array, Int32Array
-from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.arrays import Float32Array
+from shoal.rollout import FinishReason, SamplingParams, WeightVersion
+from shoal.token_run import TokenRun
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.weights.rendezvous import Rendezvous
 
@@ -14,15 +15,9 @@ from shoal.weights.rendezvous import Rendezvous
 class Sample:
     """A sampled completion."""
 
-    token_ids: Int32Array
-    """[T] with the stop token, or the tokens of the stop string, if sampled."""
-    logprobs: Float32Array
-    """[T] log-probability of each token under the distribution that it was sampled from."""
+    tokens: TokenRun
+    """With the stop token, or the tokens of the stop string, if sampled."""
     finish_reason: FinishReason
-    version_spans: tuple[VersionSpan, ...]
-    """Cover 0..T in order, without gaps."""
-    support: Support | None = None
-    """If `SamplingParams.return_support` asked for it."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +56,17 @@ class Engine(Protocol):
         """Size of the vocabulary. Larger token ids may kill the engine, so the caller refuses them."""
 
     async def sample(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        on_tokens: Callable[[TokenRun], None],
+        report_every: int = 0,
     ) -> Sample:
-        """Samples one completion, and calls `on_begin` at its first token. Waits during a pause. Canceling the call
-        aborts the completion.
+        """Samples one completion. Waits during a pause. Canceling the call aborts the completion.
+
+        Calls `on_tokens` with the first token unless the completion ends with it; with `report_every` also with the
+        next ones, about so many at a time, and with the last ones of a completion that `abort_all` dropped.
 
         Raises `InvalidArgument` if the engine refuses the request, and `Aborted` if `abort_all` dropped it.
         """

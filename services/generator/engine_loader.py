@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from services.generator.adapters.settings import adapter_config, num_slots
@@ -12,9 +13,10 @@ from services.generator.engine import Engine
 from services.generator.requests import Requests
 from services.generator.vllm_sampling import fits_masks
 from services.generator.weight_loader import WeightLoader
+from shoal.config.live import without_at_once
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted, Unavailable
+from shoal.errors import Aborted, ShoalError, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.telemetry import metrics, names
 from shoal.v1 import worker_pb2
@@ -149,6 +151,16 @@ class EngineLoader:
         metrics.gauge(names.GENERATOR_WAITING).set(load.num_waiting)
         return self._lifecycle.status(load, loaded=_loaded_state(self._running.weights))
 
+    async def drain(self, grace_s: float) -> None:
+        """Lets the completions in flight finish for `grace_s`, and hands the others back; none can while it is paused.
+
+        New groups are refused from now on.
+        """
+        if self._running is not None and self._lifecycle.state != worker_pb2.WORKER_STATE_FAILED:
+            weights = self._running.weights
+            with suppress(ShoalError):  # The engine may die meanwhile.
+                await self._running.requests.drain(0 if weights.is_paused or weights.is_stale else grace_s)
+
     async def close(self) -> None:
         """Ends the engine, also one that is still starting."""
         if self._watching is not None:
@@ -164,7 +176,8 @@ def _engine_part(config: RunConfig) -> tuple[object, ...]:
     supports = config.sampling.top_k, fits_masks(config)
     adapter = (adapter_config(config), num_slots(config)) if config.generator.lora == "adapter" else None
     threads = config.run.deterministic, config.run.num_threads
-    return config.model, config.generator, config.max_model_len, config.has_stop_strings, supports, adapter, threads
+    generator = without_at_once(config).generator
+    return config.model, generator, config.max_model_len, config.has_stop_strings, supports, adapter, threads
 
 
 def _loaded_state(weights: WeightLoader) -> tuple[worker_pb2.WorkerState.ValueType, str]:

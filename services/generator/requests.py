@@ -2,22 +2,29 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
 
 from services.generator.batches import Batches, Place
 from services.generator.engine import Engine
 from shoal.arrays import Int32Array
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, Internal, ResourceExhausted, ShoalError, Unavailable
+from shoal.grpo.seeds import continuation_seed
 from shoal.rollout import Completion, SamplingParams
 from shoal.telemetry import metrics, names
+from shoal.token_run import TokenRun, joined
 from shoal.wire import invalid
 
 log = logging.getLogger(__name__)
 
 _RETRY_AFTER_S = 1.0
+_ABORT_S = 5.0  # Longest wait for the tokens of aborted completions.
+_NO_PREFIX = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,9 @@ class GroupRequest:
     seeds: tuple[int, ...]
     place: Place | None = None
     """In its batch, if it belongs to one."""
+    prefixes: Mapping[int, Int32Array] = field(default_factory=dict)
+    """The first tokens of completions, by sample index. Fewer than `sampling.max_completion_tokens`."""
+    report_every_tokens: int = 0  # Of an unfinished completion; 0 reports none.
 
     def is_same_as(self, other: "GroupRequest") -> bool:
         return (
@@ -38,7 +48,48 @@ class GroupRequest:
             and self.place == other.place
             and self.sampling == other.sampling
             and self.prompt_token_ids.tobytes() == other.prompt_token_ids.tobytes()
+            and self.prefixes.keys() == other.prefixes.keys()
+            and all(tokens.tobytes() == other.prefixes[index].tobytes() for index, tokens in self.prefixes.items())
         )
+
+
+@dataclass
+class Update:
+    """What has happened to a group since the update before."""
+
+    has_begun: bool  # Whether the engine has sampled the group's first token since then.
+    parts: list[tuple[int, int, TokenRun]]
+    """Tokens of unfinished completions: sample index, number of tokens before them, tokens."""
+    completions: list[Completion]
+    """Without the tokens of their prefixes."""
+
+
+class _Reader:
+    """One caller of a group: what it was told."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        self._num_completions = 0
+        self._num_runs: Counter[int] = Counter()
+
+    def news(self, group: "_Group") -> Update:
+        """Returns what the caller was not told. From then on it counts as told."""
+        update = Update(
+            has_begun=group.has_begun and not self._has_begun,
+            parts=list(self._parts(group)),
+            completions=group.finished[self._num_completions :],
+        )
+        self._has_begun, self._num_completions = group.has_begun, len(group.finished)
+        return update
+
+    def _parts(self, group: "_Group") -> Iterator[tuple[int, int, TokenRun]]:
+        for index, runs in group.runs.items():
+            told = self._num_runs[index]
+            num_new = sum(run.num_tokens for run in runs[told:])
+            # The first token is not worth a report of its own, unless no more come.
+            if num_new >= group.request.report_every_tokens or (num_new and group.error):
+                self._num_runs[index] = len(runs)
+                yield index, sum(run.num_tokens for run in runs[:told]), joined(runs[told:])
 
 
 @dataclass
@@ -53,6 +104,8 @@ class _Group:
     error: ShoalError | None = None
     has_begun: bool = False
     """Whether the engine has sampled a token."""
+    runs: dict[int, list[TokenRun]] = field(default_factory=dict)
+    """The tokens of the unfinished completions, by index of the seed; empty if nobody asked for reports."""
     num_readers: int = 0
     progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -70,10 +123,12 @@ class _Group:
     def num_bytes(self) -> int:
         return sum(completion.num_bytes for completion in self.finished)
 
-    def begin(self) -> None:
-        """Records that the engine has sampled a token."""
-        if not self.has_begun:
-            self.has_begun = True
+    def sampled(self, index: int, run: TokenRun) -> None:
+        """Records tokens of an unfinished completion."""
+        is_first, self.has_begun = not self.has_begun, True
+        if self.request.report_every_tokens:
+            self.runs.setdefault(index, []).append(run)
+        if is_first or len(self.runs.get(index, ())) > 1:
             self.wake_readers()
 
     def wake_readers(self) -> None:
@@ -104,6 +159,7 @@ class Requests:
         self._sampling: set[asyncio.Task[None]] = set()
         """What the engine samples, canceled completions included until they are out of it."""
         self._batches: Batches[_Group] = Batches(self._begin_together, self._fail)
+        self._is_draining = False
         self.num_sampled_tokens = 0
 
     @property
@@ -111,12 +167,12 @@ class Requests:
         """Number of completions that run or wait in the engine."""
         return sum(len(group.running) for group in self._groups.values())
 
-    async def stream(self, request: GroupRequest) -> AsyncIterator[Completion | None]:
-        """Yields None when sampling has begun, then each completion of a group when it finishes; at once what has
-        happened before.
+    async def stream(self, request: GroupRequest) -> AsyncIterator[Update]:
+        """Yields what happens to a group, beginning with what has happened before.
 
         When the last reader disconnects, the unfinished completions are aborted. Raises `ResourceExhausted` if the
-        queue is full, `InvalidArgument` if the id was used for another group, and the errors of the engine.
+        queue is full, `InvalidArgument` if the id was used for another group, `Aborted` during a drain, and the errors
+        of the engine.
         """
         group = self._groups.setdefault(request.request_id, _Group(request))
         if not group.request.is_same_as(request):
@@ -126,23 +182,22 @@ class Requests:
         try:
             if request.place is None:
                 self._start_missing(group)
+            elif self._is_draining:
+                raise _leaving()
             else:
                 self._batches.enter(request.place, group)
-            num_sent, has_begun = 0, False
+            reader = _Reader()
             while True:
-                if group.has_begun and not has_begun:
-                    has_begun = True
-                    yield None
-                for completion in group.finished[num_sent:]:
-                    num_sent += 1
-                    yield completion
-                if group.error is not None:
-                    raise group.error
-                if num_sent < len(group.finished) or has_begun != group.has_begun:
-                    continue  # More has happened while these were being sent.
-                if group.is_complete:
-                    return
-                await group.progress.wait()
+                error, progress = group.error, group.progress
+                update = reader.news(group)
+                if update.has_begun or update.parts or update.completions:
+                    yield update
+                if error is not None:
+                    raise error
+                if group.progress is progress:  # Else more has happened while that was being sent.
+                    if group.is_complete:
+                        return
+                    await progress.wait()
         finally:
             group.num_readers -= 1
             if not group.num_readers:
@@ -154,8 +209,25 @@ class Requests:
             self._fail(group, error)
         self._groups.clear()
 
+    async def drain(self, grace_s: float) -> None:
+        """Refuses new groups, lets the completions in flight finish, and hands the others back after `grace_s`.
+
+        Callers that asked for reports get the tokens of those, then `Aborted`.
+        """
+        self._is_draining = True
+        if self._sampling:
+            await asyncio.wait(self._sampling, timeout=grace_s)
+        if self._sampling:
+            await self._engine.abort_all()
+            await asyncio.wait(self._sampling, timeout=_ABORT_S)
+        for group in list(self._groups.values()):
+            if not group.is_complete:
+                self._fail(group, _leaving())
+
     def _start_missing(self, group: _Group) -> None:
         missing = group.missing
+        if missing and self._is_draining:
+            raise _leaving()
         busy = self.num_in_flight
         if busy + len(missing) > self._capacity:
             raise ResourceExhausted(
@@ -170,6 +242,7 @@ class Requests:
     def _start(self, group: _Group) -> None:
         # In the order of the seeds, because the engine admits requests in the order of their creation.
         for index in group.missing:
+            group.runs.pop(index, None)
             task = group.running[index] = asyncio.create_task(self._sample(group, index))
             self._sampling.add(task)
             task.add_done_callback(self._sampling.discard)
@@ -194,10 +267,19 @@ class Requests:
 
     async def _sample(self, group: _Group, index: int) -> None:
         request = group.request
+        prefix = request.prefixes.get(index, _NO_PREFIX)
         try:
             sample = await self._engine.sample(
-                request.prompt_token_ids.tolist(), request.sampling, request.seeds[index], group.begin
+                [*request.prompt_token_ids.tolist(), *prefix.tolist()],
+                replace(request.sampling, max_completion_tokens=request.sampling.max_completion_tokens - len(prefix)),
+                continuation_seed(request.seeds[index], len(prefix)),
+                partial(group.sampled, index),
+                request.report_every_tokens,
             )
+        except Aborted as error:
+            if not self._is_draining:  # Else the siblings may have tokens to hand back.
+                self._fail(group, error)
+            return
         except Unavailable as error:
             # The caller must not retry here: the engine is dead.
             self._fail(group, Aborted(error.message, reason=error.reason))
@@ -215,13 +297,15 @@ class Requests:
                 del group.running[index]
         completion = Completion(
             sample_index=index,
-            token_ids=sample.token_ids,
-            behavior_logprobs=sample.logprobs,
+            token_ids=sample.tokens.token_ids,
+            behavior_logprobs=sample.tokens.logprobs,
             finish_reason=sample.finish_reason,
-            version_spans=sample.version_spans,
+            version_spans=sample.tokens.version_spans,
             seed=request.seeds[index],
-            support=sample.support,
+            support=sample.tokens.support,
         )
+        group.has_begun = True
+        group.runs.pop(index, None)
         group.finished.append(completion)
         self.num_sampled_tokens += completion.num_tokens
         metrics.counter(names.GENERATOR_TOKENS).add(completion.num_tokens)
@@ -257,3 +341,7 @@ class Requests:
             if not group.num_readers:
                 kept -= group.num_bytes
                 del self._groups[request_id]
+
+
+def _leaving() -> Aborted:
+    return Aborted("the generator is shutting down", reason=ErrorReason.SHUTTING_DOWN)

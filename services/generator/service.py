@@ -23,6 +23,8 @@ from shoal.wire import (
     float32_to_wire,
     int32_from_wire,
     invalid,
+    parts_to_wire,
+    prefixes_from_wire,
     sampling_from_wire,
     version_from_wire,
     version_to_wire,
@@ -60,6 +62,9 @@ class GeneratorServicer(GeneratorServiceServicer):
     def status(self) -> worker_pb2.WorkerStatus:
         return self._loader.status()
 
+    async def drain(self, grace_s: float) -> None:
+        await self._loader.drain(grace_s)
+
     async def close(self) -> None:
         await self._loader.close()
 
@@ -80,15 +85,17 @@ class GeneratorServicer(GeneratorServiceServicer):
             raise FailedPrecondition(
                 f"the generator is STALE: {running.weights.stale_reason}", reason=ErrorReason.STALE
             )
-        async for completion in running.requests.stream(group):
-            if completion is None:
-                if request.report_begin:
-                    yield pb.GenerateGroupResponse(has_begun=True)
-                continue
-            message = completion_to_wire(completion)
-            for part in detach_support(message):
-                yield pb.GenerateGroupResponse(support_token_ids=part)
-            yield pb.GenerateGroupResponse(completion=message)
+        async for update in running.requests.stream(group):
+            if update.has_begun and request.report_begin:
+                yield pb.GenerateGroupResponse(has_begun=True)
+            for parts in parts_to_wire(update.parts):
+                yield pb.GenerateGroupResponse(parts=parts)
+            for completion in update.completions:
+                message = completion_to_wire(completion)
+                for part in detach_support(message):
+                    yield pb.GenerateGroupResponse(support_token_ids=part)
+                prefix = group.prefixes.get(completion.sample_index, ())
+                yield pb.GenerateGroupResponse(completion=message, num_prefix_tokens=len(prefix))
 
     async def JoinWeightGroup(self, request: pb.JoinWeightGroupRequest, context: Context) -> pb.JoinWeightGroupResponse:
         running = self._loader.running
@@ -198,7 +205,22 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
             "sampling.max_completion_tokens",
             f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} more exceed the context of {longest}",
         )
-    return GroupRequest(request.request_id, prompt, sampling, tuple(request.seeds), _place(request))
+    if request.report_every_tokens < 0:
+        raise invalid("report_every_tokens", f"must be at least 0 (given: {request.report_every_tokens})")
+    prefixes = prefixes_from_wire(
+        request.prefixes, num_completions=len(request.seeds), max_tokens=sampling.max_completion_tokens
+    )
+    for index, prefix in prefixes.items():
+        _check_vocabulary(prefix, f"prefixes of sample {index}", running)
+    return GroupRequest(
+        request.request_id,
+        prompt,
+        sampling,
+        tuple(request.seeds),
+        place=_place(request),
+        prefixes=prefixes,
+        report_every_tokens=request.report_every_tokens,
+    )
 
 
 def _place(request: pb.GenerateGroupRequest) -> Place | None:
@@ -223,10 +245,15 @@ def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
 
 
 def _token_ids(data: bytes, field: str, running: Running) -> Int32Array:
-    """Reads tokens, and checks that the vocabulary contains them: others kill vLLM."""
+    """Reads tokens, and checks that the vocabulary contains them."""
     token_ids = int32_from_wire(data, field)
+    _check_vocabulary(token_ids, field, running)
+    return token_ids
+
+
+def _check_vocabulary(token_ids: Int32Array, field: str, running: Running) -> None:
+    """Raises `InvalidArgument` for tokens that the vocabulary does not contain: they kill vLLM."""
     size = running.engine.vocab_size
     outside = token_ids[(token_ids < 0) | (token_ids >= size)]
     if len(outside):
         raise invalid(field, f"must be from 0 to {size - 1} for this model (given: {outside[0]})")
-    return token_ids

@@ -4,22 +4,32 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from services.generator.engine import LoadReport, Sample
 from services.generator.model_check import manifest_violation
-from services.generator.vllm_sampling import extend, read_logprobs, read_sample, sampling_params, scoring_params
+from services.generator.vllm_sampling import (
+    finish_reason,
+    read_logprobs,
+    read_tokens,
+    sampling_params,
+    scoring_params,
+    versions_so_far,
+)
 from services.generator.vllm_start import StartedVllm, in_permanent_thread, start_vllm
+from services.generator.workers.reports import error_of, hashes_of_all, translated
 from shoal import errors
 from shoal.arrays import Float32Array
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted, DataLoss, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
+from shoal.errors import Aborted, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import SamplingParams, WeightVersion
+from shoal.token_run import TokenRun, joined
 from shoal.weights.board import GroupBoard, open_store
-from shoal.weights.manifest import Manifest, TensorHash
+from shoal.weights.manifest import Manifest
 from shoal.weights.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -96,18 +106,37 @@ class VllmEngine:
         return int(self._llm.model_config.get_vocab_size())
 
     async def sample(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        on_tokens: Callable[[TokenRun], None],
+        report_every: int = 0,
     ) -> Sample:
         if sampling.stop_strings and not self._has_tokenizer:
             raise InvalidArgument(
                 "sampling.stop_strings: this engine was started without a tokenizer, so it cannot find strings; set "
                 "sampling.stop_strings in the configuration of the run"
             )
-        masks, vocab_size = self._returns_masks, self.vocab_size
-        output = await self._generate(
-            prompt_token_ids, lambda: sampling_params(sampling, seed, masks=masks, vocab_size=vocab_size), on_begin
-        )
-        return read_sample(output, with_support=sampling.return_support)
+
+        def make_params() -> Any:
+            return sampling_params(
+                sampling, seed, report_every=report_every, masks=self._returns_masks, vocab_size=self.vocab_size
+            )
+
+        runs: list[TokenRun] = []
+        num_tokens, ended = 0, None
+        async with aclosing(self._generate(prompt_token_ids, make_params)) as outputs:
+            async for output in outputs:
+                ended = output.outputs[0].finish_reason
+                run = read_tokens(output, num_tokens, with_support=sampling.return_support)
+                num_tokens += run.num_tokens
+                runs.append(run)
+                if ended in (None, "abort"):
+                    on_tokens(run)
+        if ended in (None, "abort"):
+            raise _dropped()
+        return Sample(joined(runs), finish_reason(ended))
 
     async def admitted(self) -> None:
         # vLLM registers a request and sends it to the engine in one go.
@@ -118,20 +147,23 @@ class VllmEngine:
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         masks = self._returns_masks
-        return read_logprobs(await self._generate(token_ids, lambda: scoring_params(masks=masks), _nothing))
+        outputs = [output async for output in self._generate(token_ids, lambda: scoring_params(masks=masks))]
+        if not outputs or outputs[-1].outputs[0].finish_reason == "abort":
+            raise _dropped()
+        return read_logprobs(outputs[-1])
 
-    async def _generate(
-        self, token_ids: Sequence[int], make_params: Callable[[], Any], on_begin: Callable[[], None]
-    ) -> "RequestOutput":
-        return await self._request(token_ids, make_params, on_begin, None)
+    def _generate(
+        self, token_ids: Sequence[int], make_params: Callable[[], Any]
+    ) -> "AsyncGenerator[RequestOutput, None]":
+        """Yields the outputs of a request.
+
+        The weight versions of each are those of the completion from its first token on.
+        """
+        return self._request(token_ids, make_params, None)
 
     async def _request(
-        self,
-        token_ids: Sequence[int],
-        make_params: Callable[[], Any],
-        on_begin: Callable[[], None],
-        lora: "LoRARequest | None",
-    ) -> "RequestOutput":
+        self, token_ids: Sequence[int], make_params: Callable[[], Any], lora: "LoRARequest | None"
+    ) -> "AsyncGenerator[RequestOutput, None]":
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -139,14 +171,12 @@ class VllmEngine:
         request_id = str(next(self._numbers))
         self._in_flight.add(request_id)
         try:
-            output = None
             prompt = tokens_input(list(token_ids))
-            async for update in self._llm.generate(prompt, make_params(), request_id, lora_request=lora):
-                if output is None:
-                    on_begin()
-                    output = update
-                else:
-                    extend(output, update)
+            async with aclosing(self._llm.generate(prompt, make_params(), request_id, lora_request=lora)) as outputs:
+                async for output in outputs:
+                    if not output.finished:
+                        output.outputs[0].weight_versions = versions_so_far(self._llm, request_id)
+                    yield output
         except EngineDeadError as error:
             raise _dead() from error
         except (VLLMClientError, ValueError) as error:
@@ -155,9 +185,6 @@ class VllmEngine:
             raise Internal(f"vLLM failed to sample: {error.__cause__!r}", reason=ErrorReason.ENGINE_FAILED) from error
         finally:
             self._in_flight.discard(request_id)
-        if output is None or output.outputs[0].finish_reason == "abort":
-            raise Aborted("the engine dropped the request; sample it again", reason=ErrorReason.REQUEST_DROPPED)
-        return output
 
     async def abort_all(self) -> None:
         await self._alive(self._llm.abort(list(self._in_flight)))
@@ -314,35 +341,8 @@ class VllmEngine:
         self._started.delete_files()
 
 
-def error_of(reports: Sequence[dict[str, Any]]) -> ShoalError | None:
-    """Returns the error that a rank reports; None if none does."""
-    failed = next((report["error"] for report in reports if "error" in report), None)
-    return None if failed is None else getattr(errors, failed["kind"])(failed["message"], reason=failed["reason"])
-
-
-def hashes_of_all(reports: Sequence[dict[str, Any]]) -> tuple[TensorHash, ...]:
-    """Returns the hashes that all ranks report. Raises `DataLoss` if a rank reports others."""
-    first = reports[0]["hashes"]
-    for rank, report in enumerate(reports):
-        for (name, xxh3), (_, other) in zip(first, report["hashes"], strict=True):
-            if xxh3 != other:
-                raise DataLoss(
-                    f"rank {rank} of the generator received another {name} than rank 0: {other}, not {xxh3}",
-                    reason=ErrorReason.WEIGHTS_DIFFER,
-                )
-    return tuple(TensorHash(name, xxh3) for name, xxh3 in first)
-
-
-async def translated(call: Awaitable[T], doing: str) -> T:
-    """Awaits a call of the workers, whose errors are plain strings."""
-    try:
-        return await call
-    except Exception as error:
-        raise Internal(f"vLLM cannot {doing}: {error}", reason=ErrorReason.ENGINE_FAILED) from error
-
-
-def _nothing() -> None:
-    """Does nothing when a score begins."""
+def _dropped() -> Aborted:
+    return Aborted("the engine dropped the request; sample it again", reason=ErrorReason.REQUEST_DROPPED)
 
 
 def _dead() -> Unavailable:

@@ -14,25 +14,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from services.generator.engine import Sample
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config.algorithm import MAX_TOP_K
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal
 from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.token_run import TokenRun, spans_within
 
 if TYPE_CHECKING:
     import vllm
     from vllm.logprobs import FlatLogprobs
+    from vllm.outputs import WeightVersionSpan
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def sampling_params(sampling: SamplingParams, seed: int, *, masks: bool, vocab_size: int) -> "vllm.SamplingParams":
+def sampling_params(
+    sampling: SamplingParams, seed: int, *, report_every: int = 0, masks: bool, vocab_size: int
+) -> "vllm.SamplingParams":
     """Returns vLLM's parameters for one completion. Raises `ValueError` for values that vLLM refuses.
 
-    `masks` is whether the engine returns sampling masks.
+    `report_every` is the number of tokens in an output, except for the first and the last one; 0 is all. `masks` is
+    whether the engine returns sampling masks.
     """
     import vllm
     from vllm.sampling_params import RequestOutputKind
@@ -60,9 +65,9 @@ def sampling_params(sampling: SamplingParams, seed: int, *, masks: bool, vocab_s
         # A stop string may be, or contain, a special token.
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
-        # The first token tells that sampling has begun; the others come at the end, all at once.
+        # The first token tells that sampling has begun.
         output_kind=RequestOutputKind.DELTA,
-        stream_interval=sampling.max_completion_tokens + 1,
+        stream_interval=report_every or sampling.max_completion_tokens + 1,
     )
 
 
@@ -81,36 +86,20 @@ def scoring_params(*, masks: bool) -> "vllm.SamplingParams":
     )
 
 
-def extend(output: "vllm.RequestOutput", update: "vllm.RequestOutput") -> None:
-    """Appends the tokens of an update to an output, and takes its end over.
-
-    As vLLM's own `RequestOutput.add`, which makes an object of each log-probability.
-    """
-    whole, part = output.outputs[0], update.outputs[0]
-    whole.token_ids = [*whole.token_ids, *part.token_ids]
-    whole.text += part.text
-    if part.logprobs:
-        offset = len(whole.logprobs.logprobs)
-        whole.logprobs.start_indices += [index + offset for index in part.logprobs.start_indices]
-        whole.logprobs.end_indices += [index + offset for index in part.logprobs.end_indices]
-        whole.logprobs.token_ids += part.logprobs.token_ids
-        whole.logprobs.logprobs += part.logprobs.logprobs
-        whole.logprobs.ranks += part.logprobs.ranks
-        whole.logprobs.decoded_tokens += part.logprobs.decoded_tokens
-    if part.sampling_mask is not None and whole.sampling_mask is not None:
-        whole.sampling_mask.token_ids.extend(part.sampling_mask.token_ids)
-    whole.weight_versions = part.weight_versions
-    whole.finish_reason, whole.stop_reason = part.finish_reason, part.stop_reason
-
-
-def read_sample(output: "vllm.RequestOutput", *, with_support: bool) -> Sample:
-    """Reads the completion of an output. Raises `Internal` for an unknown finish reason."""
-    completion = output.outputs[0]
-    finish = _FINISH_REASONS.get(completion.finish_reason)
+def finish_reason(name: str | None) -> FinishReason:
+    """Returns why a completion ended. Raises `Internal` for an unknown reason."""
+    finish = _FINISH_REASONS.get(name or "")
     if finish is None:
-        raise Internal(
-            f"vLLM ended a completion for the reason {completion.finish_reason!r}", reason=ErrorReason.ENGINE_FAILED
-        )
+        raise Internal(f"vLLM ended a completion for the reason {name!r}", reason=ErrorReason.ENGINE_FAILED)
+    return finish
+
+
+def read_tokens(output: "vllm.RequestOutput", start: int, *, with_support: bool) -> TokenRun:
+    """Reads the tokens of an output, of which `start` came in earlier ones.
+
+    The weight versions are those of the completion from its first token on.
+    """
+    completion = output.outputs[0]
     found = completion.logprobs
     token_ids = np.array(completion.token_ids, dtype=np.int32)
     # The sampled token comes first at each position.
@@ -120,16 +109,18 @@ def read_sample(output: "vllm.RequestOutput", *, with_support: bool) -> Sample:
         support = masked_support(token_ids, completion.sampling_mask.token_ids)
     elif with_support:
         support, logprobs = listed_support(token_ids, found)
-    return Sample(
-        token_ids=token_ids,
-        logprobs=logprobs,
-        finish_reason=finish,
-        version_spans=tuple(
-            VersionSpan(WeightVersion.parse(span.version), span.start, span.end)
-            for span in completion.weight_versions or ()
-        ),
-        support=support,
-    )
+    spans = [
+        VersionSpan(WeightVersion.parse(span.version), span.start, span.end)
+        for span in completion.weight_versions or ()
+    ]
+    return TokenRun(token_ids, logprobs, spans_within(spans, start, start + len(token_ids)), support)
+
+
+def versions_so_far(llm: "AsyncLLM", request_id: str) -> "list[WeightVersionSpan]":
+    """Returns the weight versions of an unfinished request, which vLLM adds to the last output alone."""
+    processor = llm.output_processor
+    (internal_id,) = processor.external_req_ids[request_id]
+    return processor.request_states[internal_id]._weight_version_spans() or []
 
 
 def read_logprobs(output: "vllm.RequestOutput") -> Float32Array:

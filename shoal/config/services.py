@@ -62,6 +62,10 @@ class GeneratorConfig(Section):
     keep_stale_kv: bool = False
     """Keep the key-value cache of running requests across a weight update instead of recomputing it. Faster, but their
     log-probabilities then belong to no single policy."""
+    report_every_tokens: Annotated[int, AT_ONCE] = Field(default=256, ge=0)
+    """Tokens of an unfinished completion after which a generator reports them. A completion that is lost with its
+    generator goes on elsewhere from its last report. 0 reports nothing: then a group that is lost is sampled again,
+    whole, as with `run.deterministic`."""
 
 
 class RewardConfig(Section):

@@ -21,6 +21,15 @@ def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
     return _seed(f"{run_seed}/evaluation/{prompt_id}/{sample_index}")
 
 
+def continuation_seed(seed: int, num_prefix_tokens: int) -> int:
+    """Derives a seed in [0, 2^53) for a completion that goes on after its first tokens, from the seed that these had.
+
+    An engine draws from the beginning of a seed's sequence. With the same seed, the tokens after the prefix would
+    repeat the numbers that drew the prefix. Without a prefix the seed stays.
+    """
+    return _seed(f"{seed}/after/{num_prefix_tokens}") if num_prefix_tokens else seed
+
+
 def dropout_seed(run_seed: int, num_optimizer_steps: int, rank: int) -> int:
     """Derives a seed in [0, 2^53) for what a learner's rank drops in its next optimizer step."""
     return _seed(f"{run_seed}/dropout/{num_optimizer_steps}/{rank}")

@@ -7,7 +7,8 @@ groups a step. With (S + 1) * P slots no group is ever trained on more than S ve
     Group k belongs to step n = k // P (steps from 0; step n is taken at version n or below). Before its issue
     k + 1 - (S + 1) * P groups had been released, so all of step k // P - S - 1 = n - S - 1 was published:
     the generators had at least version n - S (less the skipped steps, which step n's version lacks too).
-    The group's oldest token is of that version or a later one, and n - (n - S) = S.
+    The group's oldest token is of that version or a later one, and n - (n - S) = S. That holds wherever the token was
+    sampled: a group that goes on on another generator keeps its slot, and its tokens came after its first issue.
 
 A dropped group keeps its slot until its step is over. Released at once, it would let later groups be issued under
 weights one version older than the proof needs.

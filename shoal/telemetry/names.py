@@ -180,6 +180,19 @@ RUN_SAMPLING = MetricName(
     "{completion}",
     "Completions that the run waits for from generators, also those that wait for a generator; to scale these by.",
 )
+RUN_TOKENS_RESUMED = MetricName(
+    "shoal.run.tokens_resumed",
+    Instrument.COUNTER,
+    "{token}",
+    "Tokens after which completions went on elsewhere, or after a pause, instead of being sampled again.",
+)
+RUN_COMPLETIONS_INTERRUPTED = MetricName(
+    "shoal.run.completions_interrupted",
+    Instrument.COUNTER,
+    "{completion}",
+    "Completions that a generator was asked for and did not finish. Each has lost the tokens since its last report, at "
+    "most `generator.report_every_tokens`.",
+)
 RUN_STEP = MetricName("shoal.run.step", Instrument.HISTOGRAM, "s", "Time from one train step to the next.", _SECONDS)
 RUN_STEP_WAIT = MetricName(
     "shoal.run.step_wait",

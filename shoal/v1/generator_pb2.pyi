@@ -110,6 +110,8 @@ class GenerateGroupRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     SEEDS_FIELD_NUMBER: _builtins.int
     REPORT_BEGIN_FIELD_NUMBER: _builtins.int
+    REPORT_EVERY_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFIXES_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request: a repeat joins it instead of sampling twice."""
@@ -117,6 +119,10 @@ class GenerateGroupRequest(_message.Message):
     """The chat-templated prompt. int32, little-endian; 4 * P bytes."""
     report_begin: _builtins.bool
     """Send a message with `has_begun` when sampling begins."""
+    report_every_tokens: _builtins.int
+    """Send the tokens of each unfinished completion whenever there are so many
+    more of them; 0 sends none.
+    """
     @_builtins.property
     def sampling(self) -> _rollout_pb2.SamplingParams:
         """Sampling settings."""
@@ -125,6 +131,13 @@ class GenerateGroupRequest(_message.Message):
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """One seed per completion, in the order of `sample_index`. Each in
         [0, 2^53).
+        """
+
+    @_builtins.property
+    def prefixes(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompletionPrefix]:
+        """The first tokens of completions that go on after them. At most one for each
+        completion, and fewer tokens than `sampling.max_completion_tokens`, which
+        includes them.
         """
 
     @_builtins.property
@@ -141,15 +154,49 @@ class GenerateGroupRequest(_message.Message):
         sampling: _rollout_pb2.SamplingParams | None = ...,
         seeds: _abc.Iterable[_builtins.int] | None = ...,
         report_begin: _builtins.bool = ...,
+        report_every_tokens: _builtins.int = ...,
+        prefixes: _abc.Iterable[Global___CompletionPrefix] | None = ...,
         batch: Global___GroupBatch | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "prompt_token_ids", b"prompt_token_ids", "report_begin", b"report_begin", "request_id", b"request_id", "sampling", b"sampling", "seeds", b"seeds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "prefixes", b"prefixes", "prompt_token_ids", b"prompt_token_ids", "report_begin", b"report_begin", "report_every_tokens", b"report_every_tokens", "request_id", b"request_id", "sampling", b"sampling", "seeds", b"seeds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateGroupRequest: _TypeAlias = GenerateGroupRequest  # noqa: Y015
+
+@_typing.final
+class CompletionPrefix(_message.Message):
+    """The first tokens of a completion, sampled before the request.
+
+    The continuation is drawn with a seed of its own, derived from the
+    completion's seed and the length of the prefix. A stop string that begins in
+    the prefix is not found: cut the prefix so that it ends with none of the
+    string's beginnings.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLE_INDEX_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    sample_index: _builtins.int
+    """Position of the completion in the group, from 0."""
+    token_ids: _builtins.bytes
+    """The tokens. int32, little-endian; 4 bytes each."""
+    def __init__(
+        self,
+        *,
+        sample_index: _builtins.int = ...,
+        token_ids: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sample_index", b"sample_index", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompletionPrefix: _TypeAlias = CompletionPrefix  # noqa: Y015
 
 @_typing.final
 class GroupBatch(_message.Message):
@@ -190,6 +237,8 @@ class GenerateGroupResponse(_message.Message):
     COMPLETION_FIELD_NUMBER: _builtins.int
     SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     HAS_BEGUN_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    NUM_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
     support_token_ids: _builtins.bytes
     """The first part of `support_token_ids` of the next completion, or a further
     part, where they are too many for one message.
@@ -198,9 +247,21 @@ class GenerateGroupResponse(_message.Message):
     """True in a message of its own, the first one, if `report_begin` asked for
     it: the engine has sampled the group's first token.
     """
+    num_prefix_tokens: _builtins.int
+    """With `completion`: number of tokens of the prefix that it goes on from. 0
+    also from a generator that knows no prefixes, whose completion is whole.
+    """
     @_builtins.property
     def completion(self) -> _rollout_pb2.Completion:
-        """One finished completion; absent if `support_token_ids` is set."""
+        """One finished completion, without the tokens of its prefix; absent if
+        `support_token_ids` is set.
+        """
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompletionPart]:
+        """More tokens of unfinished completions, in a message of their own, if
+        `report_every_tokens` asked for them.
+        """
 
     def __init__(
         self,
@@ -208,14 +269,68 @@ class GenerateGroupResponse(_message.Message):
         completion: _rollout_pb2.Completion | None = ...,
         support_token_ids: _builtins.bytes = ...,
         has_begun: _builtins.bool = ...,
+        parts: _abc.Iterable[Global___CompletionPart] | None = ...,
+        num_prefix_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "has_begun", b"has_begun", "support_token_ids", b"support_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "has_begun", b"has_begun", "num_prefix_tokens", b"num_prefix_tokens", "parts", b"parts", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateGroupResponse: _TypeAlias = GenerateGroupResponse  # noqa: Y015
+
+@_typing.final
+class CompletionPart(_message.Message):
+    """Consecutive tokens of a completion that is not finished. `T` is their number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLE_INDEX_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BEHAVIOR_LOGPROBS_FIELD_NUMBER: _builtins.int
+    VERSION_SPANS_FIELD_NUMBER: _builtins.int
+    SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SUPPORT_COUNTS_FIELD_NUMBER: _builtins.int
+    sample_index: _builtins.int
+    """Position of the completion in the group, from 0."""
+    start: _builtins.int
+    """Number of tokens that were sampled before these, without the prefix."""
+    token_ids: _builtins.bytes
+    """int32, little-endian; 4 * T bytes."""
+    behavior_logprobs: _builtins.bytes
+    """As in `Completion`. float32, little-endian; 4 * T bytes."""
+    support_token_ids: _builtins.bytes
+    """The support of each token, as in `Completion`. int32, little-endian."""
+    support_counts: _builtins.bytes
+    """Number of tokens in the support of each token. int32, little-endian; 4 * T
+    bytes, or empty.
+    """
+    @_builtins.property
+    def version_spans(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.VersionSpan]:
+        """The weights that produced each token, in order, without gaps. Positions
+        count from the first of these tokens.
+        """
+
+    def __init__(
+        self,
+        *,
+        sample_index: _builtins.int = ...,
+        start: _builtins.int = ...,
+        token_ids: _builtins.bytes = ...,
+        behavior_logprobs: _builtins.bytes = ...,
+        version_spans: _abc.Iterable[_rollout_pb2.VersionSpan] | None = ...,
+        support_token_ids: _builtins.bytes = ...,
+        support_counts: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behavior_logprobs", b"behavior_logprobs", "sample_index", b"sample_index", "start", b"start", "support_counts", b"support_counts", "support_token_ids", b"support_token_ids", "token_ids", b"token_ids", "version_spans", b"version_spans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompletionPart: _TypeAlias = CompletionPart  # noqa: Y015
 
 @_typing.final
 class JoinWeightGroupRequest(_message.Message):

@@ -144,7 +144,10 @@ class GeneratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GenerateGroup(self, request, context):
-        """Samples the completions of one prompt and sends each when it is finished.
+        """Samples the completions of one prompt and sends each when it is finished;
+        on request also the tokens of unfinished ones.
+
+        A completion that another generator began goes on from its `prefixes`.
 
         Safe to retry with the same `request_id`: the repeat gets the finished
         completions again and waits for those in flight; none is sampled twice.
@@ -159,15 +162,17 @@ class GeneratorServiceServicer:
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt
-        plus `max_completion_tokens` exceed the model's context, or the place in
-        the batch is taken.
+        * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt plus
+        `max_completion_tokens` exceed the model's context, a prefix leaves no
+        token to sample, or the place in the batch is taken.
         * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
         * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
         `RetryInfo`.
         * `ABORTED`: the engine dropped the request, for example because the run
         was restored; sample the group again. With the reason BATCH_BROKEN,
-        sample its whole batch again, under another `batch_id`.
+        sample its whole batch again, under another `batch_id`. With the reason
+        SHUTTING_DOWN the generator leaves: what was sampled so far has been sent
+        as `parts`, if `report_every_tokens` is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,7 +67,10 @@ class GeneratorServiceStub:
       process ends.
     """
     GenerateGroup: _grpc.UnaryStreamMultiCallable[_generator_pb2.GenerateGroupRequest, _generator_pb2.GenerateGroupResponse]
-    """Samples the completions of one prompt and sends each when it is finished.
+    """Samples the completions of one prompt and sends each when it is finished;
+    on request also the tokens of unfinished ones.
+
+    A completion that another generator began goes on from its `prefixes`.
 
     Safe to retry with the same `request_id`: the repeat gets the finished
     completions again and waits for those in flight; none is sampled twice.
@@ -82,15 +85,17 @@ class GeneratorServiceStub:
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt
-      plus `max_completion_tokens` exceed the model's context, or the place in
-      the batch is taken.
+    * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt plus
+      `max_completion_tokens` exceed the model's context, a prefix leaves no
+      token to sample, or the place in the batch is taken.
     * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
     * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
       `RetryInfo`.
     * `ABORTED`: the engine dropped the request, for example because the run
       was restored; sample the group again. With the reason BATCH_BROKEN,
-      sample its whole batch again, under another `batch_id`.
+      sample its whole batch again, under another `batch_id`. With the reason
+      SHUTTING_DOWN the generator leaves: what was sampled so far has been sent
+      as `parts`, if `report_every_tokens` is set.
     """
     JoinWeightGroup: _grpc.UnaryUnaryMultiCallable[_generator_pb2.JoinWeightGroupRequest, _generator_pb2.JoinWeightGroupResponse]
     """Joins the broadcast group of an epoch.
@@ -215,7 +220,10 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
       process ends.
     """
     GenerateGroup: _aio.UnaryStreamMultiCallable[_generator_pb2.GenerateGroupRequest, _generator_pb2.GenerateGroupResponse]  # type: ignore[assignment]
-    """Samples the completions of one prompt and sends each when it is finished.
+    """Samples the completions of one prompt and sends each when it is finished;
+    on request also the tokens of unfinished ones.
+
+    A completion that another generator began goes on from its `prefixes`.
 
     Safe to retry with the same `request_id`: the repeat gets the finished
     completions again and waits for those in flight; none is sampled twice.
@@ -230,15 +238,17 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
 
     Errors:
 
-    * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt
-      plus `max_completion_tokens` exceed the model's context, or the place in
-      the batch is taken.
+    * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt plus
+      `max_completion_tokens` exceed the model's context, a prefix leaves no
+      token to sample, or the place in the batch is taken.
     * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
     * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
       `RetryInfo`.
     * `ABORTED`: the engine dropped the request, for example because the run
       was restored; sample the group again. With the reason BATCH_BROKEN,
-      sample its whole batch again, under another `batch_id`.
+      sample its whole batch again, under another `batch_id`. With the reason
+      SHUTTING_DOWN the generator leaves: what was sampled so far has been sent
+      as `parts`, if `report_every_tokens` is set.
     """
     JoinWeightGroup: _aio.UnaryUnaryMultiCallable[_generator_pb2.JoinWeightGroupRequest, _generator_pb2.JoinWeightGroupResponse]  # type: ignore[assignment]
     """Joins the broadcast group of an epoch.
@@ -372,7 +382,10 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generator_pb2.GenerateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generator_pb2.GenerateGroupResponse], _abc.AsyncIterator[_generator_pb2.GenerateGroupResponse]]:
-        """Samples the completions of one prompt and sends each when it is finished.
+        """Samples the completions of one prompt and sends each when it is finished;
+        on request also the tokens of unfinished ones.
+
+        A completion that another generator began goes on from its `prefixes`.
 
         Safe to retry with the same `request_id`: the repeat gets the finished
         completions again and waits for those in flight; none is sampled twice.
@@ -387,15 +400,17 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
 
-        * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt
-          plus `max_completion_tokens` exceed the model's context, or the place in
-          the batch is taken.
+        * `INVALID_ARGUMENT`: the prompt is empty, there are no seeds, prompt plus
+          `max_completion_tokens` exceed the model's context, a prefix leaves no
+          token to sample, or the place in the batch is taken.
         * `FAILED_PRECONDITION`: not configured, or STALE; call another generator.
         * `RESOURCE_EXHAUSTED`: the queue is full; retry after the delay in
           `RetryInfo`.
         * `ABORTED`: the engine dropped the request, for example because the run
           was restored; sample the group again. With the reason BATCH_BROKEN,
-          sample its whole batch again, under another `batch_id`.
+          sample its whole batch again, under another `batch_id`. With the reason
+          SHUTTING_DOWN the generator leaves: what was sampled so far has been sent
+          as `parts`, if `report_every_tokens` is set.
         """
 
     @_abc_1.abstractmethod

@@ -14,6 +14,7 @@ from shoal.wire.completions import (
     version_to_wire,
 )
 from shoal.wire.fields import invalid
+from shoal.wire.parts import part_from_wire, parts_to_wire, prefixes_from_wire, prefixes_to_wire
 from shoal.wire.prompts import ground_truth_from_wire, ground_truth_to_wire, prompt_from_wire, prompt_to_wire
 from shoal.wire.sampling import sampling_from_wire, sampling_to_wire
 from shoal.wire.scores import score_from_wire, score_to_wire
@@ -34,6 +35,10 @@ __all__ = [
     "int32_from_wire",
     "int32_to_wire",
     "invalid",
+    "part_from_wire",
+    "parts_to_wire",
+    "prefixes_from_wire",
+    "prefixes_to_wire",
     "prompt_from_wire",
     "prompt_to_wire",
     "sampling_from_wire",

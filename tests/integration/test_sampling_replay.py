@@ -81,7 +81,7 @@ class Engine:
 
         async def all_samples() -> list[Sample]:
             calls = [
-                self._engine.sample(prompt.tolist(), sampling, 10 * index + seed, lambda: None)
+                self._engine.sample(prompt.tolist(), sampling, 10 * index + seed, lambda _: None)
                 for index, prompt in enumerate(self.prompts)
                 for seed in range(2)
             ]
@@ -96,10 +96,16 @@ class Engine:
 
     def listed(self, sampling: SamplingParams) -> Any:
         """Returns the log-probabilities that vLLM lists for a completion of the first prompt."""
+        from vllm.sampling_params import RequestOutputKind
+
         size = self._engine.vocab_size
         params = sampling_params(sampling, 1, masks=False, vocab_size=size)
-        output = self._runner.run(self._engine._generate(self.prompts[0].tolist(), lambda: params, lambda: None))
-        return output.outputs[0].logprobs
+        params.output_kind, params.stream_interval = RequestOutputKind.FINAL_ONLY, None
+
+        async def last() -> Any:
+            return [output async for output in self._engine._generate(self.prompts[0].tolist(), lambda: params)][-1]
+
+        return self._runner.run(last()).outputs[0].logprobs
 
     def close(self) -> None:
         self._runner.run(self._engine.close())
@@ -107,9 +113,8 @@ class Engine:
 
 
 def _completion(sample: Sample) -> Completion:
-    return Completion(
-        0, sample.token_ids, sample.logprobs, sample.finish_reason, sample.version_spans, 0, support=sample.support
-    )
+    run = sample.tokens
+    return Completion(0, run.token_ids, run.logprobs, sample.finish_reason, run.version_spans, 0, support=run.support)
 
 
 @pytest.fixture(scope="module")

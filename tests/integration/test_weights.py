@@ -20,6 +20,7 @@ from shoal.config import parse_config
 from shoal.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from shoal.rollout import FinishReason, SamplingParams, WeightVersion
 from shoal.rpc.channel import connect
+from shoal.token_run import TokenRun, joined
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
@@ -28,7 +29,7 @@ from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
-from shoal.wire import float32_from_wire
+from shoal.wire import completion_from_wire, float32_from_wire, part_from_wire, prefixes_to_wire
 from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
 from tests.support.real_generator import (
@@ -177,6 +178,37 @@ async def test_a_completion_in_flight_continues_under_the_new_weights_and_report
     for span, model in ((before, setting.old), (after, setting.new)):
         expected = logprobs_of(model, whole)[len(PROMPT) - 1 :][span.start : span.end]
         assert gap(completion.behavior_logprobs[span.start : span.end], expected) < 1e-4
+
+
+async def test_a_lost_completion_goes_on_from_its_report_and_draws_what_the_new_weights_give(
+    client: Client, setting: Setting
+) -> None:
+    """The tokens that were reported are not sampled again, and all log-probabilities are those of their models."""
+    await client.publish(weights_of(setting.old), 7)
+    params = SamplingParams(1.0, 120, ())
+    runs: list[TokenRun] = []
+    call = client.sampling(7, params=params, report_every_tokens=16, timeout_s=START_TIMEOUT_S)
+    async for message in call:
+        runs += [run for _, _, run in map(part_from_wire, message.parts)]
+        if joined(runs).num_tokens > 32:
+            break
+    call.cancel()
+    await client.until(lambda status: status.load.num_running == 0)
+    prefix = joined(runs)
+    assert prefix.num_tokens == 33, "a report comes each 16 tokens, the first with the first token"
+    assert [(str(span.version), span.start, span.end) for span in prefix.version_spans] == [("0.7", 0, 33)]
+    await client.publish(weights_of(setting.new), 8)
+    num_before = (await client.status()).num_sampled_tokens
+    call = client.sampling(
+        7, params=params, prefixes=prefixes_to_wire({0: prefix.token_ids}), timeout_s=START_TIMEOUT_S
+    )
+    (rest,) = [completion_from_wire(message.completion) async for message in call]
+    assert rest.num_tokens == 120 - 33 == (await client.status()).num_sampled_tokens - num_before
+    whole = [*PROMPT, *prefix.token_ids, *rest.token_ids]
+    old, new = (logprobs_of(model, whole)[len(PROMPT) - 1 :] for model in (setting.old, setting.new))
+    assert gap(prefix.logprobs, old[:33]) < 1e-4
+    assert gap(rest.behavior_logprobs, new[33:]) < 1e-4
+    assert [(str(span.version), span.start, span.end) for span in rest.version_spans] == [("0.8", 0, 87)]
 
 
 async def test_a_generator_answers_while_its_worker_waits_for_the_sender(client: Client, setting: Setting) -> None:

@@ -103,7 +103,7 @@ def _of_slots(world: World) -> Iterator[str]:
     for member in (*active._fleet.generators, *active._fleet.rewards):
         if member.outstanding:
             yield f"{member.name} has {member.outstanding} outstanding at the end"
-    if claims := attempt._sampler._generators._claims:
+    if claims := attempt._sampler._completions._generators._claims:
         yield f"{len(claims)} groups wait for room at the end"
 
 

@@ -54,7 +54,7 @@ class Scenario:
         sections: dict[str, dict[str, Any]] = {
             "data": {"sources": [{"task": "arithmetic", "task_size": rng.choice((5, 40))}], "max_prompt_tokens": 200},
             "grpo": grpo,
-            "generator": {"max_num_seqs": rng.choice((2, 6, 256))},
+            "generator": {"max_num_seqs": rng.choice((2, 6, 256)), "report_every_tokens": 1},
             "run": {"name": RUN, "num_steps": self.num_steps, "seed": rng.randrange(3)},
             "reward": {"outage_window": 6},
             "coordinator": {"worker_timeout_s": 120, "sampling_timeout_s": 60, "max_restarts": 1000},

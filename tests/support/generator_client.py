@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.struct_pb2 import Struct
 
+from services.generator.service import GeneratorServicer
 from shoal.config.load import config_struct, parse_config
 from shoal.rollout import SamplingParams
 from shoal.v1 import generator_pb2 as pb
@@ -26,11 +27,13 @@ class Generator:
     def __init__(
         self,
         stub: Any,
+        servicer: GeneratorServicer,
         engines: list[ScriptedEngine],
         starting: list[Awaitable[None] | Exception],
         ends: asyncio.Event,
     ) -> None:
         self.stub = stub
+        self.servicer = servicer
         self.ends = ends
         """Set where the process would get SIGTERM, to restart."""
         self.engines = engines

@@ -132,14 +132,21 @@ class Client:
     ) -> list[Completion]:
         """`sampling` replaces `max_tokens` and `stop_strings`."""
         params = sampling or SamplingParams(1.0, max_tokens, (), stop_strings=tuple(stop_strings))
+        stream = self.sampling(*seeds, params=params, request_id=request_id, timeout_s=timeout_s)
+        return [completion_from_wire(message.completion) async for message in stream]
+
+    def sampling(
+        self, *seeds: int, params: SamplingParams, request_id: str = "", timeout_s: float = TIMEOUT_S, **fields: Any
+    ) -> Any:
+        """A call of `GenerateGroup`; `fields` are others of the request."""
         request = pb.GenerateGroupRequest(
             request_id=request_id or f"request-{time.monotonic_ns()}",
             prompt_token_ids=int32_to_wire(PROMPT),
             sampling=sampling_to_wire(params),
             seeds=seeds,
+            **fields,
         )
-        stream = self.stub.GenerateGroup(request, timeout=timeout_s)
-        return [completion_from_wire(message.completion) async for message in stream]
+        return self.stub.GenerateGroup(request, timeout=timeout_s)
 
     async def score(self) -> Float32Array:
         request = pb.ScoreTokensRequest(token_ids=int32_to_wire(CANARY))

@@ -7,8 +7,10 @@ import numpy as np
 
 from services.generator.engine import LoadReport, Sample
 from shoal.arrays import Float32Array
-from shoal.errors import ShoalError, Unavailable
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, ShoalError, Unavailable
 from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.token_run import TokenRun
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import invalid
@@ -37,6 +39,10 @@ class ScriptedEngine:
         self.aborted_samples = 0
         self.begin_gate: asyncio.Event | None = None
         self.sample_gate: asyncio.Event | None = None
+        self.tokens_at_gate = 1
+        """Tokens that each completion has when it waits at `sample_gate`."""
+        self.dropped = asyncio.Event()
+        self.prompts: list[list[int]] = []
         self.sample_error: ShoalError | None = None
         self.score_gate: asyncio.Event | None = None
         self.is_scoring = asyncio.Event()
@@ -50,36 +56,60 @@ class ScriptedEngine:
         self.closed = False
 
     async def sample(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        on_tokens: Callable[[TokenRun], None],
+        report_every: int = 0,
     ) -> Sample:
         self.num_sampled += 1
         self.asked.append(sampling)
+        self.prompts.append(list(prompt_token_ids))
         try:
             if self.begin_gate is not None:
                 await self.begin_gate.wait()
             await self.unpaused.wait()
-            on_begin()
+            on_tokens(self._run(sampling, seed, 0, 1))
             if self.sample_gate is not None:
-                await self.sample_gate.wait()
-                await self.unpaused.wait()
+                await self._wait_at_gate(sampling, seed, on_tokens, report_every)
         except asyncio.CancelledError:
             self.aborted_samples += 1
             raise
         if self.sample_error is not None:
             raise self.sample_error
-        count = sampling.max_completion_tokens
-        token_ids = np.arange(seed, seed + count, dtype=np.int32)
+        return Sample(self._run(sampling, seed, 0, sampling.max_completion_tokens), FinishReason.LENGTH)
+
+    async def _wait_at_gate(
+        self, sampling: SamplingParams, seed: int, on_tokens: Callable[[TokenRun], None], report_every: int
+    ) -> None:
+        """Samples `tokens_at_gate` tokens, and waits there until the gate opens or the request is dropped."""
+        assert self.sample_gate is not None
+        reported = 1
+        while report_every and reported + report_every <= self.tokens_at_gate:
+            on_tokens(self._run(sampling, seed, reported, reported + report_every))
+            reported += report_every
+        dropped = asyncio.create_task(self.dropped.wait())
+        opened = asyncio.create_task(self.sample_gate.wait())
+        try:
+            await asyncio.wait([dropped, opened], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            dropped.cancel()
+            opened.cancel()
+        if self.dropped.is_set():
+            on_tokens(self._run(sampling, seed, reported, max(reported, self.tokens_at_gate)))
+            raise Aborted("the engine dropped the request", reason=ErrorReason.REQUEST_DROPPED)
+        await self.unpaused.wait()
+
+    def _run(self, sampling: SamplingParams, seed: int, start: int, end: int) -> TokenRun:
+        count = end - start
+        token_ids = np.arange(seed % 1000 + start, seed % 1000 + end, dtype=np.int32)
         support = None
         if sampling.return_support:
             ids = token_ids[:, None] + np.arange(self.support_tokens, dtype=np.int32)
             support = Support(ids.flatten(), np.full(count, self.support_tokens, dtype=np.int32))
-        return Sample(
-            token_ids=token_ids,
-            logprobs=np.full(count, -0.5, dtype=np.float32),
-            finish_reason=FinishReason.LENGTH,
-            version_spans=(VersionSpan(self.version, 0, count),),
-            support=support,
-        )
+        spans = (VersionSpan(self.version, 0, count),) if count else ()
+        return TokenRun(token_ids, np.full(count, -0.5, dtype=np.float32), spans, support)
 
     async def admitted(self) -> None:
         await asyncio.sleep(0)
@@ -92,7 +122,7 @@ class ScriptedEngine:
         return np.full(len(token_ids) - 1, -float(self.version.policy_version), dtype=np.float32)
 
     async def abort_all(self) -> None:
-        pass
+        self.dropped.set()
 
     async def pause(self, *, clear_cache: bool) -> None:
         self.pauses.append(clear_cache)

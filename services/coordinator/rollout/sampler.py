@@ -1,13 +1,13 @@
 """One rollout group from the issue of its prompt to its scores."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
+from services.coordinator.rollout.completions import CompletionSampler
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
@@ -17,21 +17,26 @@ from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.batches import Seat
-from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
-from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score
-from shoal.telemetry import metrics, names, trace
-
-_SAMPLING = metrics.gauge(names.RUN_SAMPLING)
+from shoal.rollout import Completion, Prompt, SamplingParams, Score
+from shoal.telemetry import names, trace
 
 MAX_TIMEOUTS = 2
 """Times that a group may exceed its deadline before it is dropped: one endless completion must not block the order."""
+
+
+class _Delivered(NamedTuple):
+    """What workers have delivered of a group and of its greedy completion."""
+
+    sampled: GroupProgress
+    greedy: GroupProgress
 
 
 class Sampler:
@@ -58,13 +63,12 @@ class Sampler:
         self._version = version
         self._controls = controls
         self._gate = gate
-        self._generators = generators
+        self._completions = CompletionSampler(config, controls, generators, tokenizer)
         self._rewards = rewards
         self._breaker = breaker
         self._ledger = ledger
         self._events = events
         self._tokenizer = tokenizer
-        self._num_awaited = 0
         self._rounds = Rounds(config, run_id, version)
         self.sampling = SamplingParams(
             temperature=config.sampling.temperature,
@@ -86,7 +90,8 @@ class Sampler:
 
         `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
         issued once more under its order number, then dropped; time in a pause does not count. One whose sampling or
-        scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures.
+        scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures. It goes
+        on from what was delivered before.
         """
         with self._breaker.group():
             try:
@@ -96,9 +101,7 @@ class Sampler:
 
     async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         group_id = f"group-{order_number:08d}"
-        seeds = [
-            completion_seed(self._config.run.seed, order_number, index) for index in range(self._config.grpo.group_size)
-        ]
+        delivered = self._nothing_delivered(order_number)
         timeout_s = self._config.coordinator.sampling_timeout_s
         num_issues, num_timeouts = 0, 0
         losses = Losses(self._config.coordinator.max_group_losses)
@@ -107,6 +110,8 @@ class Sampler:
             num_issues += 1
             # First, so that the version of the issue is the one that samples; this wait has no deadline.
             with await self._gate.enter() as passage:
+                if not self._may_keep(delivered):
+                    delivered = self._nothing_delivered(order_number)
                 with trace.span(names.GROUP_ISSUE, parent="", run_id=self._run_id, group_id=group_id) as span:
                     traceparent, trace_id = trace.traceparent_of(span), trace.trace_id_of(span)
                 group = SettledGroup(order_number, group_id, prompt, traceparent, position=position)
@@ -118,7 +123,7 @@ class Sampler:
                 try:
                     async with asyncio.timeout(None) as deadline:  # It counts from the first token.
                         begin = partial(_restart, deadline, timeout_s)
-                        return await self._sample_and_score(group, seeds, request_id, passage, losses, begin)
+                        return await self._sample_and_score(group, delivered, request_id, passage, losses, begin)
                 except WorkFailed as error:
                     detail = str(error)
                     losses.count(error)
@@ -135,36 +140,56 @@ class Sampler:
             await losses.pause()
             await self._controls.unpaused()
             self._events.add(
-                "group_reissued", f"{group_id} is issued again: {detail}", group_id=group_id, order_number=order_number
+                "group_reissued",
+                f"{group_id} is issued again: {detail}",
+                group_id=group_id,
+                order_number=order_number,
+                num_kept_completions=len(delivered.sampled.completions),
+                num_kept_tokens=delivered.sampled.num_prefix_tokens,
             )
+
+    def _nothing_delivered(self, order_number: int) -> "_Delivered":
+        config = self._config
+        *seeds, greedy = (
+            completion_seed(config.run.seed, order_number, index) for index in range(config.grpo.group_size + 1)
+        )
+        return _Delivered(GroupProgress(seeds), GroupProgress([greedy]))
+
+    def _may_keep(self, delivered: "_Delivered") -> bool:
+        """Whether a group that is issued again goes on from what was delivered, and is not sampled whole."""
+        if not self._completions.report_every_tokens:
+            return False
+        # Without updates in flight, no group has tokens of two versions.
+        version = self._version.weights
+        return self._config.weights.inflight_updates or all(one.is_of(version) for one in delivered)
 
     async def _sample_and_score(
         self,
         group: SettledGroup,
-        seeds: Sequence[int],
+        delivered: "_Delivered",
         request_id: str,
         passage: Passage,
         losses: Losses,
         on_begin: Callable[[], None],
     ) -> SettledGroup:
         """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
-        sampled, greedy = GrowingGroup(), GrowingGroup()
         greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
+            seat = self._rounds.seat(group.order_number, is_greedy=False)
             sampling, scoring = self._start(
-                tasks, group, sampled, self._sample_group(group, sampled, seeds, request_id, on_begin), losses
+                tasks, group, delivered.sampled, self.sampling, request_id, losses, on_begin, seat, is_recorded=True
             )
             samplings = [sampling]
             if self._config.advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
-                seed = completion_seed(self._config.run.seed, group.order_number, len(seeds))
                 params = replace(self.sampling, temperature=0.0, return_support=False)
                 seat = self._rounds.seat(group.order_number, is_greedy=True)
-                greedy_sampling = self._sample(group, greedy, [seed], params, f"{request_id}/greedy", on_begin, seat)
-                sampling, greedy_scoring = self._start(tasks, group, greedy, greedy_sampling, losses)
+                sampling, greedy_scoring = self._start(
+                    tasks, group, delivered.greedy, params, f"{request_id}/greedy", losses, on_begin, seat
+                )
                 samplings.append(sampling)
             asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
-        completions = tuple(sorted(sampled.completions, key=lambda completion: completion.sample_index))
+        completions = tuple(delivered.sampled.in_order)
         scores = tuple(scoring.result())
         greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
         steps: tuple[tuple[TokenReward, ...], ...] = ()
@@ -188,116 +213,46 @@ class Sampler:
         self,
         tasks: asyncio.TaskGroup,
         group: SettledGroup,
-        sampled: GrowingGroup,
-        sampling: Coroutine[Any, Any, Any],
+        progress: GroupProgress,
+        sampling: SamplingParams,
+        request_id: str,
         losses: Losses,
+        on_begin: Callable[[], None],
+        seat: Seat | None,
+        *,
+        is_recorded: bool = False,
     ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
         """Starts sampling, and scoring of the completions as they arrive; returns both."""
-        task = tasks.create_task(sampling)
+        sampled = GrowingGroup(progress.in_order)
+        work = self._sample(group, progress, sampled, sampling, request_id, on_begin, seat, is_recorded)
+        task = tasks.create_task(work)
         # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
         task.add_done_callback(lambda _: sampled.complete())
-        return task, tasks.create_task(self._score(group, sampled, losses))
-
-    async def _sample_group(
-        self,
-        group: SettledGroup,
-        sampled: GrowingGroup,
-        seeds: Sequence[int],
-        request_id: str,
-        on_begin: Callable[[], None],
-    ) -> None:
-        seat = self._rounds.seat(group.order_number, is_greedy=False)
-        worker_id = await self._sample(group, sampled, seeds, self.sampling, request_id, on_begin, seat)
-        await self._ledger.sampled(group.order_number, sampled.completions, self._version.policy_version, worker_id)
+        return task, tasks.create_task(self._score(group, sampled, progress.scores, losses))
 
     async def _sample(
         self,
         group: SettledGroup,
+        progress: GroupProgress,
         sampled: GrowingGroup,
-        seeds: Sequence[int],
         sampling: SamplingParams,
         request_id: str,
         on_begin: Callable[[], None],
         seat: Seat | None,
-    ) -> str:
-        """Adds completions to `sampled` as they arrive; returns the generator's worker id."""
-        self._await_completions(len(seeds))
-        try:
-            if seat is not None and seat.is_sampled:
-                return self._take_again(seat, sampled, on_begin)
-            return await self._sample_on_one(group, sampled, seeds, sampling, request_id, on_begin, seat)
-        finally:
-            self._await_completions(len(sampled.completions) - len(seeds))
-
-    def _await_completions(self, change: int) -> None:
-        self._num_awaited += change
-        _SAMPLING.set(self._num_awaited)
-
-    def _take_again(self, seat: Seat, sampled: GrowingGroup, on_begin: Callable[[], None]) -> str:
-        """Adds the completions of a batch that is over, because something failed after it."""
-        on_begin()
-        for completion in seat.completions:
-            sampled.add(completion)
-            self._await_completions(-1)
-        sampled.complete()
-        return seat.worker_id
-
-    async def _sample_on_one(
-        self,
-        group: SettledGroup,
-        sampled: GrowingGroup,
-        seeds: Sequence[int],
-        sampling: SamplingParams,
-        request_id: str,
-        on_begin: Callable[[], None],
-        seat: Seat | None,
-    ) -> str:
-        async with self._generators.room(len(seeds), priority=group.order_number, seat=seat) as binding:
-            worker_id = binding.member.record.worker_id
-            with trace.span(names.GROUP_SAMPLE, parent=group.traceparent, group_id=group.group_id, worker_id=worker_id):
-                while True:
-                    async with self._controls.sampling_for_training():
-                        await self._receive(group, sampled, seeds, sampling, request_id, binding, on_begin)
-                        break
-                    if seat is not None:
-                        raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
-                    # The generator has the completions that it finished, and samples the others again.
-                    binding.resize(0)
-                    await self._controls.unpaused()
-            sampled.complete()
-        if seat is not None:
-            seat.keep(worker_id, sampled.completions)
-        return worker_id
-
-    async def _receive(
-        self,
-        group: SettledGroup,
-        sampled: GrowingGroup,
-        seeds: Sequence[int],
-        sampling: SamplingParams,
-        request_id: str,
-        binding: Binding,
-        on_begin: Callable[[], None],
+        is_recorded: bool,
     ) -> None:
-        """Adds the completions that `sampled` does not have as they arrive."""
-        completions = self._generators.sample(
-            binding,
-            group.prompt,
-            seeds,
-            sampling,
-            request_id=request_id,
-            timeout_s=self._config.coordinator.sampling_timeout_s,
-            on_begin=on_begin,
-            known=[completion.sample_index for completion in sampled.completions],
-        )
-        async with contextlib.aclosing(completions):
-            async for completion in completions:
-                if completion.finish_reason is FinishReason.ABORT:
-                    raise WorkFailed(binding.member.name, "it aborted the completion")
-                sampled.add(await self.with_text(completion))
-                self._await_completions(-1)
+        """Adds the completions that the group lacks to `sampled` as they arrive; then records all, if they shall be."""
+        await self._completions.sample(group, progress, sampled, sampling, request_id, on_begin, seat)
+        sampled.complete()
+        if is_recorded:
+            await self._ledger.sampled(
+                group.order_number, progress.in_order, self._version.policy_version, ", ".join(progress.generators)
+            )
 
-    async def _score(self, group: SettledGroup, sampled: GrowingGroup, losses: Losses) -> Sequence[Score]:
+    async def _score(
+        self, group: SettledGroup, sampled: GrowingGroup, known: dict[int, Score], losses: Losses
+    ) -> Sequence[Score]:
+        """Scores completions as they arrive, except those with a known score."""
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
             await sampled.begun()  # A service waits for completions, not for their generator.
             timeout_s = self._config.coordinator.sampling_timeout_s
@@ -305,18 +260,18 @@ class Sampler:
             while True:
                 num_outages = self._breaker.num_outages
                 scores = await self._rewards.score(
-                    group.group_id, group.prompt, sampled, timeout_s=timeout_s, losses=losses
+                    group.group_id, group.prompt, sampled, known, timeout_s=timeout_s, losses=losses
                 )
                 if not await self._breaker.rejects(scores, num_outages=num_outages, is_retry=is_retry):
                     return scores
+                known.clear()
                 is_retry = True
                 await self._controls.unpaused()
                 self._breaker.close()
 
     async def with_text(self, completion: Completion) -> Completion:
         """Returns the completion with its text, without special tokens."""
-        text = await asyncio.to_thread(self._tokenizer.decode, completion.token_ids.tolist(), skip_special_tokens=True)
-        return replace(completion, text=str(text))
+        return await self._completions.with_text(completion)
 
     async def _drop(self, group: SettledGroup, reason: DropReason, detail: str) -> SettledGroup:
         await self._ledger.dropped(group.order_number, reason, self._version.policy_version)

@@ -25,6 +25,7 @@ from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.workers.batches import Seat, seats_of
 from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
@@ -32,7 +33,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, ShoalError
 from shoal.grpo.seeds import evaluation_seed
-from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
+from shoal.rollout import Completion, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
 
 _log = logging.getLogger(__name__)
 
@@ -294,14 +295,13 @@ class _Evaluation:
             async for completion in self.generators.sample(
                 binding,
                 prompt,
-                seeds,
+                GroupProgress(seeds),
                 evaluation_sampling(self.config, self.sampler.sampling),
                 request_id=request_id,
                 timeout_s=self.config.coordinator.sampling_timeout_s,
+                with_text=self.sampler.with_text,
             ):
-                if completion.finish_reason is FinishReason.ABORT:
-                    raise WorkFailed(binding.member.name, "it aborted the completion")
-                completions.append(await self.sampler.with_text(completion))
+                completions.append(completion)
             if not all(self._is_of_version(completion) for completion in completions):
                 raise WorkFailed(binding.member.name, "an answer is not of the evaluated version", is_loss=False)
         return tuple(sorted(completions, key=lambda completion: completion.sample_index))
@@ -320,7 +320,7 @@ class _Evaluation:
             group.complete()
             with contextlib.suppress(DeadlineExceeded, WorkFailed):
                 return await self.rewards.score(
-                    name, prompt, group, timeout_s=self.config.coordinator.sampling_timeout_s, losses=losses
+                    name, prompt, group, {}, timeout_s=self.config.coordinator.sampling_timeout_s, losses=losses
                 )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
 

@@ -182,7 +182,7 @@ class Fleet:
         self._log.add("worker_lost", member.record, f"is lost: {reason}", reason=reason)
         if has_policy:  # The attempt never used any other learner.
             self._learner_loss = reason
-        # Leave the channel open for the calls that are under way on it; they end by themselves.
+        member.lost.set()  # Its channel stays open for other calls that are under way on it.
         self._changed.notify()
 
     async def _load(self, record: WorkerRecord) -> None:

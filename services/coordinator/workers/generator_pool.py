@@ -5,15 +5,18 @@ import bisect
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding, Claim
 from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
+from shoal.arrays import Int32Array
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     Aborted,
@@ -25,9 +28,13 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
+from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, WeightVersion
+from shoal.telemetry import metrics, names
 from shoal.v1 import generator_pb2
-from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
+from shoal.wire import completion_from_wire, int32_to_wire, part_from_wire, prefixes_to_wire, sampling_to_wire
+
+_RESUMED = metrics.counter(names.RUN_TOKENS_RESUMED)
+_INTERRUPTED = metrics.counter(names.RUN_COMPLETIONS_INTERRUPTED)
 
 _NOT_THE_GROUPS = frozenset(
     {
@@ -146,61 +153,62 @@ class GeneratorPool:
         self,
         binding: Binding,
         prompt: Prompt,
-        seeds: Sequence[int],
+        progress: GroupProgress,
         sampling: SamplingParams,
         *,
         request_id: str,
         timeout_s: float,
+        with_text: Callable[[Completion], Awaitable[Completion]],
         on_begin: Callable[[], None] = lambda: None,
-        known: Collection[int] = (),
+        report_every_tokens: int = 0,
+        resumable: Callable[[Int32Array], int] = whole_prefix,
     ) -> AsyncGenerator[Completion]:
-        """Yields the completions of one group from its generator, each as it finishes.
+        """Yields the completions that a group lacks as they finish, with their texts, and keeps them in `progress`.
 
+        With `report_every_tokens` the tokens of unfinished ones are kept as well; `resumable` is that of `begin_call`.
         Calls `on_begin` at the first token. The generator has `timeout_s` until then, and the group as long from then
-        on; a pause of the run does not count. `known` are the indexes of completions that an earlier call has yielded.
-        Raises `WorkFailed` when another generator has to start the group again, and `DeadlineExceeded`.
+        on; pauses do not count. Raises `WorkFailed` when another generator has to go on, and `DeadlineExceeded`.
         """
+        asked = progress.missing
+        prefixes = progress.begin_call(resumable, sampling.max_completion_tokens)
         request = generator_pb2.GenerateGroupRequest(
             request_id=request_id,
             prompt_token_ids=int32_to_wire(prompt.token_ids),
             sampling=sampling_to_wire(sampling),
-            seeds=seeds,
+            seeds=[progress.seeds[index] for index in asked],
             report_begin=True,
             batch=binding.place,
+            report_every_tokens=report_every_tokens,
+            prefixes=prefixes_to_wire({place: prefixes[index] for place, index in enumerate(asked)}),
         )
-        received = set(known)
-        binding.resize(len(seeds) - len(received))
-        self.utilization.out(len(seeds) - len(received))
+        _RESUMED.add(sum(map(len, prefixes.values())))
+        self.utilization.out(len(asked))
         try:
-            while len(received) < len(seeds):
+            while progress.missing:
+                binding.resize(len(progress.missing))
                 responses = self._responses(binding.member, request, timeout_s, on_begin)
-                support = bytearray()
                 try:
-                    async with contextlib.aclosing(responses):
-                        async for response in responses:
-                            if response.support_token_ids:
-                                support += response.support_token_ids
-                                continue
-                            completion = completion_from_wire(response.completion, bytes(support))
-                            support.clear()
-                            if completion.sample_index not in received:
-                                received.add(completion.sample_index)
-                                binding.resize(len(seeds) - len(received))
-                                self.utilization.back(num_tokens=completion.num_tokens)
-                                yield completion
+                    async with contextlib.aclosing(_finished(responses, binding.member, asked, progress)) as finished:
+                        async for rest, num_prefix_tokens in finished:
+                            completion = await with_text(progress.whole(rest, num_prefix_tokens))
+                            progress.finish(completion)
+                            binding.resize(len(progress.missing))
+                            self.utilization.back(num_tokens=completion.num_tokens)
+                            yield completion
                 except ResourceExhausted as error:
                     if error.reason == ErrorReason.MESSAGE_TOO_LARGE:  # A delay does not help.
                         raise InvalidArgument(error.message, reason=error.reason) from None
                     # With the same request id the generator resends what it has finished, and samples nothing twice.
                     await asyncio.sleep(error.retry_after_s or 1.0)
-                    continue
-                if len(received) < len(seeds):
-                    raise WorkFailed(binding.member.name, f"it sent {len(received)} of {len(seeds)} completions")
+                else:
+                    if progress.missing:
+                        raise WorkFailed(binding.member.name, f"it did not send samples {progress.missing}")
         except (Unavailable, Internal, Aborted, FailedPrecondition) as error:
             raise self._failure(binding.member, error) from error
         finally:
             binding.resize(0)
-            self.utilization.back(len(seeds) - len(received))
+            self.utilization.back(len(progress.missing))
+            _INTERRUPTED.add(len(progress.missing))
 
     async def _responses(
         self,
@@ -209,28 +217,39 @@ class GeneratorPool:
         timeout_s: float,
         on_begin: Callable[[], None],
     ) -> AsyncGenerator[generator_pb2.GenerateGroupResponse]:
-        """Yields the responses to a request that have content, and keeps its deadlines."""
+        """Yields the responses to a request that have content, and keeps its deadlines.
+
+        Raises `Unavailable` once the generator is lost, also if the call goes on: its process may hang.
+        """
         # The call's own deadline is for a generator that is gone with its machine.
         stream = aiter(member.stub.GenerateGroup(request, timeout=2 * timeout_s))
         has_begun, deadline = False, self._running_s() + timeout_s
-        while True:
-            reading = asyncio.ensure_future(anext(stream, None))
-            try:
-                while not reading.done() and (remaining := deadline - self._running_s()) > 0:
-                    await asyncio.wait([reading], timeout=max(remaining, 0.01))
-            finally:
-                if not reading.done():
-                    reading.cancel()
-            if reading.cancelled() or not reading.done():
-                raise self._too_slow(member, timeout_s, has_begun=has_begun)
-            response = reading.result()
-            if response is None:
-                return
-            if not has_begun:  # An earlier version of the generator reports nothing before the first completion.
-                has_begun, deadline = True, self._running_s() + timeout_s
-                on_begin()
-            if not response.has_begun:
-                yield response
+        lost = asyncio.ensure_future(member.lost.wait())
+        try:
+            while True:
+                reading = asyncio.ensure_future(anext(stream, None))
+                try:
+                    while not (reading.done() or lost.done()) and (remaining := deadline - self._running_s()) > 0:
+                        await asyncio.wait(
+                            [reading, lost], timeout=max(remaining, 0.01), return_when=asyncio.FIRST_COMPLETED
+                        )
+                finally:
+                    if not reading.done():
+                        reading.cancel()
+                if not reading.done() and lost.done():
+                    raise Unavailable(f"it is lost: {member.record.loss_reason}")
+                if reading.cancelled() or not reading.done():
+                    raise self._too_slow(member, timeout_s, has_begun=has_begun)
+                response = reading.result()
+                if response is None:
+                    return
+                if not has_begun:  # An earlier version of the generator reports nothing before the first completion.
+                    has_begun, deadline = True, self._running_s() + timeout_s
+                    on_begin()
+                if not response.has_begun:
+                    yield response
+        finally:
+            lost.cancel()
 
     def _too_slow(self, member: Member, timeout_s: float, *, has_begun: bool) -> Exception:
         if has_begun:
@@ -255,3 +274,38 @@ class GeneratorPool:
             self._fleet.notify()
             return WorkFailed(member.name, error.message, is_loss=False)
         return WorkFailed(member.name, error.message, is_loss=error.reason not in _NOT_THE_GROUPS)
+
+
+async def _finished(
+    responses: AsyncGenerator[generator_pb2.GenerateGroupResponse],
+    member: Member,
+    asked: Sequence[int],
+    progress: GroupProgress,
+) -> AsyncGenerator[tuple[Completion, int]]:
+    """Yields the completions that a call finishes, without their prefixes, and the lengths of these.
+
+    Records the tokens of the others. `asked` are the places in the group of the samples of the call.
+    """
+    support = bytearray()
+    async with contextlib.aclosing(responses):
+        async for response in responses:
+            progress.generators[member.record.worker_id] = None
+            for index, start, run in map(part_from_wire, response.parts):
+                progress.report(_of(asked, index), start, run)
+            support += response.support_token_ids
+            if not response.HasField("completion"):
+                continue
+            rest = completion_from_wire(response.completion, bytes(support))
+            support.clear()
+            if rest.finish_reason is FinishReason.ABORT:
+                raise WorkFailed(member.name, "it aborted the completion")
+            index = _of(asked, rest.sample_index)
+            if index not in progress.completions:
+                yield replace(rest, sample_index=index), response.num_prefix_tokens
+
+
+def _of(asked: Sequence[int], index: int) -> int:
+    """Returns the place in the group of a sample of a call. Raises `Internal` for one that was not asked for."""
+    if not 0 <= index < len(asked):
+        raise Internal(f"it sent sample {index} of {len(asked)}")
+    return asked[index]

@@ -50,6 +50,8 @@ class Member:
     """Whether its process was told to end."""
     is_out_of_reach: bool = False
     """Whether it did not answer, while its lease lasts. It serves nothing until it answers again."""
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is lost: a group that it samples goes on elsewhere, and does not wait for the call to end."""
 
     @property
     def name(self) -> str:

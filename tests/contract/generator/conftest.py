@@ -37,7 +37,7 @@ async def idle() -> AsyncIterator[Generator]:
         address = await stack.enter_async_context(serving(servicer, GENERATOR))
         channel = await stack.enter_async_context(connect(address, GENERATOR))
         stack.push_async_callback(servicer.close)
-        yield Generator(GeneratorServiceStub(channel), engines, starting, ends)
+        yield Generator(GeneratorServiceStub(channel), servicer, engines, starting, ends)
 
 
 @pytest.fixture

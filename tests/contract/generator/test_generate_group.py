@@ -1,22 +1,24 @@
 """GenerateGroup: repeats, aborts, refusals and back-pressure."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from services.coordinator.workers.generator_pool import Binding, GeneratorPool
+from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.member import Member
+from services.coordinator.workers.registry import WorkerRecord
 from shoal.errors import (
     Aborted,
     InvalidArgument,
     ResourceExhausted,
     Unavailable,
 )
-from shoal.rollout import Prompt, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import Completion, Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2 as pb
-from shoal.v1 import rollout_pb2
+from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
 from tests.support.generator_client import TIMEOUT_S, Generator, config
 
@@ -146,13 +148,24 @@ async def test_a_request_that_the_engine_drops_has_to_be_sampled_again(ready: Ge
 async def test_the_coordinator_gets_every_support_whole_whatever_its_size(ready: Generator, size: int) -> None:
     """700,000 tokens for each of 4 tokens are 11 MB: almost three messages."""
     ready.engine.support_tokens = size
-    member: Any = SimpleNamespace(stub=ready.stub, outstanding=0, name="generator")
+    channel: Any = None
+    member = Member(WorkerRecord("g", worker_pb2.WORKER_KIND_GENERATOR, "g:1", 1, 0.0), channel, ready.stub)
     fleet: Any = None
     pool = GeneratorPool(fleet, max_num_seqs=8, wait_timeout_s=1, running_s=lambda: 0.0)
     prompt = Prompt("p", np.array([1, 2], dtype=np.int32), "", ())
     sampling = SamplingParams(1.0, 4, (), top_k=20, return_support=True)
+
+    async def as_it_is(completion: Completion) -> Completion:
+        return completion
+
     stream = pool.sample(
-        Binding(member, 2, lambda: None), prompt, [10, 20], sampling, request_id="r", timeout_s=TIMEOUT_S
+        Binding(member, 2, lambda: None),
+        prompt,
+        GroupProgress([10, 20]),
+        sampling,
+        request_id="r",
+        timeout_s=TIMEOUT_S,
+        with_text=as_it_is,
     )
     completions = {completion.seed: completion async for completion in stream}
     for seed in (10, 20):

@@ -11,6 +11,7 @@ from shoal.arrays import Float32Array
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, Unavailable
 from shoal.rollout import FinishReason, SamplingParams, VersionSpan, WeightVersion
+from shoal.token_run import TokenRun, joined
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from tests.simulation.virtual_time import Process
@@ -46,12 +47,18 @@ class SimulatedEngine:
         self._num_drops = 0
 
     async def sample(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int, on_begin: Callable[[], None]
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        on_tokens: Callable[[TokenRun], None],
+        report_every: int = 0,
     ) -> Sample:
         num_drops = self._num_drops
         token_ids = ENCODER.encode(str(random.Random(seed).randrange(2)) + "x" * (seed % 5)).ids
         ends = [len(token_ids) * part // _NUM_PARTS for part in range(1, _NUM_PARTS + 1)]
-        spans: list[VersionSpan] = []
+        runs: list[TokenRun] = []
+        start = 0
         if self._rng.random() < self._faults.endless_share:
             await asyncio.sleep(1e6)
         for end in ends:
@@ -59,19 +66,14 @@ class SimulatedEngine:
             await self._unpaused.wait()
             if num_drops != self._num_drops:
                 raise Aborted("the weights of another attempt came", reason=ErrorReason.RESTORED)
-            on_begin()
             assert self._version is not None, "it sampled without weights"
-            start = spans[-1].end if spans else 0
-            if spans and spans[-1].version == self._version:
-                spans[-1] = VersionSpan(self._version, spans[-1].start, end)
-            elif end > start:
-                spans.append(VersionSpan(self._version, start, end))
-        return Sample(
-            token_ids=np.array(token_ids, np.int32),
-            logprobs=np.full(len(token_ids), -1.0, np.float32),
-            finish_reason=FinishReason.STOP,
-            version_spans=tuple(spans),
-        )
+            spans = (VersionSpan(self._version, 0, end - start),) if end > start else ()
+            part = np.array(token_ids[start:end], np.int32)
+            runs.append(TokenRun(part, np.full(end - start, -1.0, np.float32), spans))
+            if end < len(token_ids):
+                on_tokens(runs[-1])
+            start = end
+        return Sample(joined(runs), FinishReason.STOP)
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         await self._unpaused.wait()

@@ -43,8 +43,8 @@ _MAX_LABEL_REQUESTS = 4
 class GrowingGroup:
     """The completions of one group as they arrive. Each reader gets all of them from the first on."""
 
-    def __init__(self) -> None:
-        self.completions: list[Completion] = []
+    def __init__(self, completions: Iterable[Completion] = ()) -> None:
+        self.completions = list(completions)
         self._complete = False
         self._changed = Signal()
 
@@ -177,17 +177,23 @@ class RewardPool:
                 member.outstanding -= 1
 
     async def score(
-        self, group_id: str, prompt: Prompt, group: GrowingGroup, *, timeout_s: float, losses: Losses
+        self,
+        group_id: str,
+        prompt: Prompt,
+        group: GrowingGroup,
+        scores: dict[int, Score],
+        *,
+        timeout_s: float,
+        losses: Losses,
     ) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
 
-        Scoring has no side effects. So when a service is lost, another one gets the completions without a score; when
-        it is too busy, some service gets them after the delay that it asked for. An error in a service is the group's
-        own: it is tried again after a pause. Raises `WorkFailed` when the group has too many `losses`,
-        `FailedPrecondition` when no service is there within coordinator.worker_timeout_s, `InvalidArgument` for a
-        completion that cannot be sent.
+        `scores` holds those that are known, by sample index, and gets the others. Scoring has no side effects. So when
+        a service is lost, another one gets the completions without a score; when it is too busy, some service gets them
+        after the delay that it asked for. An error in a service is the group's own: it is tried again after a pause.
+        Raises `WorkFailed` when the group has too many `losses`, `FailedPrecondition` when no service is there within
+        coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
         """
-        scores: dict[int, Score] = {}
         while True:
             member = await self._choose()
             try:

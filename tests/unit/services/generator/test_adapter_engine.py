@@ -1,7 +1,7 @@
 """Loads of adapters without vLLM. For the rest see tests/integration/test_adapters.py."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -125,17 +125,19 @@ async def test_no_request_goes_without_an_adapter_and_each_is_stamped_with_its_o
 ) -> None:
     asked: list[Any] = []
 
-    async def request(self: Any, token_ids: Any, make_params: Any, on_begin: Any, lora: Any) -> Any:
+    async def request(self: Any, token_ids: Any, make_params: Any, lora: Any) -> AsyncIterator[Any]:
         asked.append(lora)
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5], weight_versions=None)])
         # A publish comes while the request runs.
         await engine.load_weights(WeightVersion(0, len(asked) + 1), lambda: None)
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5, 6, 7], weight_versions=None)])
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[6, 7], weight_versions=None)])
 
     engine = make_engine(Workers(report()))
     monkeypatch.setattr(AdapterEngine, "_request", request)
     await engine.load_weights(WeightVersion(0, 1), lambda: None)
     for version in ("0.1", "0.2"):
-        output = await engine._generate([1, 2], lambda: None, lambda: None)
-        assert output.outputs[0].weight_versions == [(version, 0, 3)]
+        outputs = [output async for output in engine._generate([1, 2], lambda: None)]
+        found = [output.outputs[0].weight_versions for output in outputs]
+        assert found == [[(version, 0, 1)], [(version, 0, 3)]], "versions count from the first token"
     assert asked == [1, 2]
     await engine.close()

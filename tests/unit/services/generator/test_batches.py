@@ -20,9 +20,9 @@ class Log(ScriptedEngine):
         super().__init__()
         self.log: list[object] = []
 
-    async def sample(self, prompt_token_ids: object, sampling: object, seed: int, on_begin: object) -> object:  # type: ignore[override]
+    async def sample(self, prompt_token_ids: object, sampling: object, seed: int, *reports: object) -> object:  # type: ignore[override]
         self.log.append(seed)
-        return await super().sample(prompt_token_ids, sampling, seed, on_begin)  # type: ignore[arg-type]
+        return await super().sample(prompt_token_ids, sampling, seed, *reports)  # type: ignore[arg-type]
 
     async def while_paused(self, work: Callable[[], Awaitable[None]]) -> None:
         self.log.append("pause")
@@ -38,7 +38,8 @@ def request(name: str, *seeds: int, place: Place | None) -> GroupRequest:
 
 def reading(requests: Requests, name: str, *seeds: int, place: Place | None) -> "asyncio.Task[list[Completion]]":
     async def read() -> list[Completion]:
-        return [c async for c in requests.stream(request(name, *seeds, place=place)) if c is not None]
+        updates = [update async for update in requests.stream(request(name, *seeds, place=place))]
+        return [completion for update in updates for completion in update.completions]
 
     return asyncio.create_task(read())
 

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from services.generator.vllm_sampling import (
-    extend,
+    finish_reason,
     finite_part,
     fits_masks,
     keep_finite_logprobs,
     listed_support,
     masked_support,
-    read_sample,
+    read_tokens,
     sampling_params,
     scoring_params,
 )
 from shoal.arrays import Int32Array
 from shoal.config import parse_config
 from shoal.errors import Internal
-from shoal.rollout import SamplingParams, Support
+from shoal.rollout import SamplingParams, Support, VersionSpan, WeightVersion
+from shoal.token_run import joined
 from tests.support.library_source import class_of, fields_of, signature_of, source_of
 
 TRAINING = SamplingParams(
@@ -74,7 +75,6 @@ def test_every_request_to_an_engine_with_masks_has_a_temperature_and_a_top_k() -
 def answer(**fields: Any) -> Any:
     completion = SimpleNamespace(
         token_ids=[7, 3],
-        finish_reason="stop",
         logprobs=SimpleNamespace(start_indices=[0, 1], token_ids=[7, 3], logprobs=[-0.5, -0.25]),
         weight_versions=None,
         sampling_mask=None,
@@ -86,14 +86,14 @@ def answer(**fields: Any) -> Any:
 def test_a_mask_is_read_with_the_log_probabilities_that_vllm_returned() -> None:
     output = answer()
     output.outputs[0].sampling_mask = SimpleNamespace(token_ids=[[3, 7], [3]])
-    sample = read_sample(output, with_support=True)
+    sample = read_tokens(output, 0, with_support=True)
     assert sample.logprobs.tolist() == [-0.5, -0.25]
     assert sample.support is not None and sample.support.token_ids.tolist() == [7, 3, 3]
     assert sample.support.counts.tolist() == [2, 1]
 
 
 def test_a_sample_without_a_support_is_what_vllm_returned() -> None:
-    sample = read_sample(answer(), with_support=False)
+    sample = read_tokens(answer(), 0, with_support=False)
     assert sample.support is None and sample.logprobs.tolist() == [-0.5, -0.25]
 
 
@@ -266,21 +266,32 @@ def output_of(tokens: list[int], *, masks: bool = False, **end: Any) -> Any:
 
 
 @pytest.mark.parametrize("masks", [False, True])
-def test_the_first_token_and_the_rest_make_the_same_sample_as_the_whole(masks: bool) -> None:
-    end = {"finish_reason": "stop", "weight_versions": [SimpleNamespace(version="0.3", start=0, end=4)]}
-    whole = read_sample(output_of([3, 1, 4, 1], masks=masks, **end), with_support=True)
-    parts = output_of([3], masks=masks)
-    extend(parts, output_of([1, 4, 1], masks=masks, **end))
-    joined = read_sample(parts, with_support=True)
-    assert joined.token_ids.tolist() == whole.token_ids.tolist() == [3, 1, 4, 1]
-    assert joined.logprobs.tolist() == whole.logprobs.tolist()
-    assert (joined.finish_reason, joined.version_spans) == (whole.finish_reason, whole.version_spans)
-    assert joined.support is not None and whole.support is not None
-    assert joined.support.token_ids.tolist() == whole.support.token_ids.tolist()
-    assert joined.support.counts.tolist() == [2, 2, 2, 2]
+def test_the_first_token_and_the_rest_make_the_same_tokens_as_the_whole(masks: bool) -> None:
+    span = SimpleNamespace(version="0.3", start=0, end=4)
+    whole = read_tokens(output_of([3, 1, 4, 1], masks=masks, weight_versions=[span]), 0, with_support=True)
+    first = SimpleNamespace(version="0.3", start=0, end=1)
+    parts = joined(
+        [
+            read_tokens(output_of([3], masks=masks, weight_versions=[first]), 0, with_support=True),
+            read_tokens(output_of([1, 4, 1], masks=masks, weight_versions=[span]), 1, with_support=True),
+        ]
+    )
+    assert parts.token_ids.tolist() == whole.token_ids.tolist() == [3, 1, 4, 1]
+    assert parts.logprobs.tolist() == whole.logprobs.tolist()
+    assert parts.version_spans == whole.version_spans == (VersionSpan(WeightVersion(0, 3), 0, 4),)
+    assert parts.support is not None and whole.support is not None
+    assert parts.support.token_ids.tolist() == whole.support.token_ids.tolist()
+    assert parts.support.counts.tolist() == [2, 2, 2, 2]
+
+
+def test_an_unknown_end_of_a_completion_is_an_error_of_the_engine() -> None:
+    with pytest.raises(Internal, match="'repetition'"):
+        finish_reason("repetition")
 
 
 @pytest.mark.usefixtures("recorded")
 def test_a_request_reports_its_first_token_and_then_nothing_before_its_end() -> None:
     asked = sampling_params(TRAINING, 1, masks=False, vocab_size=1000)
     assert asked.output_kind == "delta" and asked.stream_interval > TRAINING.max_completion_tokens
+    reporting = sampling_params(TRAINING, 1, report_every=2, masks=False, vocab_size=1000)
+    assert (reporting.output_kind, reporting.stream_interval) == ("delta", 2)

@@ -10,14 +10,17 @@ from unittest.mock import AsyncMock, MagicMock
 import numpy as np
 import pytest
 
-from services.coordinator.rollout import sampler as module
+from services.coordinator.rollout import completions as module
 from services.coordinator.rollout.sampler import Sampler
+from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
-from shoal.rollout import FinishReason, Prompt
+from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
+from shoal.token_run import TokenRun
 
 GROUP_SIZE = 3
 PROMPT = Prompt("p", np.array([1], dtype=np.int32), "text", ())
+OLD, NEW = WeightVersion(0, 3), WeightVersion(0, 4)
 VALUES = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "grpo": {"group_size": GROUP_SIZE}}
 
 
@@ -33,25 +36,26 @@ class Generators:
         await self.is_free.wait()
         yield SimpleNamespace(member=SimpleNamespace(record=SimpleNamespace(worker_id="g"), name="generator-1"))
 
-    async def sample(self, binding: Any, prompt: Prompt, seeds: list[int], *_: Any, **__: Any) -> AsyncIterator[Any]:
+    async def sample(
+        self, binding: Any, prompt: Prompt, progress: GroupProgress, *_: Any, **__: Any
+    ) -> AsyncIterator[Completion]:
         self.num_calls += 1
-        for index in range(len(seeds)):
+        for index in progress.missing:
             await self.may_go_on.acquire()
             if self.num_calls == 1 and index == 1:
                 raise WorkFailed(binding.member.name, "it is gone", is_loss=False)
-            yield SimpleNamespace(sample_index=index, finish_reason=FinishReason.STOP)
+            tokens = np.array([5], np.int32)
+            completion = Completion(index, tokens, np.zeros(1, np.float32), FinishReason.STOP, (), seed=7)
+            progress.finish(completion)
+            yield completion
 
 
-def make_sampler(generators: Any, *, rewards: Any = None, **sections: Any) -> Sampler:
-    sampler = Sampler(
+def make_sampler(generators: Any, *, rewards: Any = None, version: WeightVersion = OLD, **sections: Any) -> Sampler:
+    return Sampler(
         parse_config(VALUES | sections),
         "run",
-        MagicMock(policy_version=0),
-        MagicMock(
-            num_pauses=0,
-            unpaused=AsyncMock(),
-            sampling_for_training=lambda: nullcontext(),
-        ),
+        MagicMock(policy_version=0, weights=version),
+        MagicMock(num_pauses=0, unpaused=AsyncMock(), sampling_for_training=lambda: nullcontext()),
         MagicMock(enter=AsyncMock(return_value=MagicMock())),
         generators=generators,
         rewards=rewards or MagicMock(score=AsyncMock(return_value=[])),
@@ -61,8 +65,27 @@ def make_sampler(generators: Any, *, rewards: Any = None, **sections: Any) -> Sa
         tokenizer=None,
         stop_token_ids=(),
     )
-    sampler.with_text = AsyncMock(side_effect=lambda completion: completion)  # type: ignore[method-assign]
-    return sampler
+
+
+@pytest.mark.parametrize(
+    ("version", "sections", "is_kept"),
+    [
+        (OLD, {}, True),
+        (NEW, {}, True),
+        (OLD, {"weights": {"inflight_updates": False}}, True),
+        (NEW, {"weights": {"inflight_updates": False}}, False),
+        (OLD, {"generator": {"report_every_tokens": 0}}, False),
+    ],
+    ids=["same version", "another version", "same, not in flight", "another, not in flight", "no reports"],
+)
+def test_what_was_delivered_of_a_group_is_kept_unless_the_run_needs_it_whole(
+    version: WeightVersion, sections: dict[str, Any], is_kept: bool
+) -> None:
+    sampler = make_sampler(None, version=version, **sections)
+    delivered = sampler._nothing_delivered(0)
+    run = TokenRun(np.array([5], np.int32), np.zeros(1, np.float32), (VersionSpan(OLD, 0, 1),))
+    delivered.sampled.report(0, 0, run)
+    assert sampler._may_keep(delivered) is is_kept
 
 
 async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_none_samples_and_when_one_is_lost(
@@ -70,16 +93,16 @@ async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_non
 ) -> None:
     shown: asyncio.Queue[int] = asyncio.Queue()
     monkeypatch.setattr(module, "_SAMPLING", SimpleNamespace(set=shown.put_nowait))
-    generators = Generators()
+    generators: Any = Generators()
     sampler = make_sampler(generators)
     running = asyncio.create_task(sampler.run_group(0, 0, PROMPT))
     assert await shown.get() == GROUP_SIZE, "a group that waits for a generator counts"
     generators.is_free.set()
     generators.may_go_on.release()
     assert await shown.get() == 2
-    generators.may_go_on.release()  # It is lost: nothing is owed until the group is issued again, whole.
-    assert [await shown.get(), await shown.get()] == [0, GROUP_SIZE]
-    for left in (2, 1, 0):
+    generators.may_go_on.release()  # It is lost: nothing is owed until the group is issued again, without what came.
+    assert [await shown.get(), await shown.get()] == [0, 2]
+    for left in (1, 0):
         generators.may_go_on.release()
         assert await shown.get() == left
     await running
@@ -95,7 +118,7 @@ async def test_a_group_of_a_batch_that_cannot_be_scored_is_scored_again_and_not_
         generators.may_go_on.release()
     scored: list[list[int]] = []
 
-    async def score(group_id: str, prompt: Prompt, sampled: Any, **_: Any) -> list[Any]:
+    async def score(group_id: str, prompt: Prompt, sampled: Any, *_: Any, **__: Any) -> list[Any]:
         scored.append([completion.sample_index async for completion in sampled.read()])
         if len(scored) == 1:
             raise WorkFailed("reward service", "it failed", is_loss=False)

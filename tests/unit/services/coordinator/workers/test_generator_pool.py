@@ -11,6 +11,7 @@ import pytest
 from services.coordinator.workers.batches import Batch, Seat
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
@@ -177,14 +178,19 @@ DONE = generator_pb2.GenerateGroupResponse(
 )
 
 
+async def as_it_is(completion: Completion) -> Completion:
+    return completion
+
+
 def sampling(pool: GeneratorPool, member: Member, begun: list[float], clock: Clock) -> "asyncio.Task[list[Any]]":
     stream = pool.sample(
         Binding(member, 1, lambda: None),
         PROMPT,
-        [7],
+        GroupProgress([7]),
         SamplingParams(1.0, 4, ()),
         request_id="r",
         timeout_s=TIMEOUT_S,
+        with_text=as_it_is,
         on_begin=lambda: begun.append(clock.now),
     )
 
@@ -227,6 +233,17 @@ async def test_a_generator_that_never_begins_loads_weights_again_before_it_serve
     with pytest.raises(WorkFailed, match="it has not begun within"):
         await asyncio.wait_for(reading, 60)
     assert not member.serving and member.standing.is_in_doubt
+
+
+async def test_a_group_does_not_wait_for_a_generator_that_is_lost_and_hangs() -> None:
+    member, clock = generator("a", Stub(BEGUN, asyncio.Event())), Clock()
+    reading = sampling(pool_of(Fleet(member), clock=clock), member, begun := [], clock)
+    await eventually(lambda: begun)
+    member.record.loss_reason = "no heartbeat for 15 s"
+    member.lost.set()
+    with pytest.raises(WorkFailed, match="it is lost: no heartbeat for 15 s") as raised:
+        await asyncio.wait_for(reading, 60)
+    assert raised.value.is_loss and member.outstanding == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""What generators and reward services have delivered of one group, so that nothing of it is done twice."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shoal.arrays import Int32Array
+from shoal.errors import Internal
+from shoal.rollout import Completion, Score, WeightVersion
+from shoal.token_run import NO_TOKENS, TokenRun, joined, run_of
+
+_MAX_PREFIX_BYTES = 2 << 20
+"""Size of all prefixes of one request: half of the largest message."""
+
+
+class GroupProgress:
+    """The finished completions of a group, the first tokens of the others, and the scores so far."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = tuple(seeds)
+        self.completions: dict[int, Completion] = {}
+        """By sample index."""
+        self.scores: dict[int, Score] = {}
+        """By sample index."""
+        self.generators: dict[str, None] = {}
+        """Worker ids of the generators that delivered something, in order."""
+        self._prefixes: dict[int, TokenRun] = {}
+        self._reports: dict[int, list[TokenRun]] = {}
+        """What the present call has reported, after the prefix."""
+
+    @property
+    def missing(self) -> list[int]:
+        """Sample indexes of the completions that are not finished."""
+        return [index for index in range(len(self.seeds)) if index not in self.completions]
+
+    @property
+    def in_order(self) -> list[Completion]:
+        """The finished completions, by sample index."""
+        return [self.completions[index] for index in sorted(self.completions)]
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens of unfinished completions that need not be sampled again."""
+        runs = [*self._prefixes.values(), *(run for runs in self._reports.values() for run in runs)]
+        return sum(run.num_tokens for run in runs)
+
+    def is_of(self, version: WeightVersion) -> bool:
+        """Returns whether all tokens so far were sampled under one version."""
+        runs = [*map(run_of, self.completions.values()), *self._prefixes.values()]
+        runs += [run for reports in self._reports.values() for run in reports]
+        return all(span.version == version for run in runs for span in run.version_spans)
+
+    def begin_call(self, resumable: Callable[[Int32Array], int], max_tokens: int) -> dict[int, Int32Array]:
+        """Returns the prefixes after which the next call goes on, by sample index.
+
+        `resumable` returns how many of some first tokens a completion can go on after, and `max_tokens` is the
+        completion's limit: the rest is sampled again.
+        """
+        longest = _MAX_PREFIX_BYTES // 4 // max(len(self.missing), 1)
+        for index in self.missing:
+            so_far = joined([self._prefixes.get(index, NO_TOKENS), *self._reports.get(index, ())])
+            num_tokens = resumable(so_far.token_ids[: min(longest, max_tokens - 1)])
+            self._prefixes[index] = so_far.part(0, num_tokens)
+        self._reports.clear()
+        return {index: self._prefixes[index].token_ids for index in self.missing}
+
+    def report(self, index: int, start: int, run: TokenRun) -> None:
+        """Adds tokens of an unfinished completion; `start` is their place behind the prefix.
+
+        A repeated call reports from its beginning. Raises `Internal` where tokens are missing.
+        """
+        runs = self._reports.setdefault(index, [])
+        known = sum(earlier.num_tokens for earlier in runs)
+        if start > known:
+            raise Internal(f"tokens {known} to {start} of sample {index} were not reported")
+        if start + run.num_tokens > known:
+            runs.append(run.part(known - start, run.num_tokens))
+
+    def whole(self, rest: Completion, num_prefix_tokens: int) -> Completion:
+        """Returns a completion with its seed in the group, and `num_prefix_tokens` of its prefix before the tokens that
+        the call has sampled."""
+        index = rest.sample_index
+        prefix = self._prefixes.get(index, NO_TOKENS).part(0, num_prefix_tokens)
+        run = joined([prefix, run_of(rest)])
+        return replace(
+            rest,
+            seed=self.seeds[index],
+            token_ids=run.token_ids,
+            behavior_logprobs=run.logprobs,
+            version_spans=run.version_spans,
+            support=run.support,
+        )
+
+    def finish(self, completion: Completion) -> None:
+        """Adds a finished completion."""
+        self.completions[completion.sample_index] = completion
+        self._prefixes.pop(completion.sample_index, None)
+        self._reports.pop(completion.sample_index, None)
+
+
+def whole_prefix(token_ids: Int32Array) -> int:
+    """Lets a completion go on after all of its first tokens."""
+    return len(token_ids)
