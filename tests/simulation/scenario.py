@@ -90,6 +90,10 @@ class Scenario:
                 world.add(kind, number)
         await asyncio.sleep(1)
         await world.start_run(self.config)
+        if rng.random() < 0.5:
+            share = rng.choice((0.02, 0.1))
+            world.weather.break_share = world.weather.slow_share = share
+            world.plane.faults.endless_share = world.plane.faults.internal_share = share / 4
         keeping = world.operator.create_task(self._keep_going())
         pace_s = rng.choice((0.5, 2.0, 6.0))
         for _ in range(rng.randint(1, 25)):
