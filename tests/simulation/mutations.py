@@ -9,7 +9,6 @@ from unittest import mock
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.run.checkpoints import Checkpoints
-from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import Binding
 from services.coordinator.workers.weights import publisher
@@ -22,14 +21,15 @@ def _instead(owner: Any, name: str, other: Callable[..., Any]) -> Callable[[], A
 
 def _waiting_for_any(self: PacingBuffer[Any]) -> Sequence[int]:
     """Waits until as many groups as a step needs have settled, whichever they are."""
-    missing = self._groups_per_step + self._num_refills - len(self._settled)
+    missing = self._groups_per_step - len(self._settled)
     return range(max(0, missing))
 
 
 async def _take_any(self: PacingBuffer[Any]) -> list[Any]:
     async with self._changed:
         await self._changed.wait_for(lambda: not self.waiting_for())
-        chosen = list(self._settled)[: self._groups_per_step + self._num_refills]
+        chosen = list(self._settled)[: self._groups_per_step]
+        self._next_to_take += len(chosen)
         return [self._settled.pop(number)[0] for number in chosen]
 
 
@@ -39,19 +39,12 @@ async def _settle_any(self: PacingBuffer[Any], order_number: int, group: Any, *,
         self._changed.notify_all()
 
 
-async def _release_any(self: PacingBuffer[Any]) -> None:
-    async with self._changed:
-        self._next_to_release += self._groups_per_step
-        self._changed.notify_all()
-
-
 @contextlib.contextmanager
 def _in_any_order() -> Iterator[None]:
     with (
         mock.patch.object(PacingBuffer, "waiting_for", _waiting_for_any),
         mock.patch.object(PacingBuffer, "take", _take_any),
         mock.patch.object(PacingBuffer, "settle", _settle_any),
-        mock.patch.object(PacingBuffer, "release", _release_any),
     ):
         yield
 
@@ -95,10 +88,6 @@ def _keep_room(self: Binding, num_completions: int) -> None:
     """Gives back no room when a group has ended without all its completions."""
     if num_completions or self._num_completions <= 1:
         _RESIZE(self, num_completions)
-
-
-async def _settle_without_trace(self: TrainSteps) -> None:
-    """Does not wait for a step that a failure has interrupted."""
 
 
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
