@@ -70,7 +70,7 @@ def main() -> None:
 
 async def measure(folder: Path, options: argparse.Namespace) -> None:
     """Takes the steps of a run, and prints a line for each checkpoint."""
-    ledger, checkpoints = Ledger(folder / "ledger.sqlite", attempt=0), Checkpoints(folder, keep_last=2)
+    ledger, checkpoints = Ledger(folder / "ledger.sqlite", attempt=0), Checkpoints(folder)
     await ledger.open()
     print(" step  checkpoint_s  issued_ms  checkpoint_MB  database_MB  texts_MB  groups_MB  tokens_MB  step_s")
     began = time.monotonic()
@@ -80,7 +80,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
             continue
         step_s = (time.monotonic() - began) / options.every_steps
         began = time.monotonic()
-        saving = asyncio.create_task(checkpoints.save(cast(LearnerClient, Learner()), ledger, attempt=0))
+        saving = asyncio.create_task(checkpoints.save(cast(LearnerClient, Learner()), ledger, attempt=0, keep_last=2))
         issued_s = await longest_issue(ledger, step * options.num_groups, saving)
         checkpoint_id, _ = await saving
         duration_s = time.monotonic() - began

@@ -132,9 +132,9 @@ def stop_run(address: str, run_id: str, *, drain: bool) -> pb.Run:
     return _call(address, lambda stub: stub.StopRun(request, timeout=CALL_TIMEOUT_S)).run
 
 
-def update_run_config(address: str, request: pb.UpdateRunConfigRequest) -> pb.Run:
+def update_run_config(address: str, request: pb.UpdateRunConfigRequest) -> pb.UpdateRunConfigResponse:
     """Changes the configuration of an active run."""
-    return _call(address, lambda stub: stub.UpdateRunConfig(request, timeout=CALL_TIMEOUT_S)).run
+    return _call(address, lambda stub: stub.UpdateRunConfig(request, timeout=CALL_TIMEOUT_S))
 
 
 def save_checkpoint(address: str, run_id: str) -> pb.SaveCheckpointResponse:

@@ -111,8 +111,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         context: grpc.aio.ServicerContext[pb.UpdateRunConfigRequest, pb.UpdateRunConfigResponse],
     ) -> pb.UpdateRunConfigResponse:
         run = self._runs.active(request.run_id)
-        run.updates.request(request.config, request.update_mask.paths, request.etag)
-        return pb.UpdateRunConfigResponse(run=await self._describe(run.record))
+        changes = run.updates.request(request.config, request.update_mask.paths, request.etag)
+        described = await self._describe(run.record)
+        described.num_steps = run.updates.stored.run.num_steps
+        return pb.UpdateRunConfigResponse(run=described, changes=changes)
 
     async def RegisterWorker(
         self,
@@ -166,7 +168,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             load=record.status.load,
             num_weight_ranks=record.num_weight_ranks,
             heartbeat_age=_duration(self._registry.heartbeat_age_s(record)),
-            message=(record.loss_reason if record.lost else record.status.message)[:max_chars],
+            message=(record.loss_reason if record.lost else record.quarantine or record.status.message)[:max_chars],
         )
 
 

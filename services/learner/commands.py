@@ -23,13 +23,14 @@ from services.learner.storage.checkpoints import FileDigest, load_checkpoint, sa
 from services.learner.storage.export import delete_other_exports, export_model
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
+from shoal.config.live import check_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models.model_folder import model_config, resolve_model
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
-from shoal.wire import batch_from_wire, int32_from_wire, supports_from_wire
+from shoal.wire import batch_from_wire, int32_from_wire, invalid, supports_from_wire
 from shoal.worker.progress import Progress, silent
 
 _log = logging.getLogger(__name__)
@@ -134,6 +135,16 @@ class LearnerCommands:
             learner.kl_coef = config.kl.coef
         learner.config = config
         learner.engine.set_entropy_gradient(config.loss.entropy_coef != 0)
+
+    def check_hyperparameters(self, config: RunConfig) -> None:
+        """Raises the error of a configuration that differs in more than live fields."""
+        check_live(self.learner.config, config)
+
+    def check_attempt(self, attempt: int) -> None:
+        """Raises the error of an attempt before the present one."""
+        present = self.learner.version.attempt
+        if attempt < present:
+            raise invalid("attempt", f"must be at least {present}, the current one (given: {attempt})")
 
     def release_cache(self) -> None:
         """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""

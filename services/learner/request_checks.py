@@ -1,8 +1,10 @@
-"""Checks of requests to the learner that need no model. Each raises `InvalidArgument` that names the field."""
+"""Checks of requests to the learner that need no model. Each raises an error that names the field, or the run."""
 
 import math
 import re
 
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
 
@@ -15,6 +17,16 @@ def check_name(name: str, field: str) -> None:
         raise invalid(
             field,
             f"use 1 to 128 letters, digits, '.', '_' and '-', beginning with a letter or a digit (given: {name!r})",
+        )
+
+
+def check_run(run_id: str, served: str) -> None:
+    """Checks that a request is for the run that the learner serves. Raises `FailedPrecondition`."""
+    if run_id != served:
+        raise FailedPrecondition(
+            f"the learner serves run {served}, not {run_id!r}",
+            reason=ErrorReason.OTHER_CONFIGURATION,
+            metadata={"run_id": served},
         )
 
 

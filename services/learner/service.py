@@ -19,11 +19,11 @@ from services.learner.departure import Departure
 from services.learner.learner import StepResult
 from services.learner.publish import WeightPublisher
 from services.learner.ranks.process_group import Command, join_messages
-from services.learner.request_checks import check_logprobs, check_name, check_weight_group
+from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
 from services.learner.torch_thread import TorchThread
 from services.learner.train_steps import TrainSteps
 from shoal.config import RunConfig, parse_config
-from shoal.config.live import check_live
+from shoal.config.live import differs_in_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.rollout import TrainBatch, WeightVersion
@@ -31,7 +31,7 @@ from shoal.telemetry import names, trace
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
 from shoal.weights.manifest import hashes_to_wire
-from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, invalid, version_to_wire
+from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, version_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 
@@ -105,12 +105,26 @@ class LearnerService(LearnerServiceServicer):
         config = parse_config(request.config)
         check_name(request.run_id, "run_id")
         if not self._lifecycle.is_configured(request.run_id, config):
-            if self._lifecycle.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_READY):
+            if request.run_id == self._lifecycle.run_id and self._may_adopt(config):
+                self._adopt(request, config)
+            elif self._lifecycle.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_READY):
                 raise self._refuse_other(request.run_id)
-            self._lifecycle.load(
-                request.run_id, config, lambda: self._load(request, config), message="loading the model"
-            )
+            else:
+                self._lifecycle.load(
+                    request.run_id, config, lambda: self._load(request, config), message="loading the model"
+                )
         return learner_pb2.LearnerServiceConfigureResponse(status=self.status())
+
+    def _may_adopt(self, config: RunConfig) -> bool:
+        if self._lifecycle.state != worker_pb2.WORKER_STATE_READY or self._commands is None:
+            return False
+        return differs_in_live(self._commands.learner.config, config)
+
+    def _adopt(self, request: learner_pb2.LearnerServiceConfigureRequest, config: RunConfig) -> None:
+        """Gives all ranks the change that waited for the next step of the run when its coordinator ended."""
+        body = learner_pb2.SetHyperparametersRequest(run_id=request.run_id, config=request.config)
+        self._run(Command.SET_HYPERPARAMETERS, body, None, lambda commands: commands.set_hyperparameters(config))
+        self._lifecycle.adopt(request.run_id, config)
 
     def _refuse_other(self, run_id: str) -> ShoalError:
         """Returns the refusal of another configuration. Restarts the process for it, if that is possible.
@@ -222,21 +236,14 @@ class LearnerService(LearnerServiceServicer):
         self, request: learner_pb2.SetHyperparametersRequest, context: Any
     ) -> learner_pb2.SetHyperparametersResponse:
         self._require_ready()
-        config, run_id = parse_config(request.config), self._lifecycle.run_id
-        if request.run_id != run_id:
-            raise FailedPrecondition(
-                f"the learner serves run {run_id}, not {request.run_id!r}",
-                reason=ErrorReason.OTHER_CONFIGURATION,
-                metadata={"run_id": run_id},
-            )
-
-        def check(commands: LearnerCommands) -> None:
-            check_live(commands.learner.config, config)
+        config = parse_config(request.config)
+        check_run(request.run_id, self._lifecycle.run_id)
 
         def work(commands: LearnerCommands) -> WeightVersion:
             commands.set_hyperparameters(config)
             return commands.learner.version
 
+        check = partial(LearnerCommands.check_hyperparameters, config=config)
         version = await self._run(Command.SET_HYPERPARAMETERS, request, context.time_remaining(), work, check)
         self._lifecycle.adopt(request.run_id, config)
         return learner_pb2.SetHyperparametersResponse(version=version_to_wire(version))
@@ -306,19 +313,13 @@ class LearnerService(LearnerServiceServicer):
         if request.checkpoint_id:
             check_name(request.checkpoint_id, "checkpoint_id")
 
-        def check(commands: LearnerCommands) -> None:
-            if request.attempt < commands.learner.version.attempt:
-                raise invalid(
-                    "attempt",
-                    f"must be at least {commands.learner.version.attempt}, the current one (given: {request.attempt})",
-                )
-
         def work(commands: LearnerCommands) -> learner_pb2.LoadCheckpointResponse:
             version = commands.load_checkpoint(request, self._lifecycle.progress)
             self.departure.has_unsaved_step = False
             self._follow_learner(commands)
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(version))
 
+        check = partial(LearnerCommands.check_attempt, attempt=request.attempt)
         loading = self._run(Command.LOAD_CHECKPOINT, request, context.time_remaining(), work, check)
         # Results of the attempt that ends here must not answer steps of the next.
         self._steps.clear()

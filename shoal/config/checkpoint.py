@@ -16,7 +16,7 @@ class CheckpointConfig(Section):
     timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0, le=1800)
     """Longest time in which the learner writes or restores a checkpoint, or writes an export. One that takes longer
     hangs: its processes end, and the run goes on from the last checkpoint once they are back."""
-    keep_last: int = Field(default=2, ge=1)
+    keep_last: Annotated[int, AT_ONCE] = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
     best_metric: str = ""
     """Metric of a train step or an evaluation (docs/metrics.md), for example `eval/verifiable_correct_rate`: the

@@ -51,6 +51,15 @@ def check_live(config: RunConfig, changed: RunConfig) -> None:
         )
 
 
+def differs_in_live(config: RunConfig, changed: RunConfig) -> bool:
+    """Whether two configurations differ in fields alone that may change while a run is active."""
+    try:
+        check_live(config, changed)
+    except InvalidArgument:
+        return False
+    return True
+
+
 _WHEN_RESUMED = "changes only when the run is resumed"
 
 

@@ -832,22 +832,58 @@ class UpdateRunConfigResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___Run:
-        """The run after the call, with the new configuration."""
+        """The run after the call, with the new configuration and number of steps."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigChange]:
+        """What the call has changed, by the names of the fields."""
 
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
+        changes: _abc.Iterable[Global___ConfigChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateRunConfigResponse: _TypeAlias = UpdateRunConfigResponse  # noqa: Y015
+
+@_typing.final
+class ConfigChange(_message.Message):
+    """The change of a field of a run's configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """Name of the field, such as `learner.learning_rate`."""
+    change: _builtins.str
+    """The old and the new value: "1e-06 -> 2e-06"."""
+    waits: _builtins.bool
+    """Whether it waits for the next step; else it has taken effect."""
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        change: _builtins.str = ...,
+        waits: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "field", b"field", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigChange: _TypeAlias = ConfigChange  # noqa: Y015
 
 @_typing.final
 class Worker(_message.Message):

@@ -91,6 +91,9 @@ async def test_a_generator_that_fails_every_load_is_quarantined_until_it_registe
     failed = of_kind(events, "publish_failed")
     assert [event.attributes["num_failures"] for event in failed] == [1, 2, 3], [event.message for event in failed]
     assert {event.attributes["reason"] for event in failed} == {"WEIGHTS_CORRUPT"}
+    workers = (await cluster.stub.ListWorkers(pb.ListWorkersRequest(), timeout=60)).workers
+    shown = {worker.worker_id: worker.message for worker in workers}["generator-1"]
+    assert shown.startswith("quarantined, 3 loads of weights failed in a row, the last one because: "), shown
     version = cluster.plane.policy_version
     await eventually(lambda: cluster.plane.policy_version >= version + 5, "five more steps")
     assert (bad.num_loads, bad.num_completions) == (3, 0), "a quarantined generator gets broadcasts"

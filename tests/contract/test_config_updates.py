@@ -60,6 +60,7 @@ async def test_a_run_whose_last_step_is_under_way_can_be_extended_and_ends_with_
 ) -> None:
     await start_slowly(cluster, model, num_steps=4)
     run = await update(cluster, {"run": {"num_steps": 9}})
+    assert run.num_steps == 9, "the answer has the run as it was before"
     run, events = await cluster.end()
     assert (run.state, run.policy_version, run.num_steps) == (pb.RUN_STATE_FINISHED, 9, 9), run.message
     assert [event.attributes["step"] for event in events if event.kind == "step"] == list(range(1, 10))
@@ -70,10 +71,12 @@ async def test_what_does_not_alter_training_changes_at_once_and_without_the_lear
     cluster: Cluster, model: Path
 ) -> None:
     await start_slowly(cluster, model)
-    await update(cluster, {"checkpoint": {"every_steps": 1}})
-    _, events = await cluster.end()
+    await update(cluster, {"checkpoint": {"every_steps": 1, "keep_last": 3}})
+    run, events = await cluster.end()
     saved = [event.attributes["policy_version"] for event in events if event.kind == "checkpoint"]
     assert saved[-3:] == [4, 5, 6], f"checkpoints of steps {saved}"
+    kept = sorted(path.name for path in (Path(run.path) / "checkpoints").iterdir())
+    assert kept == [f"step-{step:08d}" for step in (4, 5, 6)], kept
     assert not cluster.learner.configs and "config_applied" not in kinds(events)
 
 

@@ -273,6 +273,19 @@ async def test_new_hyperparameters_hold_from_the_next_step_on_and_the_model_stay
         await client.stub.SetHyperparameters(request(client.config), timeout=60)
 
 
+async def test_a_configuration_that_differs_in_what_may_change_in_a_run_needs_no_other_load(client: Client) -> None:
+    before = await client.train(await client.batch("before it is configured anew"))
+    learner = client.config.get("learner", {}) | {"learning_rate": 0.0321}
+    try:
+        status = await client.configure(learner=learner)
+        assert status.state == worker_pb2.WORKER_STATE_READY, status
+        assert status.config_digest == config_digest(parse_config(client.config | {"learner": learner}))
+        after = await client.train(await client.batch("after it is configured anew"))
+        assert before.metrics["lr"] != 0.0321 == after.metrics["lr"], (before.metrics["lr"], after.metrics["lr"])
+    finally:
+        assert (await client.configure()).state == worker_pb2.WORKER_STATE_READY
+
+
 async def test_a_step_raises_the_version_by_one_however_many_optimizer_steps_it_takes(client: Client) -> None:
     before = await client.status()
     response = await client.train(await client.batch("one"))

@@ -49,7 +49,7 @@ class MirroredRun:
         self.record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
         self.record.save()
         self.ledger = Ledger(self.folder / "ledger.sqlite", attempt=0)
-        self.checkpoints = Checkpoints(self.folder, keep_last=2)
+        self.checkpoints = Checkpoints(self.folder)
         self.places = RunPlaces(self.folder, (learner_data_dir or data_dir) / "sums")
         self.learner = FileLearner(self.places.learner_folder)
 
@@ -58,7 +58,7 @@ class MirroredRun:
         await self.ledger.open()
         return self
 
-    async def save(self, step: int, best_step: int | None = None) -> str:
+    async def save(self, step: int, best_step: int | None = None, *, keep_last: int = 2) -> str:
         """Issues the group of a step and writes the step's checkpoint; returns its name."""
         prompt = Prompt(f"sums:{step}", np.arange(3, dtype=np.int32), f"question {step}", ())
         await self.ledger.issued(step, step, f"g{step}", prompt, "", step, "")
@@ -66,6 +66,6 @@ class MirroredRun:
         self.record.policy_version = step
         self.record.save()
         checkpoint_id, _ = await self.checkpoints.save(
-            cast(LearnerClient, self.learner), self.ledger, attempt=0, best_step=best_step
+            cast(LearnerClient, self.learner), self.ledger, attempt=0, keep_last=keep_last, best_step=best_step
         )
         return checkpoint_id

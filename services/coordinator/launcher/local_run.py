@@ -71,7 +71,7 @@ def prepare_local_run(
         take_from_mirror(data_dir, request.run_id, request.config)
         before = _config_of_run(data_dir, request.run_id)
         config = changed_config(before, request.config)
-        check_num_steps(before, config, Checkpoints(data_dir / request.run_id, keep_last=1))
+        check_num_steps(before, config, Checkpoints(data_dir / request.run_id))
         if not request.config.fields:
             _check_unfinished(data_dir / request.run_id)
     else:

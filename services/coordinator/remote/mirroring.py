@@ -27,11 +27,11 @@ _STALL_S = 300.0
 class Mirroring:
     """Copies the newest checkpoint to the mirror, one at a time. A failure is an event, and never ends the run."""
 
-    def __init__(self, url: str, places: RunPlaces, keep_last: int, events: EventLog) -> None:
-        """An empty `url` mirrors nothing. `keep_last` is the number of checkpoints that the mirror keeps."""
+    def __init__(self, url: str, places: RunPlaces, events: EventLog) -> None:
+        """An empty `url` mirrors nothing."""
         self._url = url
         self._places = places
-        self._keep_last = keep_last
+        self._keep_last = 1
         self._events = events
         self._wanted: MirroredCheckpoint | None = None
         self._best: Collection[str] = ()
@@ -46,11 +46,14 @@ class Mirroring:
         """The checkpoints that must not be deleted now."""
         return {self._copying, self._wanted.checkpoint_id if self._wanted else ""} - {""}
 
-    def offer(self, checkpoint: MirroredCheckpoint, best: Collection[str] = ()) -> None:
-        """Has a checkpoint copied, in place of one that has not begun. `best` is kept in the mirror as well."""
+    def offer(self, checkpoint: MirroredCheckpoint, keep_last: int, best: Collection[str] = ()) -> None:
+        """Has a checkpoint copied, in place of one that has not begun.
+
+        The mirror keeps the last ones, `keep_last` with it, and `best`.
+        """
         if not self._url:
             return
-        self._wanted, self._best = checkpoint, best
+        self._wanted, self._keep_last, self._best = checkpoint, keep_last, best
         self._woken.set()
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())

@@ -91,9 +91,8 @@ class ActiveRun:
         self._controls = RunControls()
         self._report = Report(record, events, config)
         self._fleet = Fleet(config, record.run_id, registry, events)
-        checkpoint = config.checkpoint
         places = RunPlaces(record.folder, learner_folder or record.folder)
-        self._mirroring = Mirroring(checkpoint.mirror, places, checkpoint.keep_last, events)
+        self._mirroring = Mirroring(config.checkpoint.mirror, places, events)
         self._segment_check = SegmentCheck(record.folder, self._mirroring, self._report.segment_damaged)
         self._restarts = Restarts(record, config.coordinator.max_restarts)
         self._updates: ConfigUpdates | None = None

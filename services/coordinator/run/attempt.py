@@ -100,10 +100,8 @@ class Attempt:
             rewards=self._rewards.utilization,
             running_s=controls.running_s,
         )
-        self._checkpoints = Checkpoints(record.folder, config.checkpoint.keep_last, mirroring)
-        self._boundary = StepBoundary(
-            controls, record, self._version, self._checkpoints, self._learner, self._ledger, report, self._full_disk
-        )
+        self._checkpoints = Checkpoints(record.folder, mirroring)
+        self._boundary = self._make_boundary()
         self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
         self._sampler = self._make_sampler(generators)
         self.evaluations = self._make_evaluations(generators)
@@ -118,6 +116,19 @@ class Attempt:
             return self._record.next_weight_epoch()
 
         return await self._full_disk.written(reserve)
+
+    def _make_boundary(self) -> StepBoundary:
+        return StepBoundary(
+            self._config,
+            self._controls,
+            self._record,
+            self._version,
+            self._checkpoints,
+            self._learner,
+            self._ledger,
+            self._report,
+            self._full_disk,
+        )
 
     def _make_sampler(self, generators: GeneratorPool) -> Sampler:
         return Sampler(

@@ -68,10 +68,9 @@ class CheckpointManifest:
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, run_folder: Path, keep_last: int, mirroring: Mirroring | None = None) -> None:
+    def __init__(self, run_folder: Path, mirroring: Mirroring | None = None) -> None:
         """`mirroring` gets each new checkpoint, and has those that it copies kept meanwhile."""
         self._folder = run_folder / "checkpoints"
-        self._keep_last = keep_last
         self._mirroring = mirroring
 
     def steps(self) -> list[int]:
@@ -83,11 +82,11 @@ class Checkpoints:
         return sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
 
     async def save(
-        self, learner: LearnerClient, ledger: Ledger, *, attempt: int, best_step: int | None = None
+        self, learner: LearnerClient, ledger: Ledger, *, attempt: int, keep_last: int, best_step: int | None = None
     ) -> tuple[str, bool]:
         """Writes and commits a checkpoint at a step boundary; returns its name, and whether it is new.
 
-        Older ones are deleted, except the last ones and that of `best_step`.
+        Older ones are deleted, except the last ones, `keep_last` with it, and that of `best_step`.
 
         Where the last one is of the same policy version, and only skipped steps came after it, the learner is
         unchanged: its files stay, and a new snapshot of the ledger replaces the former. Raises `ResourceExhausted`
@@ -100,7 +99,7 @@ class Checkpoints:
         # A checkpoint of that name is of the same lineage: a restore goes back to the newest one that is whole.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is None:
-            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept(best))).files)
+            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept(keep_last, best))).files)
         elif former.next_order_number == progress.next_order_number:
             return checkpoint_id, False
         else:
@@ -120,11 +119,11 @@ class Checkpoints:
                 tuple(segments),
             )
             await asyncio.to_thread(_commit, folder, manifest)
-        await asyncio.to_thread(self._delete_all_but, best)
+        await asyncio.to_thread(self._delete_all_but, keep_last, best)
         kept = await asyncio.to_thread(self.manifests)
         await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
         if self._mirroring is not None:
-            self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id), best)
+            self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id), keep_last, best)
         return checkpoint_id, True
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
@@ -203,14 +202,14 @@ class Checkpoints:
             with contextlib.suppress(DataLoss), reading(snapshot):  # An attempt finds out what is damaged.
                 pass
 
-    def _kept(self, best: Collection[str]) -> list[str]:
+    def _kept(self, keep_last: int, best: Collection[str]) -> list[str]:
         """Returns the committed checkpoints that stay: the last ones, the best, and those that are being mirrored."""
         committed = self.committed()
         held = self._mirroring.held if self._mirroring is not None else set()
-        return [name for name in committed if name in {*committed[-self._keep_last :], *best, *held}]
+        return [name for name in committed if name in {*committed[-keep_last:], *best, *held}]
 
-    def _delete_all_but(self, best: Collection[str]) -> None:
-        for checkpoint_id in sorted({*self.committed()} - {*self._kept(best)}):
+    def _delete_all_but(self, keep_last: int, best: Collection[str]) -> None:
+        for checkpoint_id in sorted({*self.committed()} - {*self._kept(keep_last, best)}):
             # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)

@@ -22,6 +22,7 @@ from shoal.config.live import only_at_once, take_over, updated_config
 from shoal.config.load import config_digest
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition
+from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire import invalid
 
 
@@ -43,8 +44,8 @@ class ConfigUpdates:
     def __post_init__(self) -> None:
         self.stored = self.config.model_copy()
 
-    def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> None:
-        """Checks and stores changes, and applies those that do not wait for the next step.
+    def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> list[pb.ConfigChange]:
+        """Checks and stores changes, and applies those that do not wait for the next step; returns what has changed.
 
         Values that the run has already change nothing. Raises `InvalidArgument` for a change that an active run cannot
         take, `Aborted` when the configuration is not that of `etag`, and `FailedPrecondition` after the last step.
@@ -52,7 +53,7 @@ class ConfigUpdates:
         changed = with_counted_steps(updated_config(self.stored, changes, mask), self.num_prompts)
         fields = changed_fields(self.stored, changed)
         if not fields:
-            return
+            return []
         if etag and etag != config_digest(self.stored):
             raise Aborted(
                 f"the configuration of run {self.record.run_id} has changed since it had etag {etag}: read the run "
@@ -73,6 +74,7 @@ class ConfigUpdates:
         waiting = changed_fields(self.config, changed)
         when = f" (from the next step on: {', '.join(waiting)})" if waiting else ""
         self.events.add("config_changed", _described(fields) + when, fields=list(fields), waiting=list(waiting))
+        return [pb.ConfigChange(field=name, change=change, waits=name in waiting) for name, change in fields.items()]
 
     def _check_num_steps(self, num_steps: int) -> None:
         # The step after the last one may be under way.

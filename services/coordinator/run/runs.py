@@ -107,7 +107,7 @@ class Runs:
             record = self.folders.find(run_id)
             before = record.load_config()
             config = changed_config(before, changes or {})
-            checkpoints = Checkpoints(record.folder, keep_last=config.checkpoint.keep_last)
+            checkpoints = Checkpoints(record.folder)
             await asyncio.to_thread(checkpoints.check_readable)
             inputs = await asyncio.to_thread(preflight, config)
             config = with_counted_steps(config, len(inputs.prompts))

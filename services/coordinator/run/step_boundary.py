@@ -15,6 +15,7 @@ from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted, ShoalError
 from shoal.rollout import WeightVersion
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 class StepBoundary:
     """Waits while the run stands still, and writes checkpoints."""
 
+    config: RunConfig
     controls: RunControls
     record: RunRecord
     version: CurrentVersion
@@ -88,7 +90,11 @@ class StepBoundary:
         steps = [*self.checkpoints.steps(), self.version.policy_version]
         best_step = await asyncio.to_thread(self.report.best_checkpoint, steps)
         checkpoint_id, is_new = await self.checkpoints.save(
-            self.learner, self.ledger, attempt=self.record.attempt, best_step=best_step
+            self.learner,
+            self.ledger,
+            attempt=self.record.attempt,
+            keep_last=self.config.checkpoint.keep_last,
+            best_step=best_step,
         )
         if is_new or checkpoint_id != self.record.last_checkpoint_id:
             duration_s = time.monotonic() - began

@@ -59,6 +59,8 @@ class WorkerRecord:
     )
     lost: bool = False
     loss_reason: str = ""
+    quarantine: str = ""
+    """Why its run gives it no weights any more; empty if it does."""
 
 
 class WorkerRegistry:
@@ -97,7 +99,7 @@ class WorkerRegistry:
         record = known or WorkerRecord(worker_id, kind, address, num_weight_ranks, self._clock())
         record.address, record.num_weight_ranks, record.holder = address, num_weight_ranks, holder
         record.heartbeat_at = self._clock()
-        record.lost, record.loss_reason = False, ""
+        record.lost, record.loss_reason, record.quarantine = False, "", ""
         self._records[worker_id] = record
         self._changed.notify()
         return record

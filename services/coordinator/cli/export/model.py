@@ -66,7 +66,7 @@ def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> Ste
 
 def _models(record: RunRecord, learner_folder: Path) -> Iterator[StepModel]:
     """Yields the models of a run; of one step, that which costs least comes last."""
-    for checkpoint_id in Checkpoints(record.folder, keep_last=1).committed():
+    for checkpoint_id in Checkpoints(record.folder).committed():
         folder = learner_folder / "checkpoints" / checkpoint_id / "learner"
         if folder.is_dir():
             yield StepModel(int(checkpoint_id.removeprefix("step-")), folder, checkpoint_id)
@@ -181,7 +181,7 @@ def _hide_base_folder(file: Path) -> None:
 
 def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path, *, adapter: bool) -> None:
     check_extras([LEARNER])
-    manifest = Checkpoints(record.folder, keep_last=1).load_manifest(model.checkpoint_id)
+    manifest = Checkpoints(record.folder).load_manifest(model.checkpoint_id)
     request = {
         "config": dump_config(record.load_config()),
         "checkpoint": str(model.folder),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.coordinator.cli.run.printing import has_ended, print_run
+from services.coordinator.cli.run.printing import has_ended, print_changes, print_run
 from services.coordinator.cli.run.sources import CoordinatorSource
 from services.coordinator.cli.run.watching import watch_run
 from services.coordinator.cli.shared.options import (
@@ -93,7 +93,10 @@ def update(
 
     if not overrides:
         raise InvalidArgument("nothing is given to change: add --set, for example --set learner.learning_rate=2e-6")
-    print_run(client.update_run_config(checked_address(coordinator), update_request(run, overrides)), output)
+    response = client.update_run_config(checked_address(coordinator), update_request(run, overrides))
+    if output is Output.TABLE:
+        print_changes(response.changes)
+    print_run(response.run, output)
 
 
 def stop(

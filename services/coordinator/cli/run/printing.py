@@ -7,6 +7,8 @@ from shoal.quantities import format_bytes
 from shoal.visible_text import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shoal.v1 import coordinator_pb2 as pb
     from shoal.v1 import rollout_pb2
 
@@ -26,6 +28,12 @@ def print_run(run: "pb.Run", output: Output) -> None:
         ("folder", run.path),
     ]
     print_pairs([*pairs, *((name, f"{value:g}") for name, value in sorted(run.metrics.items()))])
+
+
+def print_changes(changes: "Iterable[pb.ConfigChange]") -> None:
+    """Writes what a run's configuration has now, and when it takes effect."""
+    lines = [f"{each.field}: {each.change}, {'from the next step on' if each.waits else 'at once'}" for each in changes]
+    print("\n".join(lines) or "nothing has changed: the run has these values")
 
 
 def state_name(run: "pb.Run") -> str:

@@ -1,6 +1,8 @@
 """Where the commands that look at runs read them: from a coordinator, or from the folder of its runs."""
 
 import asyncio
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,11 +106,37 @@ class FolderSource:
     async def follow(self, run_id: str, after_sequence: int) -> "AsyncIterator[pb.RunEvent]":
         from services.coordinator.store.events import EVENTS, follow_events
         from services.coordinator.store.run_folders import RunFolders
-        from services.coordinator.store.run_record import is_driven
 
         folder = (await asyncio.to_thread(RunFolders(self._data_dir).find, run_id)).folder
-        async for event in follow_events(folder / EVENTS, lambda: is_driven(folder), after_sequence):
+        async for event in follow_events(folder / EVENTS, _Driver(folder).is_expected, after_sequence):
             yield event
+
+
+class _Driver:
+    """The coordinator of a run in a folder, which may end and come back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen_at: float | None = None
+        self._is_gone = False
+
+    def is_expected(self) -> bool:
+        """Whether a coordinator drives the run, or did so within three minutes, and the run has not ended.
+
+        Says on standard error when it is gone.
+        """
+        from services.coordinator.client import RECONNECT_S
+        from services.coordinator.store.run_record import RunRecord, is_driven
+
+        if is_driven(self._folder):
+            self._seen_at, self._is_gone = time.monotonic(), False
+            return True
+        if self._seen_at is None or RunRecord.load_as_left(self._folder).state.has_ended:
+            return False
+        if not self._is_gone:
+            self._is_gone = True
+            print(f"the coordinator is gone; waiting {RECONNECT_S:g} s for the next one", file=sys.stderr)
+        return time.monotonic() < self._seen_at + RECONNECT_S
 
 
 def source_of(context: typer.Context, coordinator: str, data_dir: Path) -> Source:

@@ -257,6 +257,8 @@ class Publisher:
         if isinstance(error, Unavailable) and error.reason == ErrorReason.UNAVAILABLE:
             self._fleet.out_of_reach(member, error)
         if member.standing.is_quarantined:
+            failed = f"{member.standing.num_failures} loads of weights failed in a row"
+            member.record.quarantine = f"quarantined, {failed}, the last one because: {error.message}; restart it"
             self._events.add(
                 "worker_quarantined",
                 f"{member.name} failed {member.standing.num_failures} loads in a row (weights.max_failed_loads) and "

@@ -48,6 +48,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self.listing = pb.ListRolloutsRequest()
         self.final_state = pb.RUN_STATE_FINISHED
         self.breaks_after: int | None = None
+        self.changes = True
 
     def _run(self, run_id: str, context: grpc.ServicerContext) -> pb.Run:
         if run_id not in ("", "sums"):
@@ -79,6 +80,16 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
     def ResumeRun(self, request, context):  # type: ignore[no-untyped-def]
         self.requests.append("resume")
         return pb.ResumeRunResponse(run=self._run(request.run_id, context))
+
+    def UpdateRunConfig(self, request, context):  # type: ignore[no-untyped-def]
+        self.requests.append(f"update {json_format.MessageToDict(request.config)}")
+        changes = [
+            pb.ConfigChange(field="checkpoint.keep_last", change="2 -> 3"),
+            pb.ConfigChange(field="run.num_steps", change="5 -> 9", waits=True),
+        ]
+        run = self._run(request.run_id, context)
+        run.num_steps = 9
+        return pb.UpdateRunConfigResponse(run=run, changes=changes if self.changes else ())
 
     def StopRun(self, request, context):  # type: ignore[no-untyped-def]
         self.requests.append(f"stop {pb.StopMode.Name(request.mode)}")

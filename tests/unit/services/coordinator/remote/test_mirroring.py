@@ -49,8 +49,8 @@ async def mirrored(
 ) -> list[str]:
     """Mirrors a checkpoint, as at the end of a run; returns the kinds of the run's events, `progress` aside."""
     events = EventLog(run.folder / "events.jsonl")
-    mirroring = Mirroring(url, run.places, keep_last, events)
-    mirroring.offer(run.checkpoints.contents(checkpoint_id), best)
+    mirroring = Mirroring(url, run.places, events)
+    mirroring.offer(run.checkpoints.contents(checkpoint_id), keep_last, best)
     await mirroring.finish()
     events.close()
     kinds = [event.kind for event in read_events(run.folder / "events.jsonl")]
@@ -60,7 +60,7 @@ async def mirrored(
 async def last_step(data_dir: Path) -> int:
     """The step of the checkpoint in a fetched run, whose ledger and files are read as a resume reads them."""
     folder = data_dir / "sums"
-    checkpoints = Checkpoints(folder, keep_last=2)
+    checkpoints = Checkpoints(folder)
     (checkpoint_id,) = checkpoints.committed()
     manifest = checkpoints.load_manifest(checkpoint_id)
     checkpoints.restore_ledger(manifest, folder / "ledger.sqlite", attempt=1)
@@ -172,12 +172,12 @@ async def test_the_newest_checkpoint_goes_before_those_in_between_and_what_is_co
     monkeypatch.setattr(MirrorFolder, "put", held_put)
     run = await MirroredRun(tmp_path / "here").open()
     events = EventLog(run.folder / "events.jsonl")
-    mirroring = Mirroring(str(tmp_path / "mirror"), run.places, 5, events)
-    run.checkpoints = Checkpoints(run.folder, keep_last=1, mirroring=mirroring)
-    await run.save(1)
+    mirroring = Mirroring(str(tmp_path / "mirror"), run.places, events)
+    run.checkpoints = Checkpoints(run.folder, mirroring)
+    await run.save(1, keep_last=1)
     await begun.wait()
     for step in (2, 3, 4):
-        await run.save(step)
+        await run.save(step, keep_last=1)
     assert mirroring.held == {"step-00000001", "step-00000004"}
     assert run.checkpoints.committed()[0] == "step-00000001", "the checkpoint that is being copied was deleted"
     may_go_on.set()
@@ -195,8 +195,8 @@ async def test_a_mirror_that_fails_is_an_event_and_is_tried_again(
     run = await MirroredRun(tmp_path / "here").open()
     (tmp_path / "mirror").write_text("no folder")
     events = EventLog(run.folder / "events.jsonl")
-    mirroring = Mirroring(str(tmp_path / "mirror"), run.places, 2, events)
-    mirroring.offer(run.checkpoints.contents(await run.save(1)))
+    mirroring = Mirroring(str(tmp_path / "mirror"), run.places, events)
+    mirroring.offer(run.checkpoints.contents(await run.save(1)), keep_last=2)
     async for event in events.watch():
         if event.kind == "mirror_failed":
             (tmp_path / "mirror").unlink(missing_ok=True)
@@ -247,7 +247,7 @@ async def test_a_checkpoint_that_is_taken_back_replaces_the_damaged_one_and_noth
         for path in [path for path in (folder / "checkpoints").rglob("*") if path.is_file()]:
             path.write_bytes(b"damaged")
     events = EventLog(run.folder / "taken.jsonl")
-    assert await Mirroring(url, run.places, 2, events).take_back() == "step-00000002"
+    assert await Mirroring(url, run.places, events).take_back() == "step-00000002"
     events.close()
     assert run.checkpoints.load_checked("step-00000002").policy_version == 2
     shard = run.places.learner_folder / "checkpoints/step-00000002/learner/zero/rank_0.pt"
@@ -263,8 +263,8 @@ async def test_a_mirror_that_has_nothing_whole_is_told_and_gives_nothing_back(tm
     await run.save(1)
     await run.ledger.close()
     events = EventLog(run.folder / "events.jsonl")
-    assert await Mirroring("", run.places, 2, events).take_back() == ""
-    assert await Mirroring(str(tmp_path / "mirror"), run.places, 2, events).take_back() == ""
+    assert await Mirroring("", run.places, events).take_back() == ""
+    assert await Mirroring(str(tmp_path / "mirror"), run.places, events).take_back() == ""
     events.close()
     (event,) = read_events(run.folder / "events.jsonl")
     assert event.kind == "mirror_failed" and "has no checkpoint of run 'sums'" in event.message

@@ -21,7 +21,7 @@ class Checked:
         self.folder = run.folder / "segments"
         self.segments = run.checkpoints.load_manifest("step-00000001").segments
         self.events = EventLog(run.folder / "events.jsonl")
-        self.mirroring = Mirroring(url, run.places, 2, self.events)
+        self.mirroring = Mirroring(url, run.places, self.events)
         self.reports: Reports = []
         self.check = SegmentCheck(run.folder, self.mirroring, lambda *report: self.reports.append(report))
 
@@ -36,7 +36,7 @@ async def checked(folder: Path, url: str = "") -> Checked:
     await run.save(1)
     await run.ledger.close()
     case = Checked(run, url)
-    case.mirroring.offer(run.checkpoints.contents("step-00000001"))
+    case.mirroring.offer(run.checkpoints.contents("step-00000001"), keep_last=2)
     await case.mirroring.finish()
     return case
 

@@ -57,31 +57,31 @@ async def restored(checkpoints: Checkpoints, folder: Path) -> Progress:
 
 
 async def test_a_checkpoint_moves_on_with_skipped_steps_and_keeps_the_learners_files(tmp_path: Path) -> None:
-    learner, checkpoints = Learner(), Checkpoints(tmp_path, keep_last=2)
+    learner, checkpoints = Learner(), Checkpoints(tmp_path)
     client = cast(LearnerClient, learner)
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     for policy_version, next_order_number, is_new in ((0, 0, True), (0, 0, False), (0, 4, True), (0, 8, True)):
         await step_to(ledger, policy_version, next_order_number)
-        saved = await checkpoints.save(client, ledger, attempt=0)
+        saved = await checkpoints.save(client, ledger, attempt=0, keep_last=2)
         assert saved == ("step-00000000", is_new), f"after group {next_order_number}: {saved}"
         assert checkpoints.num_bytes("step-00000000") > 4096, "its ledger is not counted"
     assert learner.num_saved == 1, f"the learner wrote the same weights {learner.num_saved} times"
     assert len(list(tmp_path.glob("checkpoints/*/ledger*.sqlite"))) == 1
     assert (await restored(checkpoints, tmp_path / "restored")).next_order_number == 8
     await step_to(ledger, 1, 12)
-    assert await checkpoints.save(client, ledger, attempt=0) == ("step-00000001", True)
+    assert await checkpoints.save(client, ledger, attempt=0, keep_last=2) == ("step-00000001", True)
     await ledger.close()
 
 
 async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints, client = Checkpoints(tmp_path, keep_last=2), cast(LearnerClient, Learner())
+    checkpoints, client = Checkpoints(tmp_path), cast(LearnerClient, Learner())
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     await step_to(ledger, 3, 4)
-    await checkpoints.save(client, ledger, attempt=0)
+    await checkpoints.save(client, ledger, attempt=0, keep_last=2)
     await step_to(ledger, 3, 8)
 
     def full(*_: object) -> None:
@@ -90,9 +90,9 @@ async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_atomically", full)
         with pytest.raises(ResourceExhausted, match="step-00000003"):
-            await checkpoints.save(client, ledger, attempt=0)
+            await checkpoints.save(client, ledger, attempt=0, keep_last=2)
     assert (await restored(checkpoints, tmp_path / "before")).next_order_number == 4
-    await checkpoints.save(client, ledger, attempt=0)
+    await checkpoints.save(client, ledger, attempt=0, keep_last=2)
     assert (await restored(checkpoints, tmp_path / "after")).next_order_number == 8
     await ledger.close()
 
@@ -125,14 +125,14 @@ async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "SEGMENT_BYTES", 4 << 20)
-    checkpoints, client = Checkpoints(tmp_path, keep_last=2), cast(LearnerClient, Learner())
+    checkpoints, client = Checkpoints(tmp_path), cast(LearnerClient, Learner())
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     written: list[int] = []
     num_token_bytes: list[int] = []
     for step in range(25):
         await long_step(ledger, step)
-        saved, _ = await checkpoints.save(client, ledger, attempt=0)
+        saved, _ = await checkpoints.save(client, ledger, attempt=0, keep_last=2)
         written.append(sum(path.stat().st_size for path in (tmp_path / "checkpoints" / saved).iterdir()))
         num_token_bytes.append(sum(path.stat().st_size for path in (tmp_path / "segments").glob("tokens-*")))
     state = (tmp_path / "ledger.sqlite").stat().st_size
@@ -147,11 +147,11 @@ async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_tha
 async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandoned_one_has_its_own(
     tmp_path: Path,
 ) -> None:
-    checkpoints, client = Checkpoints(tmp_path, keep_last=2), cast(LearnerClient, Learner())
+    checkpoints, client = Checkpoints(tmp_path), cast(LearnerClient, Learner())
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     await long_step(ledger, 0)
-    await checkpoints.save(client, ledger, attempt=0)
+    await checkpoints.save(client, ledger, attempt=0, keep_last=2)
     await long_step(ledger, 1)
     await ledger.close()  # Its process dies here.
     with (tmp_path / "segments" / "text-00000001.segment").open("ab") as file:
@@ -162,7 +162,7 @@ async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandon
     assert (await resumed.issue_state()).assigned == {0: 0}, "a group after the checkpoint is still in the ledger"
     await long_step(resumed, 0)
     await long_step(resumed, 1)
-    await checkpoints.save(client, resumed, attempt=1)
+    await checkpoints.save(client, resumed, attempt=1, keep_last=2)
     await resumed.close()
     named = {segment.name for segment in checkpoints.load_manifest("step-00000001").segments}
     assert {name for name in named if name.startswith("text")} == {f"text-{index:08d}.segment" for index in (1, 3)}
@@ -177,11 +177,20 @@ async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandon
 
 async def test_the_best_checkpoint_stays_besides_the_last_ones(tmp_path: Path) -> None:
     run = await MirroredRun(tmp_path).open()
-    run.checkpoints = Checkpoints(run.folder, keep_last=1)
     left: list[list[int]] = []
     for step, best_step in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4), (6, 4)):
-        await run.save(step, best_step)
+        await run.save(step, best_step, keep_last=1)
         left.append(run.checkpoints.steps())
     await run.ledger.close()
     assert left == [[1], [1, 2], [1, 3], [4], [4, 5], [4, 6]], left
     assert run.learner.kept == ["step-00000004", "step-00000005"], "the learner deletes what the coordinator keeps"
+
+
+async def test_each_checkpoint_keeps_as_many_as_are_to_be_kept_then(tmp_path: Path) -> None:
+    run = await MirroredRun(tmp_path).open()
+    left: list[list[int]] = []
+    for step, keep_last in ((1, 2), (2, 2), (3, 3), (4, 1)):
+        await run.save(step, keep_last=keep_last)
+        left.append(run.checkpoints.steps())
+    await run.ledger.close()
+    assert left == [[1], [1, 2], [1, 2, 3], [4]], left

@@ -20,11 +20,12 @@ def boundary(learner_version: WeightVersion | Exception, saved: list[int]) -> St
     async def progress() -> Progress:
         return Progress(policy_version=4, next_order_number=16, num_episodes=64)
 
-    async def save(*_: Any, attempt: int, best_step: int | None) -> tuple[str, bool]:
+    async def save(*_: Any, attempt: int, keep_last: int, best_step: int | None) -> tuple[str, bool]:
         saved.append(attempt)
         return "step-00000004", False
 
     parts: dict[str, Any] = {
+        "config": SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2)),
         "record": SimpleNamespace(attempt=1, last_checkpoint_id="step-00000004"),
         "learner": SimpleNamespace(version=version),
         "ledger": SimpleNamespace(progress=progress),

@@ -46,3 +46,16 @@ def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) 
     scripted.final_state = pb.RUN_STATE_PAUSED
     code, _, error = shoal("run", "resume", "sums", "--set", "run.num_steps=9")
     assert code == 5 and "shoal run update" in error and not scripted.requests, (code, error)
+
+
+def test_an_update_prints_what_has_changed_and_when_and_the_run_as_it_will_be(
+    shoal: Callable[..., tuple[int, str, str]], scripted: Any
+) -> None:
+    changes = ("--set", "run.num_steps=9", "--set", "checkpoint.keep_last=3")
+    code, text, _ = shoal("run", "update", "sums", *changes)
+    assert code == 0 and text.splitlines()[:2] == [
+        "checkpoint.keep_last: 2 -> 3, at once", "run.num_steps: 5 -> 9, from the next step on",
+    ], text  # fmt: skip
+    assert "3 of 9" in text, text
+    scripted.changes = False
+    assert shoal("run", "update", "sums", *changes)[1].startswith("nothing has changed: the run has these values\n")

@@ -58,27 +58,62 @@ def test_watching_a_run_that_has_ended_prints_its_events_and_ends(shoal: Shoal, 
     assert text == (data_dir / "sums" / EVENTS).read_text()
 
 
-def test_watching_a_live_folder_ends_with_its_coordinator(shoal: Shoal, data_dir: Path) -> None:
-    folder = data_dir / "sums"
-    record = RunRecord.load(folder)
-    lock = RunLock(folder)
+@pytest.fixture
+def lock(data_dir: Path) -> RunLock:
+    """The lock of a coordinator that drives "sums"."""
+    record = RunRecord.load(data_dir / "sums")
+    lock = RunLock(record.folder)
     record.state = RunState.RUNNING
     record.save()
+    return lock
+
+
+def take_step(folder: Path, step: int) -> None:
+    events = EventLog(folder / EVENTS)
+    events.add("step", f"step {step}/5", step=step, num_steps=5, metrics={})
+    events.close()
+
+
+def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
+    shoal: Shoal, data_dir: Path, lock: RunLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.coordinator.client.RECONNECT_S", 1.0)
 
     def drive() -> None:
         """Takes a step and is killed."""
-        events = EventLog(folder / EVENTS)
-        events.add("step", "step 2/5", step=2, num_steps=5, metrics={})
+        take_step(data_dir / "sums", 2)
         lock.release()
 
     driving = threading.Timer(0.5, drive)
     driving.start()
-    code, text, _ = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
+    code, text, error = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
     driving.join()
     lines = [line.partition("] ")[2] for line in text.splitlines()[2:]]
     assert code == 1 and lines[:2] == [
         "step 2/5", "the coordinator ended at step 1; resume with: shoal train --resume sums",
     ], text  # fmt: skip
+    assert error == "the coordinator is gone; waiting 1 s for the next one\n", error
+
+
+def test_watching_a_live_folder_goes_on_with_the_next_coordinator(shoal: Shoal, data_dir: Path, lock: RunLock) -> None:
+    folder = data_dir / "sums"
+
+    def drive() -> None:
+        """Is killed; the next coordinator takes a step and ends the run."""
+        lock.release()
+        time.sleep(0.5)
+        again = RunLock(folder)
+        take_step(folder, 2)
+        record = RunRecord.load_as_left(folder)
+        record.state, record.message = RunState.FINISHED, "finished after step 5"
+        record.save()
+        again.release()
+
+    driving = threading.Timer(0.5, drive)
+    driving.start()
+    code, text, _ = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
+    driving.join()
+    assert code == 0 and "step 2/5" in text, text
 
 
 def test_the_command_line_goes_before_the_environment_and_a_coordinator_before_a_folder(
