@@ -10,7 +10,7 @@ RUN pip install --no-cache-dir --no-deps -r requirements/build.txt \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation "$(grep '^pycosat==' requirements/tasks.txt)"
 
 FROM ${BASE}
-# Further packages, of s3 (shoal export --to s3://...) and trackio (tracking.trackio).
+# Further packages, of s3 (checkpoint.mirror and shoal export --to at s3://...) and trackio (tracking.trackio).
 ARG EXTRAS=
 ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --create-home shoal \

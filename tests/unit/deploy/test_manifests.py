@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import re
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -82,14 +83,16 @@ def test_a_mistake_in_a_manifest_is_found(kind: str, path: tuple[str | int, ...]
 @each_overlay
 def test_no_pod_runs_as_root_or_with_rights_that_it_does_not_need(overlay: str) -> None:
     for pod in pods(overlay).values():
-        security, container = pod.spec["securityContext"], pod.container["securityContext"]
+        security = pod.spec["securityContext"]
         assert security["runAsNonRoot"] and security["runAsUser"] == security["runAsGroup"] == 10001, pod.component
-        assert container["readOnlyRootFilesystem"] and container["allowPrivilegeEscalation"] is False, pod.component
-        assert container["capabilities"] == {"drop": ["ALL"]}, pod.component
+        for each in (pod.container, *pod.spec.get("initContainers", ())):
+            container = each["securityContext"]
+            assert container["readOnlyRootFilesystem"] and container["allowPrivilegeEscalation"] is False, each["name"]
+            assert container["capabilities"] == {"drop": ["ALL"]}, each["name"]
+            assert {"requests", "limits"} <= each["resources"].keys(), each["name"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.spec.keys(), pod.component
         assert pod.spec["automountServiceAccountToken"] is False and pod.spec["enableServiceLinks"] is False
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, pod.component
-        assert {"requests", "limits"} <= pod.container["resources"].keys(), pod.component
 
 
 @each_overlay
@@ -221,6 +224,41 @@ def test_nothing_that_is_referred_to_is_missing(overlay: str) -> None:
         (target,) = [d for d in of_kind(overlay, "Deployment") if d["metadata"]["name"] == item["metadata"]["name"]]
         assert "replicas" not in target["spec"], "each apply would undo the autoscaler's work"
     assert names("PodDisruptionBudget") == set(COMPONENTS)
+
+
+@each_overlay
+def test_the_learners_pods_wait_until_the_first_one_can_be_looked_up(overlay: str) -> None:
+    pod = pods(overlay)["learner"]
+    (waiting,) = pod.spec["initContainers"]
+    assert waiting["image"] == pod.container["image"], "a second image would have to be pulled"
+    *command, name, _ = waiting["command"]
+    endpoint = next(word for word in pod.container["args"] if word.startswith("--rdzv-endpoint="))
+    assert endpoint == f"--rdzv-endpoint={name}:{pod.ports['rendezvous']}"
+    if overlay == OVERLAY_NAMES[0]:
+        command[0] = sys.executable
+        assert subprocess.run([*command, "localhost", "0"], check=False).returncode == 0
+        lost = subprocess.run([*command, "nobody.invalid", "0"], capture_output=True, text=True, check=False)
+        assert lost.returncode == 1 and "nobody.invalid cannot be looked up" in lost.stderr, lost.stderr
+
+
+def test_with_a_mirror_the_coordinator_sees_the_learners_data_folder_and_gets_credentials() -> None:
+    with_mirror = [overlay for overlay in OVERLAY_NAMES if "envFrom" in pods(overlay)["coordinator"].container]
+    assert with_mirror == ["nodes-12", "nodes-28"]
+    for overlay in with_mirror:
+        coordinator, learner = (pods(overlay)[component] for component in ("coordinator", "learner"))
+        seen = _claim_at(coordinator, coordinator.environment()["SHOAL_LEARNER_DATA_DIR"])
+        (folder,) = re.findall(r"SHOAL_DATA_DIR=(\S+)", dockerfile("learner").read_text())
+        assert seen == _claim_at(learner, folder) == "learner-data"
+        (source,) = coordinator.container["envFrom"]
+        assert source == {"secretRef": {"name": "mirror-credentials", "optional": True}}
+
+
+def _claim_at(pod: Pod, folder: str) -> str:
+    """Returns the name of the claim that is mounted at a folder, for writing as well."""
+    (mount,) = [mount for mount in pod.container["volumeMounts"] if mount["mountPath"] == folder]
+    assert not mount.get("readOnly"), f"{pod.component}: what a mirror gives back cannot be written to {folder}"
+    (volume,) = [volume for volume in pod.spec["volumes"] if volume["name"] == mount["name"]]
+    return str(volume["persistentVolumeClaim"]["claimName"])
 
 
 def test_the_autoscalers_ask_for_metrics_that_prometheus_gets() -> None:
