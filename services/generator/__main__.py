@@ -40,7 +40,8 @@ def main() -> int:
     tie_children()
     # The import takes seconds. Meanwhile the process can register and be configured.
     threading.Thread(target=import_vllm, daemon=True).start()
-    return reexec.finish(asyncio.run(run_worker(GeneratorServicer(start_engine, reexec), arguments, reexec)))
+    servicer = GeneratorServicer(start_engine, reexec)
+    return reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=servicer.drain)))
 
 
 if __name__ == "__main__":

@@ -154,9 +154,9 @@ class EngineLoader:
     async def drain(self, grace_s: float) -> None:
         """Lets the completions in flight finish for `grace_s`, and hands the others back; none can while it is paused.
 
-        New groups are refused from now on.
+        The generator shows LEAVING, and refuses new groups.
         """
-        if self._running is not None and self._lifecycle.state != worker_pb2.WORKER_STATE_FAILED:
+        if self._lifecycle.leave() and self._running is not None:
             weights = self._running.weights
             with suppress(ShoalError):  # The engine may die meanwhile.
                 await self._running.requests.drain(0 if weights.is_paused or weights.is_stale else grace_s)

@@ -34,6 +34,8 @@ from shoal.worker.reexec import Reexec
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_SEED = 2**53
+DRAIN_S = 10.0
+"""Time that completions in flight have to finish before their tokens are handed back."""
 
 
 class GeneratorServicer(GeneratorServiceServicer):
@@ -62,7 +64,8 @@ class GeneratorServicer(GeneratorServiceServicer):
     def status(self) -> worker_pb2.WorkerStatus:
         return self._loader.status()
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float = DRAIN_S) -> None:
+        """Finishes the completions in flight, or hands them back after `grace_s`: the process was told to end."""
         await self._loader.drain(grace_s)
 
     async def close(self) -> None:

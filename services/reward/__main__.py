@@ -26,7 +26,8 @@ async def _run(arguments: WorkerArguments, allowed: Allowed) -> int:
     from services.reward.service import RewardService
     from shoal.worker.process import run_worker
 
-    return await run_worker(RewardService(allowed), arguments)
+    service = RewardService(allowed)
+    return await run_worker(service, arguments, drain=service.drain)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """RewardService over gRPC."""
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +28,8 @@ from shoal.worker.lifecycle import Lifecycle
 _log = logging.getLogger(__name__)
 
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
+_DRAIN_S = 10.0
+"""Time that completions which are being scored have when the process was told to end."""
 _OPEN, _VERDICTS = metrics.gauge(names.REWARD_OPEN), metrics.counter(names.REWARD_VERDICTS)
 _DURATION = metrics.histogram(names.REWARD_DURATION)
 # Weight of the newest completion in the running mean of how long one takes.
@@ -61,6 +64,13 @@ class RewardService(RewardServiceServicer):
             num_running=num_running, num_waiting=self._num_open - num_running, capacity=self._config.num_processes
         )
         return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, self._router.notice))
+
+    async def drain(self) -> None:
+        """Scores what it has, and takes no more groups: the process was told to end."""
+        if self._lifecycle.leave():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S):
+                    await self._nothing_open.wait()
 
     async def close(self) -> None:
         """Ends all scorers."""

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from services.coordinator.workers import losses
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, rollout_pb2, worker_pb2
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import Plane, ScriptedGenerator, arithmetic_config
 from tests.support.waiting import eventually
 
@@ -27,6 +29,7 @@ class ReportingGenerator(ScriptedGenerator):
         self.holds = holds
         self.num_tokens = 0
         self.num_held = 0
+        self.leaves = asyncio.Event()
 
     async def GenerateGroup(
         self, request: generator_pb2.GenerateGroupRequest, context: Any
@@ -53,7 +56,13 @@ class ReportingGenerator(ScriptedGenerator):
             if held:
                 yield generator_pb2.GenerateGroupResponse(parts=held)
             self.num_held += 1
-            await asyncio.Event().wait()
+            await self.leaves.wait()
+            reported = len(held[0].token_ids) // 4
+            for part in held:
+                rest = generator_pb2.CompletionPart(start=reported, **self._fields(HELD_AT - reported))
+                rest.sample_index = part.sample_index
+                yield generator_pb2.GenerateGroupResponse(parts=[rest])
+            raise Aborted("the generator is shutting down", reason=ErrorReason.SHUTTING_DOWN)
 
     def _fields(self, count: int) -> dict[str, Any]:
         span = rollout_pb2.VersionSpan(version=self.plane.version(), start=0, end=count)
@@ -93,3 +102,30 @@ async def test_a_killed_generator_costs_the_tokens_since_its_last_report(
         assert {(len(request.seeds), len(request.prefixes)) for request in again} == {(3, 0)}
         spent = 4 * 3 * LENGTH + lost.num_held * (LENGTH + 2 * HELD_AT)
     assert lost.num_tokens + other.num_tokens == spent, "tokens were sampled twice"
+
+
+async def test_a_generator_that_was_told_to_end_costs_no_token_and_counts_as_no_loss(
+    cluster: Cluster, model: Path
+) -> None:
+    leaving, other = (ReportingGenerator(cluster.plane, holds=holds) for holds in (True, False))
+    cluster.learner.step_s = 3.0  # So that the end of the process is seen before the end of the run.
+    await cluster.add_all(other)
+    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, leaving, "leaving")
+    grpo = {"max_staleness": 0, "group_size": 3, "groups_per_step": 4, "keep_zero_signal": True}
+    sections = {"generator": {"report_every_tokens": EVERY}, "coordinator": {"max_group_losses": 1}}
+    await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 3}, **sections))
+    await eventually(lambda: leaving.num_held and leaving.num_held + len(other.requests) == 4, "groups are sampled")
+    status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_LEAVING)
+    await cluster.stub.Heartbeat(pb.HeartbeatRequest(worker_id="leaving", status=status), timeout=60)
+    await cluster.until(lambda event: event.kind == "worker_leaving")
+    leaving.leaves.set()
+    await cluster.until(lambda event: event.kind == "group_reissued")
+    await cluster.kill(server, "leaving")
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    assert not {"worker_lost", "worker_out_of_reach", "group_dropped"} & set(kinds(events)), kinds(events)
+    assert kinds(events).count("worker_left") == 1
+    reissued = [event.attributes for event in events if event.kind == "group_reissued"]
+    assert {(a["num_kept_completions"], a["num_kept_tokens"]) for a in reissued} == {(1, 2 * HELD_AT)}
+    assert leaving.num_tokens + other.num_tokens == 3 * 4 * 3 * LENGTH, "tokens were sampled twice"
+    assert leaving.num_loads == 1, "it got weights while it was leaving"

@@ -27,7 +27,7 @@ class Generator:
     def __init__(
         self,
         stub: Any,
-        servicer: GeneratorServicer,
+        servicer: GeneratorServicer | None,
         engines: list[ScriptedEngine],
         starting: list[Awaitable[None] | Exception],
         ends: asyncio.Event,

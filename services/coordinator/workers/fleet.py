@@ -4,7 +4,6 @@ shoal/worker/reexec.py describes the restart of a worker for its next run, which
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
@@ -21,7 +20,7 @@ from services.coordinator.workers.member import (
 )
 from services.coordinator.workers.presence import is_ending, until_gone
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
-from services.coordinator.workers.worker_events import WorkerEvents
+from services.coordinator.workers.worker_events import WorkerEvents, missing_message
 from shoal.concurrency import Signal
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
@@ -73,11 +72,13 @@ class Fleet:
 
     @property
     def generators(self) -> list[Member]:
-        return self._of_kind(worker_pb2.WORKER_KIND_GENERATOR)
+        """Those that stay: one that is leaving gets neither weights nor groups."""
+        return [member for member in self._of_kind(worker_pb2.WORKER_KIND_GENERATOR) if not member.is_leaving]
 
     @property
     def rewards(self) -> list[Member]:
-        return self._of_kind(worker_pb2.WORKER_KIND_REWARD)
+        """Those that stay."""
+        return [member for member in self._of_kind(worker_pb2.WORKER_KIND_REWARD) if not member.is_leaving]
 
     @property
     def learner(self) -> Member:
@@ -179,7 +180,7 @@ class Fleet:
         del self._members[member.record.worker_id]
         self._watching.pop(member.record.worker_id).cancel()
         member.serving = False
-        self._log.add("worker_lost", member.record, f"is lost: {reason}", reason=reason)
+        self._log.add_end(member, reason)
         if has_policy:  # The attempt never used any other learner.
             self._learner_loss = reason
         member.lost.set()  # Its channel stays open for other calls that are under way on it.
@@ -250,7 +251,7 @@ class Fleet:
 
     def out_of_reach(self, member: Member, error: ShoalError) -> None:
         """Takes a member out of service after a call broke, until it answers again or its lease has expired."""
-        if member.is_out_of_reach or member.record.worker_id not in self._members:
+        if member.is_leaving or member.is_out_of_reach or member.record.worker_id not in self._members:
             return
         member.is_out_of_reach, member.serving = True, False
         self._log.add("worker_out_of_reach", member.record, f"is out of reach: {error.message}", reason=error.reason)
@@ -321,7 +322,9 @@ class Fleet:
             if remaining <= 0:
                 if not missing:
                     return
-                raise FailedPrecondition(self._missing_message(missing), reason=ErrorReason.NO_WORKER)
+                raise FailedPrecondition(
+                    missing_message(missing, self._config.coordinator.worker_timeout_s), reason=ErrorReason.NO_WORKER
+                )
             await self._changed.wait(min(remaining, 1.0))
 
     def _raise_if_hopeless(self, kind: int) -> None:
@@ -331,15 +334,6 @@ class Fleet:
         restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
         if failures and not loading and not restarting:
             raise FailedPrecondition(f"the {NAMES[kind_of(kind)]} cannot serve this run: {failures[0].message}")
-
-    def _missing_message(self, kinds: Sequence[int]) -> str:
-        *others, last = (f"no {NAMES[kind_of(kind)]}" for kind in kinds)
-        names = f"{', '.join(others)} and {last}" if others else last
-        return (
-            f"{names} registered and loaded within coordinator.worker_timeout_s "
-            f"({self._config.coordinator.worker_timeout_s:.0f} s): start one with --coordinator set to this "
-            "coordinator's address, and see its log if it is running"
-        )
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Returns when a member came, went, or changed `serving`, or after the timeout."""

@@ -1,7 +1,9 @@
 """The events of a run's workers: who joined, leaves, is lost, and what a service has to say."""
 
+from collections.abc import Sequence
+
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.member import NAMES, Member, worker_name
+from services.coordinator.workers.member import NAMES, Member, kind_of, worker_name
 from services.coordinator.workers.registry import WorkerRecord
 from shoal.v1 import worker_pb2
 
@@ -23,6 +25,13 @@ class WorkerEvents:
             **attributes,
         )
 
+    def add_end(self, member: Member, reason: str) -> None:
+        """Adds the end of a worker: that it has left, where it was told to end, else that it is lost."""
+        if member.is_leaving and member.record.kind != worker_pb2.WORKER_KIND_LEARNER:
+            self.add("worker_left", member.record, "has left")
+        else:
+            self.add("worker_lost", member.record, f"is lost: {reason}", reason=reason)
+
     def add_notice(self, member: Member) -> None:
         """Adds the status message of a working reward service when it changes."""
         status = member.record.status
@@ -35,3 +44,13 @@ class WorkerEvents:
                 address=member.record.address,
                 notice=status.message,
             )
+
+
+def missing_message(kinds: Sequence[int], timeout_s: float) -> str:
+    """Says that no worker of some kinds came in time, and what to do."""
+    *others, last = (f"no {NAMES[kind_of(kind)]}" for kind in kinds)
+    names = f"{', '.join(others)} and {last}" if others else last
+    return (
+        f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s): start one with "
+        "--coordinator set to this coordinator's address, and see its log if it is running"
+    )
