@@ -50,13 +50,18 @@ def _of_ledger(world: World, history: History) -> Iterator[str]:
         groups = ledger.execute(
             "SELECT order_number, position, group_id, state, drop_reason, train_step FROM groups ORDER BY order_number"
         ).fetchall()
-        states = ledger.execute("SELECT order_number, state FROM transitions ORDER BY sequence").fetchall()
+        states = ledger.execute("SELECT order_number, state, attempt FROM transitions ORDER BY sequence").fetchall()
     if [(order, position) for order, position, *_ in groups] != [(n, n) for n in range(len(groups))]:
         yield f"prompts were skipped or repeated: {[(order, position) for order, position, *_ in groups]}"
-    for order_number, _, group_id, state, reason, _ in groups:
-        if state != "TRAINED" and not (state == "DROPPED" and reason):
+    last_attempt = max((attempt for *_, attempt in states), default=0)
+    is_tail = True
+    for order_number, _, group_id, state, reason, _ in reversed(groups):
+        # One that an abandoned attempt replaced another with, and the last one did not need: an extended run begins
+        # with it.
+        is_tail &= all(attempt < last_attempt for number, _, attempt in states if number == order_number)
+        if state != "TRAINED" and not (state == "DROPPED" and reason) and not is_tail:
             yield f"{group_id} was left {state}"
-        last = [state for number, state in states if number == order_number]
+        last = [state for number, state, _ in states if number == order_number]
         if last.count("TRAINED") > 1:
             yield f"{group_id} was TRAINED {last.count('TRAINED')} times in one lineage"
     trained = {(group_id, step) for _, _, group_id, state, _, step in groups if state == "TRAINED"}
