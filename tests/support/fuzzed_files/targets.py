@@ -198,7 +198,7 @@ def _read_run(name: str, data: bytes, folder: Path) -> None:
         read_events(run / "events.jsonl")
     with _ignoring_refusals():
         write_report(RunRecord.load(run))
-    checkpoints = Checkpoints(run, keep_last=1)
+    checkpoints = Checkpoints(run)
     checkpoints.manifests()
     for checkpoint in checkpoints.committed():
         with _ignoring_refusals():

@@ -168,12 +168,13 @@ def _opened(block: Block, segments: Path) -> sqlite3.Connection:
         image.deserialize(zlib.decompress(read_record(path, block.place.offset, block.place.num_bytes)))
     except DataLoss as error:
         image = _empty()
+        last = min(block.last_order_number, block.first_order_number + GROUPS_PER_BLOCK - 1)  # A file may say anything.
         image.executemany(
             "INSERT INTO groups (order_number, group_id, prompt_id, position, prompt_text, trace_id, state, num_issues)"
             " VALUES (?, '[lost ' || ? || ']', '', -1, ?, '', ?, 0)",
             [
                 (number, number, f"[lost: {error.message}]", LOST)
-                for number in range(block.first_order_number, block.last_order_number + 1)
+                for number in range(block.first_order_number, last + 1)
             ],
         )
     return image
