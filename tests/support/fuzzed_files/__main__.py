@@ -1,9 +1,9 @@
 """Gives arbitrary files to their readers for some time, one reader after the other, in a process each."""
 
 import argparse
-import atexit
 import faulthandler
 import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -80,20 +80,22 @@ def _run_guided(name: str, target: "Target", seconds: float, seed: int, keep: Pa
     with _instrumenting():
         seeds = _warm_up(target)
     defects = _Defects(name, keep)
-    trials = 0
+    trials, end = 0, time.monotonic() + seconds
 
     def once(data: bytes) -> None:
         nonlocal trials
+        if time.monotonic() >= end:
+            print(f"{name}: {trials} files, guided, from seed {seed}, {defects}", flush=True)
+            os._exit(1 if defects.found else 0)  # The fuzzer itself never returns.
         trials += 1
         defects.look(data, problem(target, data), f"seed {seed}")
 
     with tempfile.TemporaryDirectory(prefix="shoal-fuzz-corpus-") as corpus:
         for number, data in enumerate(seeds):
             (Path(corpus) / f"{number}").write_bytes(data)
-        atexit.register(lambda: print(f"{name}: {trials} files, guided, from seed {seed}, {defects}", flush=True))
-        limits = [f"-max_total_time={seconds:.0f}", f"-seed={seed}", f"-max_len={MAX_BYTES}"]
+        limits = [f"-seed={seed}", f"-max_len={MAX_BYTES}"]
         # The alarm is that of `problem`.
-        atheris.Setup(["fuzzed_files", *limits, "-timeout=0", "-handle_alrm=0", "-verbosity=0", corpus], once)
+        atheris.Setup(["fuzzed_files", *limits, "-timeout=0", "-verbosity=0", corpus], once)
         atheris.Fuzz()
 
 
