@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
-from services.learner.storage.checkpoints import FileDigest, load_checkpoint, save_checkpoint
+from services.learner.storage.checkpoints import FileDigest, is_there, load_checkpoint, save_checkpoint
 from services.learner.storage.export import delete_other_exports, export_model
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
@@ -30,7 +31,7 @@ from shoal.models.model_folder import model_config, resolve_model
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
-from shoal.wire import batch_from_wire, int32_from_wire, invalid, supports_from_wire
+from shoal.wire import batch_from_wire, int32_from_wire, invalid, supports_from_wire, version_from_wire
 from shoal.worker.progress import Progress, silent
 
 _log = logging.getLogger(__name__)
@@ -153,11 +154,13 @@ class LearnerCommands:
 
     def check_step(self, batch: TrainBatch) -> None:
         """Raises `FailedPrecondition` for a step that was built for other weights than the learner has."""
+        self._check_version(batch.expected_version, f"step {batch.train_step_id} was built")
+
+    def _check_version(self, expected: WeightVersion, what: str) -> None:
         version = self.learner.version
-        if version != batch.expected_version:
+        if version != expected:
             raise FailedPrecondition(
-                f"step {batch.train_step_id} was built for version {batch.expected_version}; the learner is at "
-                f"{version}",
+                f"{what} for version {expected}; the learner is at {version}",
                 reason=ErrorReason.VERSION_MISMATCH,
                 metadata={"version": str(version)},
             )
@@ -213,6 +216,12 @@ class LearnerCommands:
             raise error
         return SentWeights(hashes, finished, logprobs)
 
+    def check_save(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest) -> None:
+        """Raises `FailedPrecondition` for a checkpoint of another version than the learner has."""
+        if request.HasField("expected_version"):
+            what = f"checkpoint {request.checkpoint_id} is"
+            self._check_version(version_from_wire(request.expected_version), what)
+
     def save_checkpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, progress: Progress = silent
     ) -> list[FileDigest]:
@@ -220,6 +229,10 @@ class LearnerCommands:
         keep = set(request.keep_checkpoint_ids)
         folder = self._run_dir / "checkpoints"
         return save_checkpoint(self.learner, folder, request.checkpoint_id, keep=keep, progress=progress)
+
+    def has_files(self, checkpoint_id: str, files: Iterable[learner_pb2.FileDigest]) -> bool:
+        """Returns whether the files of a checkpoint are there, in their sizes."""
+        return is_there(self._run_dir / "checkpoints", checkpoint_id, files)
 
     def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest, progress: Progress = silent) -> WeightVersion:
         """Restores a checkpoint, as `storage.checkpoints.load_checkpoint`; without an id, the configured model."""

@@ -5,8 +5,6 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
@@ -17,21 +15,21 @@ from google.protobuf.message import Message
 from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.learner import StepResult
+from services.learner.once import Once
 from services.learner.publish import WeightPublisher
 from services.learner.ranks.process_group import Command, join_messages
 from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
+from services.learner.spans import step_spans
 from services.learner.torch_thread import TorchThread
-from services.learner.train_steps import TrainSteps
 from shoal.config import RunConfig, parse_config
 from shoal.config.live import differs_in_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.rollout import TrainBatch, WeightVersion
-from shoal.telemetry import names, trace
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
 from shoal.weights.manifest import hashes_to_wire
-from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, version_to_wire
+from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, version_from_wire, version_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 
@@ -76,7 +74,8 @@ class LearnerService(LearnerServiceServicer):
         self._publisher: WeightPublisher | None = None
         self._version: WeightVersion | None = None
         self._num_optimizer_steps = 0
-        self._steps = TrainSteps()
+        self._steps = Once[StepResult]()
+        self._saves = Once[learner_pb2.LearnerServiceSaveCheckpointResponse]()
         self.departure = Departure(self._lifecycle, self._torch, grace_s=grace_s)
         self._torch.start()
 
@@ -189,8 +188,8 @@ class LearnerService(LearnerServiceServicer):
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._require_ready()
         batch, body = await asyncio.to_thread(lambda: (batch_from_wire(messages), join_messages(messages)))
-        future = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body, context))
-        result = await asyncio.shield(asyncio.wrap_future(future))
+        step = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body, context))
+        result = await asyncio.shield(step)
         return learner_pb2.TrainStepResponse(
             applied=result.applied,
             skip_reason=result.skip_reason,
@@ -199,24 +198,17 @@ class LearnerService(LearnerServiceServicer):
             metrics=result.metrics,
         )
 
-    def _begin_step(self, batch: TrainBatch, body: bytes, context: Any) -> "Future[StepResult]":
+    def _begin_step(self, batch: TrainBatch, body: bytes, context: Any) -> "asyncio.Future[StepResult]":
         def step(commands: LearnerCommands) -> StepResult:
             self.departure.has_unsaved_step = True
-            with ExitStack() as spans:
-                for group in batch.groups:
-                    span = trace.span(
-                        names.TRAIN_STEP,
-                        parent=group.traceparent,
-                        group_id=group.group_id,
-                        policy_version=batch.expected_version.policy_version,
-                    )
-                    spans.enter_context(span)
+            with step_spans(batch):
                 result = commands.train_step(batch)
             self._follow_learner(commands)
             return result
 
         check = partial(LearnerCommands.check_step, batch=batch)
-        return self._torch.submit(Command.TRAIN_STEP, body, step, check=check, within_s=context.time_remaining())
+        job = self._torch.submit(Command.TRAIN_STEP, body, step, check=check, within_s=context.time_remaining())
+        return asyncio.wrap_future(job)
 
     async def ComputeLogprobs(
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any
@@ -291,8 +283,9 @@ class LearnerService(LearnerServiceServicer):
     async def SaveCheckpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        self._require_ready()
+        commands, _ = self._require_ready()
         check_name(request.checkpoint_id, "checkpoint_id")
+        version = version_from_wire(request.expected_version) if request.HasField("expected_version") else self._version
 
         def work(commands: LearnerCommands) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
             files = commands.save_checkpoint(request, self._lifecycle.progress)
@@ -303,8 +296,15 @@ class LearnerService(LearnerServiceServicer):
                 files=[learner_pb2.FileDigest(**asdict(file)) for file in files],
             )
 
+        check = partial(LearnerCommands.check_save, request=request)
+        # A request that comes late must not replace a checkpoint that is committed by now.
+        saving = self._saves.begin_once(
+            f"{request.checkpoint_id} of {version}",
+            lambda: self._run(Command.SAVE_CHECKPOINT, request, context.time_remaining(), work, check),
+            lambda saved: commands.has_files(request.checkpoint_id, saved.files),
+        )
         # A half-written checkpoint is useless: the command runs to its end even if the call is canceled.
-        return await asyncio.shield(self._run(Command.SAVE_CHECKPOINT, request, context.time_remaining(), work))
+        return await asyncio.shield(saving)
 
     async def LoadCheckpoint(
         self, request: learner_pb2.LoadCheckpointRequest, context: Any

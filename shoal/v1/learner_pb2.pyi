@@ -608,6 +608,7 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
 
     CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
     KEEP_CHECKPOINT_IDS_FIELD_NUMBER: _builtins.int
+    EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
     """Identifies the checkpoint within the run."""
     @_builtins.property
@@ -616,15 +617,23 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
         one is written.
         """
 
+    @_builtins.property
+    def expected_version(self) -> _rollout_pb2.WeightVersion:
+        """The learner's version that is saved. A request that comes when the learner
+        has another one is refused, so that a late one does not replace the
+        checkpoint of that name. Unset: any.
+        """
+
     def __init__(
         self,
         *,
         checkpoint_id: _builtins.str = ...,
         keep_checkpoint_ids: _abc.Iterable[_builtins.str] | None = ...,
+        expected_version: _rollout_pb2.WeightVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "keep_checkpoint_ids", b"keep_checkpoint_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "expected_version", b"expected_version", "keep_checkpoint_ids", b"keep_checkpoint_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -232,12 +232,14 @@ class LearnerServiceServicer:
         """Writes a checkpoint to the storage that the learner's ranks share.
 
         The checkpoint is valid only after the coordinator has committed a manifest
-        with the digests that this call returns. Safe to retry: a checkpoint of the
-        same name is replaced.
+        with the digests that this call returns. Safe to retry: a repeat at the same
+        version gets the first one's answer while its files are there. At another
+        version a checkpoint of the same name is replaced.
 
         Errors:
 
-        * `FAILED_PRECONDITION`: not configured.
+        * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
+        learner's.
         * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

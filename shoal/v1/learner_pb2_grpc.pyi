@@ -140,12 +140,14 @@ class LearnerServiceStub:
     """Writes a checkpoint to the storage that the learner's ranks share.
 
     The checkpoint is valid only after the coordinator has committed a manifest
-    with the digests that this call returns. Safe to retry: a checkpoint of the
-    same name is replaced.
+    with the digests that this call returns. Safe to retry: a repeat at the same
+    version gets the first one's answer while its files are there. At another
+    version a checkpoint of the same name is replaced.
 
     Errors:
 
-    * `FAILED_PRECONDITION`: not configured.
+    * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
+      learner's.
     * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
     """
     LoadCheckpoint: _grpc.UnaryUnaryMultiCallable[_learner_pb2.LoadCheckpointRequest, _learner_pb2.LoadCheckpointResponse]
@@ -289,12 +291,14 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     """Writes a checkpoint to the storage that the learner's ranks share.
 
     The checkpoint is valid only after the coordinator has committed a manifest
-    with the digests that this call returns. Safe to retry: a checkpoint of the
-    same name is replaced.
+    with the digests that this call returns. Safe to retry: a repeat at the same
+    version gets the first one's answer while its files are there. At another
+    version a checkpoint of the same name is replaced.
 
     Errors:
 
-    * `FAILED_PRECONDITION`: not configured.
+    * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
+      learner's.
     * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
     """
     LoadCheckpoint: _aio.UnaryUnaryMultiCallable[_learner_pb2.LoadCheckpointRequest, _learner_pb2.LoadCheckpointResponse]  # type: ignore[assignment]
@@ -477,12 +481,14 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Writes a checkpoint to the storage that the learner's ranks share.
 
         The checkpoint is valid only after the coordinator has committed a manifest
-        with the digests that this call returns. Safe to retry: a checkpoint of the
-        same name is replaced.
+        with the digests that this call returns. Safe to retry: a repeat at the same
+        version gets the first one's answer while its files are there. At another
+        version a checkpoint of the same name is replaced.
 
         Errors:
 
-        * `FAILED_PRECONDITION`: not configured.
+        * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
+          learner's.
         * `RESOURCE_EXHAUSTED`: the disk is full; the partial checkpoint is deleted.
         """
 

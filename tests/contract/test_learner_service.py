@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -44,7 +45,7 @@ from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
-from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire, version_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 from tests.support.loopback import LEARNER, NoProgram, serving
@@ -121,8 +122,14 @@ class Client:
         request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
         return await self.stub.PublishWeights(request, timeout=TIMEOUT_S)
 
-    async def save(self, name: str, keep: Sequence[str] = ()) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=name, keep_checkpoint_ids=keep)
+    async def save(
+        self, name: str, keep: Sequence[str] = (), version: WeightVersion | None = None
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        request = learner_pb2.LearnerServiceSaveCheckpointRequest(
+            checkpoint_id=name,
+            keep_checkpoint_ids=keep,
+            expected_version=None if version is None else version_to_wire(version),
+        )
         return await self.stub.SaveCheckpoint(request, timeout=TIMEOUT_S)
 
     async def load(self, name: str, files: Sequence[learner_pb2.FileDigest], attempt: int) -> WeightVersion:
@@ -487,6 +494,21 @@ async def test_a_checkpoint_gives_the_same_model_folder_as_the_learner(client: C
     (checkpoint / files[0].path).write_bytes(b"damaged")
     with pytest.raises(DataLoss, match="differs from what was written"):
         export_checkpoint(parse_config(client.config), checkpoint, files, tmp_path)
+
+
+async def test_a_late_repeat_does_not_replace_a_checkpoint(client: Client) -> None:
+    version = await client.version()
+    saved = await client.save("late", version=version)
+    folder = client.run_dir / "checkpoints" / "late"
+    written = (folder / "learner" / "learner.json").stat().st_ino
+    assert await client.save("late", version=version) == saved
+    assert (folder / "learner" / "learner.json").stat().st_ino == written, "the checkpoint was written again"
+    with pytest.raises(FailedPrecondition, match="checkpoint late is for version") as caught:
+        await client.save("late", version=WeightVersion(version.attempt, version.policy_version + 1))
+    assert caught.value.reason == "VERSION_MISMATCH"
+    shutil.rmtree(folder)
+    assert {file.path for file in (await client.save("late", version=version)).files} == {f.path for f in saved.files}
+    assert (folder / "learner").is_dir(), "a checkpoint that was deleted was not written again"
 
 
 async def test_old_checkpoints_are_deleted_when_a_new_one_is_written(client: Client) -> None:

@@ -137,7 +137,7 @@ def group_of(name: str, size: int) -> GrowingGroup:
 
 async def score(rewards: RewardPool, name: str, size: int, truth: GroundTruth | None = None) -> list[Score]:
     prompt = Prompt(f"{name}:0", np.zeros(0, np.int32), "", (truth or GroundTruth("gsm8k", "5"),))
-    return list(await rewards.score(name, prompt, group_of(name, size), timeout_s=30.0, losses=Losses(3)))
+    return list(await rewards.score(name, prompt, group_of(name, size), {}, timeout_s=30.0, losses=Losses(3)))
 
 
 async def test_a_busy_service_is_retried_for_the_rest_and_not_before_its_retry_delay(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ async def test_a_completion_larger_than_a_message_is_refused_at_once(tmp_path: P
         group.add(Completion(0, tokens, np.zeros(1, np.float32), FinishReason.STOP, (), seed=0, text=text))
         group.complete()
         prompt = Prompt("a:0", np.zeros(0, np.int32), "", (GroundTruth("gsm8k", "5"),))
-        with pytest.raises(InvalidArgument, match="larger than max"):
-            await rewards.score("group-a", prompt, group, timeout_s=30.0, losses=Losses(3))
+        with pytest.raises(InvalidArgument, match="more than gRPC"):
+            await rewards.score("group-a", prompt, group, {}, timeout_s=30.0, losses=Losses(3))
 
 
 async def test_another_replica_scores_once_each_completion_that_a_dying_one_left(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
 from shoal.parsing import parse_json
+from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
 from shoal.wire.json_form import json_form
@@ -99,7 +100,9 @@ class Checkpoints:
         # A checkpoint of that name is of the same lineage: a restore goes back to the newest one that is whole.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is None:
-            learner_files = tuple((await learner.save_checkpoint(checkpoint_id, self._kept(keep_last, best))).files)
+            version = WeightVersion(attempt, progress.policy_version)
+            saved = await learner.save_checkpoint(checkpoint_id, version, self._kept(keep_last, best))
+            learner_files = tuple(saved.files)
         elif former.next_order_number == progress.next_order_number:
             return checkpoint_id, False
         else:

@@ -19,7 +19,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, Unavailable
 from shoal.rollout import Support, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
-from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire
+from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire, version_to_wire
 
 ResultT = TypeVar("ResultT")
 
@@ -167,10 +167,12 @@ class LearnerClient:
         return response
 
     async def save_checkpoint(
-        self, checkpoint_id: str, keep: Sequence[str]
+        self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        """Writes a checkpoint, and deletes the earlier ones that `keep` does not name."""
-        request = learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep)
+        """Writes a checkpoint of a version, and deletes the earlier ones that `keep` does not name."""
+        request = learner_pb2.LearnerServiceSaveCheckpointRequest(
+            checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep, expected_version=version_to_wire(version)
+        )
         async with self._shown_alive(f"writing checkpoint {checkpoint_id}"):
             response = await self._call(lambda stub: stub.SaveCheckpoint(request, timeout=self._storage_timeout_s))
         assert isinstance(response, learner_pb2.LearnerServiceSaveCheckpointResponse)

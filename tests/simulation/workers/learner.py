@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from services.learner.once import Once
 from shoal.config.load import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
@@ -15,7 +16,7 @@ from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
 from shoal.weights.rendezvous import Rendezvous
-from shoal.wire import batch_from_wire, int32_from_wire, version_to_wire
+from shoal.wire import batch_from_wire, int32_from_wire, version_from_wire, version_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 from tests.simulation.virtual_time import Process
@@ -42,7 +43,8 @@ class SimulatedLearner(LearnerServiceServicer):
         self._commands = asyncio.Lock()
         self._version = WeightVersion(0, 0)
         self._history: History = ()
-        self._steps: dict[str, asyncio.Task[learner_pb2.TrainStepResponse]] = {}
+        self._steps = Once[learner_pb2.TrainStepResponse]()
+        self._saves = Once[learner_pb2.LearnerServiceSaveCheckpointResponse]()
         self._group: WeightGroup | None = None
         self._timeout_s = 0.0
         self.has_lost_a_rank = False
@@ -92,11 +94,11 @@ class SimulatedLearner(LearnerServiceServicer):
         messages = [message async for message in request_iterator]
         self._require_ready()
         batch = batch_from_wire(messages)
-        step = self._steps.get(batch.train_step_id)
-        if step is None or (step.done() and step.exception() is not None):
-            work = self._command(self._plane.faults.step_s, lambda: self._step(batch))
-            step = self._steps[batch.train_step_id] = self._process.create_task(work)
-        return await asyncio.shield(step)
+
+        def begin() -> "asyncio.Task[learner_pb2.TrainStepResponse]":
+            return self._process.create_task(self._command(self._plane.faults.step_s, lambda: self._step(batch)))
+
+        return await asyncio.shield(self._steps.begin_once(batch.train_step_id, begin))
 
     def _step(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:
         if batch.expected_version != self._version:
@@ -181,6 +183,12 @@ class SimulatedLearner(LearnerServiceServicer):
         self._require_ready()
 
         def work() -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+            version = version_from_wire(request.expected_version)
+            if version != self._version:
+                raise FailedPrecondition(
+                    f"checkpoint {request.checkpoint_id} is for version {version}; the learner is at {self._version}",
+                    reason=ErrorReason.VERSION_MISMATCH,
+                )
             disk = self._plane.disk
             for name in [name for name in disk if name not in (*request.keep_checkpoint_ids, request.checkpoint_id)]:
                 del disk[name]
@@ -192,7 +200,13 @@ class SimulatedLearner(LearnerServiceServicer):
                 files=[learner_pb2.FileDigest(path="weights", num_bytes=1, sha256=sha256)],
             )
 
-        return await self._command(3.0, work)
+        def holds(saved: learner_pb2.LearnerServiceSaveCheckpointResponse) -> bool:
+            there = self._plane.disk.get(request.checkpoint_id)
+            return there is not None and there.sha256 == saved.files[0].sha256
+
+        command_id = f"{request.checkpoint_id} of {version_from_wire(request.expected_version)}"
+        saving = self._saves.begin_once(command_id, lambda: self._process.create_task(self._command(3.0, work)), holds)
+        return await asyncio.shield(saving)
 
     async def LoadCheckpoint(self, request: Any, context: Any) -> learner_pb2.LoadCheckpointResponse:
         self._require_ready()

@@ -1,0 +1,40 @@
+"""Commands by id: one that is sent again is not carried out again."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+MAX_RESULTS = 4
+"""Number of the newest commands whose result a repeat still gets."""
+
+
+class Once(Generic[_T]):
+    """The newest commands of one kind: those that run, and the results of those that ended."""
+
+    def __init__(self) -> None:
+        self._commands: OrderedDict[str, asyncio.Future[_T]] = OrderedDict()
+
+    def begin_once(
+        self,
+        command_id: str,
+        begin: "Callable[[], asyncio.Future[_T]]",
+        still_holds: Callable[[_T], bool] = lambda result: True,
+    ) -> "asyncio.Future[_T]":
+        """Returns the command of that id. Begins it if it is unknown or failed, or if its result no longer holds."""
+        command = self._commands.get(command_id)
+        if command is None or _is_void(command, still_holds):
+            command = self._commands[command_id] = begin()
+            while len(self._commands) > MAX_RESULTS:
+                self._commands.popitem(last=False)
+        return command
+
+    def clear(self) -> None:
+        """Forgets all commands."""
+        self._commands.clear()
+
+
+def _is_void(command: "asyncio.Future[_T]", still_holds: Callable[[_T], bool]) -> bool:
+    return command.done() and (command.exception() is not None or not still_holds(command.result()))
