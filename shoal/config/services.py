@@ -193,7 +193,7 @@ class WeightsConfig(Section):
     ready_timeout_s: float = Field(default=5.0, gt=0)
     """Time for generators to pause and be ready to receive; slower ones are left out of the epoch. While a publish
     takes longer, generators are asked for their status as often, and left out if they do not answer. One that answers
-    and hangs is left out after ten times as long as the last publish took, and this time at least."""
+    and hangs is left out after ten times as long as the last publish took, and 7 s more than this time at least."""
     max_failed_loads: int = Field(default=5, ge=1)
     """Loads in a row that a generator may fail. It is left out of the first and tried again alone after pauses of 5 s,
     10 s, and so on up to 300 s; after the last it is quarantined, and gets no weights until it registers again."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from services.coordinator.workers.learner_client import LearnerClient
-from services.coordinator.workers.member import Member
+from services.coordinator.workers.member import STATUS_TIMEOUT_S, Member
 from services.coordinator.workers.weights.fault_finding import Failures, is_of_group, unless_silent
 from shoal.config.services import WeightsConfig
 from shoal.error_reasons import ErrorReason
@@ -214,12 +214,14 @@ def _patience_s(members: Sequence[Member], config: WeightsConfig, usual_s: float
     """Returns the time for a broadcast, and for the loads after it.
 
     A member that hangs although it answers status calls would hold the others for `weights.timeout_s`. So several get
-    little more than passes take; one that has failed gets twice as long for each failure, since it may be slow.
+    little more than passes take, and long enough to notice first who is silent; one that has failed gets twice as long
+    for each failure, since it may be slow.
     """
     num_failures = max((member.standing.num_failures for member in members), default=0)
     if usual_s is None or (len(members) == 1 and not num_failures):
         return config.timeout_s
-    return min(config.timeout_s, max(config.ready_timeout_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
+    least_s = config.ready_timeout_s + STATUS_TIMEOUT_S + _GRACE_S
+    return min(config.timeout_s, max(least_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
 
 
 class _Load:
