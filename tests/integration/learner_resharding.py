@@ -66,7 +66,8 @@ def assert_same_losses(folder: Path, stage: str, num_ranks: int, *, attempt: int
     for name in ("objective/loss", "loss/policy_avg", "loss/kl_avg", "optim/grad_norm"):
         losses, others = ([step[name] for step in steps] for steps in (expected, restored["steps"]))
         gaps = [abs(one - other) for one, other in zip(losses, others, strict=True)]
-        assert max(gaps) <= 1e-6, f"{name} of {SAVED_ON} ranks: {losses}; of {num_ranks}: {others}"
+        largest = max(1.0, *map(abs, losses))  # The norm of the gradient is about 4; float32 has 7 digits.
+        assert max(gaps) <= 1e-6 * largest, f"{name} of {SAVED_ON} ranks: {losses}; of {num_ranks}: {others}"
         assert len(set(losses)) == len(losses) > 1, f"{name} does not move: {losses}"
 
 
