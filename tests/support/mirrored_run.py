@@ -14,7 +14,7 @@ from services.coordinator.store.progress import Progress
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import parse_config
-from shoal.rollout import Prompt
+from shoal.rollout import Prompt, WeightVersion
 from shoal.v1 import learner_pb2
 
 
@@ -26,7 +26,7 @@ class FileLearner:
         self.kept: Sequence[str] = ()
 
     async def save_checkpoint(
-        self, checkpoint_id: str, keep: Sequence[str]
+        self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         self.kept = keep
         folder = self._checkpoints / checkpoint_id / "learner"

@@ -34,7 +34,9 @@ class Learner:
 
     num_saved = 0
 
-    async def save_checkpoint(self, checkpoint_id: str, keep: Any) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+    async def save_checkpoint(
+        self, checkpoint_id: str, version: Any, keep: Any
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         self.num_saved += 1
         return learner_pb2.LearnerServiceSaveCheckpointResponse(files=[learner_pb2.FileDigest(path=checkpoint_id)])
 

@@ -10,7 +10,7 @@ from services.coordinator.workers import learner_client as module
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.config.live import take_over, updated_config
-from shoal.rollout import Support
+from shoal.rollout import Support, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_from_wire, supports_from_wire
 from tests.support.groups import group_config
@@ -75,7 +75,7 @@ async def test_a_support_that_is_too_large_for_one_call_is_asked_for_with_beginn
 async def test_a_checkpoint_has_the_deadline_of_the_configuration_as_it_is_now(learner: Learner) -> None:
     config = group_config()
     client = client_of(learner, config)
-    await client.save_checkpoint("c1", [])
+    await client.save_checkpoint("c1", WeightVersion(0, 1), [])
     take_over(config, updated_config(config, {"checkpoint": {"timeout_s": 60.0}}))
-    await client.save_checkpoint("c2", [])
+    await client.save_checkpoint("c2", WeightVersion(0, 2), [])
     assert learner.deadlines == [1800.0, 60.0]
