@@ -57,6 +57,14 @@ async def until_state(cluster: Cluster, state: "pb.RunState.ValueType") -> pb.Ru
     return found
 
 
+async def fill_under_a_run(cluster: Cluster, disk: SmallDisk, model: Path) -> None:
+    """Starts a run, fills its disk after a checkpoint, and waits until the run is paused."""
+    await start(cluster, model)
+    await cluster.until(lambda event: event.kind == "checkpoint")
+    disk.fill()
+    await until_state(cluster, pb.RUN_STATE_PAUSED)
+
+
 async def check_lineage(cluster: Cluster, num_steps: int) -> None:
     """Checks that every step trained on groups of its own, in order."""
     groups = [group for group in await cluster.groups() if group.state == "TRAINED"]
@@ -85,10 +93,7 @@ async def test_a_run_pauses_while_its_disk_is_full_and_goes_on_by_itself(
 async def test_a_generator_that_joins_while_the_disk_is_full_takes_part_once_there_is_room(
     small_cluster: Cluster, disk: SmallDisk, model: Path
 ) -> None:
-    await start(small_cluster, model)
-    await small_cluster.until(lambda event: event.kind == "checkpoint")
-    disk.fill()
-    await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    await fill_under_a_run(small_cluster, disk, model)
     late = ScriptedGenerator(small_cluster.plane, delay_s=0.02)
     await small_cluster.add(worker_pb2.WORKER_KIND_GENERATOR, late, "generator-late")
     await small_cluster.until(lambda event: event.kind == "worker_joined" and "generator-late" in str(event))
@@ -102,10 +107,7 @@ async def test_a_generator_that_joins_while_the_disk_is_full_takes_part_once_the
 async def test_a_person_who_pauses_a_run_that_waits_for_room_resumes_it_too(
     small_cluster: Cluster, disk: SmallDisk, model: Path
 ) -> None:
-    await start(small_cluster, model)
-    await small_cluster.until(lambda event: event.kind == "checkpoint")
-    disk.fill()
-    await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    await fill_under_a_run(small_cluster, disk, model)
     await small_cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
     disk.free()
     assert small_cluster.runs.active("").commands  # It is still active.
@@ -120,10 +122,7 @@ async def test_a_person_who_pauses_a_run_that_waits_for_room_resumes_it_too(
 async def test_a_run_that_is_stopped_on_a_full_disk_says_so_and_is_resumed(
     small_cluster: Cluster, disk: SmallDisk, model: Path
 ) -> None:
-    await start(small_cluster, model)
-    await small_cluster.until(lambda event: event.kind == "checkpoint")
-    disk.fill()
-    await until_state(small_cluster, pb.RUN_STATE_PAUSED)
+    await fill_under_a_run(small_cluster, disk, model)
     await small_cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
     run, _ = await small_cluster.end()
     says_why = run.state == pb.RUN_STATE_FAILED and "is full" in run.message and "--resume full" in run.message

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,23 @@ from shoal.telemetry import metrics, names, trace
 _SAMPLING = metrics.gauge(names.RUN_SAMPLING)
 
 
+@dataclass(frozen=True)
+class GroupRequest:
+    """What generators are asked for one group, and where its completions go."""
+
+    group: SettledGroup
+    progress: GroupProgress
+    """What has been delivered, also by generators that were lost."""
+    sampled: GrowingGroup
+    """The completions for the reward service, as they arrive."""
+    sampling: SamplingParams
+    request_id: str
+    on_begin: Callable[[], None]
+    """Called when a generator begins with the group."""
+    seat: Seat | None
+    """The group's in its batch, in a deterministic run."""
+
+
 class CompletionSampler:
     """Gets the completions of groups from generators, with their texts."""
 
@@ -39,27 +56,18 @@ class CompletionSampler:
         """The tokens between two reports; 0 for none, as where a group has to be sampled whole to be the same."""
         return 0 if self._config.run.deterministic else self._config.generator.report_every_tokens
 
-    async def sample(
-        self,
-        group: SettledGroup,
-        progress: GroupProgress,
-        sampled: GrowingGroup,
-        sampling: SamplingParams,
-        request_id: str,
-        on_begin: Callable[[], None],
-        seat: Seat | None,
-    ) -> None:
-        """Adds the completions that a group lacks to `progress` and `sampled` as they arrive.
+    async def sample(self, request: GroupRequest) -> None:
+        """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
-        `seat` is the group's in its batch. Raises `WorkFailed` when another generator has to go on with the group, and
-        `DeadlineExceeded`.
+        Raises `WorkFailed` when another generator has to go on with the group, and `DeadlineExceeded`.
         """
+        progress, seat = request.progress, request.seat
         self._await_completions(len(progress.missing))
         try:
             if seat is not None and seat.is_sampled:
-                self._take_again(seat, progress, sampled, on_begin)
+                self._take_again(request, seat)
             elif progress.missing:
-                await self._sample_on_one(group, progress, sampled, sampling, request_id, on_begin, seat)
+                await self._sample_on_one(request)
         finally:
             self._await_completions(-len(progress.missing))
 
@@ -67,70 +75,51 @@ class CompletionSampler:
         self._num_awaited += change
         _SAMPLING.set(self._num_awaited)
 
-    def _take_again(
-        self, seat: Seat, progress: GroupProgress, sampled: GrowingGroup, on_begin: Callable[[], None]
-    ) -> None:
+    def _take_again(self, request: GroupRequest, seat: Seat) -> None:
         """Adds the completions of a batch that is over, because something failed after it."""
-        on_begin()
-        progress.generators[seat.worker_id] = None
+        request.on_begin()
+        request.progress.generators[seat.worker_id] = None
         for completion in seat.completions:
-            progress.finish(completion)
-            sampled.add(completion)
+            request.progress.finish(completion)
+            request.sampled.add(completion)
             self._await_completions(-1)
 
-    async def _sample_on_one(
-        self,
-        group: SettledGroup,
-        progress: GroupProgress,
-        sampled: GrowingGroup,
-        sampling: SamplingParams,
-        request_id: str,
-        on_begin: Callable[[], None],
-        seat: Seat | None,
-    ) -> None:
-        async with self._generators.room(len(progress.missing), priority=group.order_number, seat=seat) as binding:
+    async def _sample_on_one(self, request: GroupRequest) -> None:
+        group, seat, num_missing = request.group, request.seat, len(request.progress.missing)
+        async with self._generators.room(num_missing, priority=group.order_number, seat=seat) as binding:
             worker_id = binding.member.record.worker_id
             with trace.span(names.GROUP_SAMPLE, parent=group.traceparent, group_id=group.group_id, worker_id=worker_id):
                 for number in itertools.count():
-                    call_id = f"{request_id}/call-{number}" if number else request_id
+                    call_id = f"{request.request_id}/call-{number}" if number else request.request_id
                     async with self._controls.sampling_for_training():
-                        await self._receive(group, progress, sampled, sampling, call_id, binding, on_begin)
+                        await self._receive(request, call_id, binding)
                         break
                     if seat is not None:
                         raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
                     # Another call goes on from what this one has delivered.
                     binding.resize(0)
                     await self._controls.unpaused()
-            sampled.complete()
+            request.sampled.complete()
         if seat is not None:
-            seat.keep(worker_id, sampled.completions)
+            seat.keep(worker_id, request.sampled.completions)
 
-    async def _receive(
-        self,
-        group: SettledGroup,
-        progress: GroupProgress,
-        sampled: GrowingGroup,
-        sampling: SamplingParams,
-        request_id: str,
-        binding: Binding,
-        on_begin: Callable[[], None],
-    ) -> None:
+    async def _receive(self, request: GroupRequest, call_id: str, binding: Binding) -> None:
         """Adds completions as they arrive from one call."""
         completions = self._generators.sample(
             binding,
-            group.prompt,
-            progress,
-            sampling,
-            request_id=request_id,
+            request.group.prompt,
+            request.progress,
+            request.sampling,
+            request_id=call_id,
             timeout_s=self._config.coordinator.sampling_timeout_s,
             with_text=self.with_text,
-            on_begin=on_begin,
+            on_begin=request.on_begin,
             report_every_tokens=self.report_every_tokens,
-            resumable=partial(resumable_tokens, stop_strings=sampling.stop_strings, decode=self._decode),
+            resumable=partial(resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._decode),
         )
         async with contextlib.aclosing(completions):
             async for completion in completions:
-                sampled.add(completion)
+                request.sampled.add(completion)
                 self._await_completions(-1)
 
     def _decode(self, token_ids: list[int]) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
-from services.coordinator.rollout.completions import CompletionSampler
+from services.coordinator.rollout.completions import CompletionSampler, GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
@@ -16,7 +16,6 @@ from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
@@ -175,18 +174,28 @@ class Sampler:
         """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
         greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
-            seat = self._rounds.seat(group.order_number, is_greedy=False)
-            sampling, scoring = self._start(
-                tasks, group, delivered.sampled, self.sampling, request_id, losses, on_begin, seat, is_recorded=True
+            request = GroupRequest(
+                group,
+                delivered.sampled,
+                GrowingGroup(delivered.sampled.in_order),
+                self.sampling,
+                request_id,
+                on_begin,
+                self._rounds.seat(group.order_number, is_greedy=False),
             )
+            sampling, scoring = self._start(tasks, request, losses, is_recorded=True)
             samplings = [sampling]
             if self._config.advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
-                params = replace(self.sampling, temperature=0.0, return_support=False)
-                seat = self._rounds.seat(group.order_number, is_greedy=True)
-                sampling, greedy_scoring = self._start(
-                    tasks, group, delivered.greedy, params, f"{request_id}/greedy", losses, on_begin, seat
+                greedy = replace(
+                    request,
+                    progress=delivered.greedy,
+                    sampled=GrowingGroup(delivered.greedy.in_order),
+                    sampling=replace(self.sampling, temperature=0.0, return_support=False),
+                    request_id=f"{request_id}/greedy",
+                    seat=self._rounds.seat(group.order_number, is_greedy=True),
                 )
+                sampling, greedy_scoring = self._start(tasks, greedy, losses)
                 samplings.append(sampling)
             asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
         completions = tuple(delivered.sampled.in_order)
@@ -212,41 +221,29 @@ class Sampler:
     def _start(
         self,
         tasks: asyncio.TaskGroup,
-        group: SettledGroup,
-        progress: GroupProgress,
-        sampling: SamplingParams,
-        request_id: str,
+        request: GroupRequest,
         losses: Losses,
-        on_begin: Callable[[], None],
-        seat: Seat | None,
         *,
         is_recorded: bool = False,
     ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
         """Starts sampling, and scoring of the completions as they arrive; returns both."""
-        sampled = GrowingGroup(progress.in_order)
-        work = self._sample(group, progress, sampled, sampling, request_id, on_begin, seat, is_recorded)
-        task = tasks.create_task(work)
+        sampled = request.sampled
+        task = tasks.create_task(self._sample(request, is_recorded))
         # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
         task.add_done_callback(lambda _: sampled.complete())
-        return task, tasks.create_task(self._score(group, sampled, progress.scores, losses))
+        return task, tasks.create_task(self._score(request.group, sampled, request.progress.scores, losses))
 
-    async def _sample(
-        self,
-        group: SettledGroup,
-        progress: GroupProgress,
-        sampled: GrowingGroup,
-        sampling: SamplingParams,
-        request_id: str,
-        on_begin: Callable[[], None],
-        seat: Seat | None,
-        is_recorded: bool,
-    ) -> None:
-        """Adds the completions that the group lacks to `sampled` as they arrive; then records all, if they shall be."""
-        await self._completions.sample(group, progress, sampled, sampling, request_id, on_begin, seat)
-        sampled.complete()
+    async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
+        """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
+        await self._completions.sample(request)
+        request.sampled.complete()
         if is_recorded:
+            progress = request.progress
             await self._ledger.sampled(
-                group.order_number, progress.in_order, self._version.policy_version, ", ".join(progress.generators)
+                request.group.order_number,
+                progress.in_order,
+                self._version.policy_version,
+                ", ".join(progress.generators),
             )
 
     async def _score(
