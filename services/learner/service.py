@@ -7,24 +7,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
 from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.learner import StepResult
 from services.learner.once import Once
-from services.learner.publish import WeightPublisher
 from services.learner.ranks.process_group import Command, join_messages
 from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
+from services.learner.served_run import ServedRun
 from services.learner.spans import step_spans
 from services.learner.torch_thread import TorchThread
-from shoal.config import RunConfig, parse_config
-from shoal.config.live import differs_in_live
-from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, ShoalError
+from shoal.config import parse_config
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
@@ -36,7 +32,6 @@ from shoal.worker.reexec import Reexec
 _log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
-_T = TypeVar("_T")
 
 
 class LearnerService(LearnerServiceServicer):
@@ -64,16 +59,11 @@ class LearnerService(LearnerServiceServicer):
         its departure.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
-        self._find_host = find_host
-        self._interface = interface
         self.num_ranks = num_ranks
         self._pids = [os.getpid(), *follower_pids]
         self._lifecycle = Lifecycle("the learner", reexec)
         self._torch = TorchThread(make_commands, self.fail)
-        self._commands: LearnerCommands | None = None
-        self._publisher: WeightPublisher | None = None
-        self._version: WeightVersion | None = None
-        self._num_optimizer_steps = 0
+        self._served = ServedRun(self._lifecycle, self._torch, find_host, interface)
         self._steps = Once[StepResult]()
         self._saves = Once[learner_pb2.LearnerServiceSaveCheckpointResponse]()
         self.departure = Departure(self._lifecycle, self._torch, grace_s=grace_s)
@@ -93,100 +83,23 @@ class LearnerService(LearnerServiceServicer):
     async def close(self) -> None:
         """Lets all ranks leave. Afterwards the process can only end."""
         await self._lifecycle.close()
-        if self._publisher is not None:
-            self._publisher.close()
+        self._served.close()
         if not await asyncio.to_thread(self._torch.close, _STOP_S, restarts=self._lifecycle.restarts_by_launcher):
             _log.warning("a command is still running; it is abandoned")
 
     async def Configure(
         self, request: learner_pb2.LearnerServiceConfigureRequest, context: Any
     ) -> learner_pb2.LearnerServiceConfigureResponse:
-        config = parse_config(request.config)
-        check_name(request.run_id, "run_id")
-        if not self._lifecycle.is_configured(request.run_id, config):
-            if request.run_id == self._lifecycle.run_id and self._may_adopt(config):
-                self._adopt(request, config)
-            elif self._lifecycle.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_READY):
-                raise self._refuse_other(request.run_id)
-            else:
-                self._lifecycle.load(
-                    request.run_id, config, lambda: self._load(request, config), message="loading the model"
-                )
+        self._served.configure(request)
         return learner_pb2.LearnerServiceConfigureResponse(status=self.status())
-
-    def _may_adopt(self, config: RunConfig) -> bool:
-        if self._lifecycle.state != worker_pb2.WORKER_STATE_READY or self._commands is None:
-            return False
-        return differs_in_live(self._commands.learner.config, config)
-
-    def _adopt(self, request: learner_pb2.LearnerServiceConfigureRequest, config: RunConfig) -> None:
-        """Gives all ranks the change that waited for the next step of the run when its coordinator ended."""
-        body = learner_pb2.SetHyperparametersRequest(run_id=request.run_id, config=request.config)
-        self._run(Command.SET_HYPERPARAMETERS, body, None, lambda commands: commands.set_hyperparameters(config))
-        self._lifecycle.adopt(request.run_id, config)
-
-    def _refuse_other(self, run_id: str) -> ShoalError:
-        """Returns the refusal of another configuration. Restarts the process for it, if that is possible.
-
-        The coordinator drives one run at a time, so the run that the learner serves is over.
-        """
-        reason = f"the learner serves run {self._lifecycle.run_id} with another configuration than that of run {run_id}"
-        if self._lifecycle.can_restart:
-            return self._lifecycle.restart(reason)
-        return FailedPrecondition(
-            f"{reason}; restart its processes to change it, or start them by torchrun with --max-restarts, which then "
-            "does so",
-            reason=ErrorReason.OTHER_CONFIGURATION,
-            metadata={"run_id": self._lifecycle.run_id},
-        )
-
-    async def _load(self, request: learner_pb2.LearnerServiceConfigureRequest, config: RunConfig) -> None:
-        def configure(commands: LearnerCommands) -> LearnerCommands:
-            commands.configure(request.run_id, config, self._lifecycle.progress)
-            return commands
-
-        host = await asyncio.to_thread(self._find_host)
-        commands = await self._run(Command.CONFIGURE, request, None, configure)
-        device = commands.process_group.device
-        self._publisher = await asyncio.to_thread(
-            WeightPublisher, config, run_id=request.run_id, host=host, interface=self._interface, device=device
-        )
-        self._commands = commands
-        self._follow_learner(commands)
-
-    def _run(
-        self,
-        command: Command,
-        request: Message,
-        within_s: float | None,
-        work: Callable[[LearnerCommands], _T],
-        check: Callable[[LearnerCommands], None] = lambda commands: None,
-    ) -> "asyncio.Future[_T]":
-        def run(commands: LearnerCommands) -> _T:
-            try:
-                return work(commands)
-            finally:
-                self._lifecycle.progress("")
-
-        body = request.SerializeToString()
-        return asyncio.wrap_future(self._torch.submit(command, body, run, check=check, within_s=within_s))
-
-    def _follow_learner(self, commands: LearnerCommands) -> None:
-        """Copies the values that GetStatus returns. From any thread."""
-        self._version, self._num_optimizer_steps = commands.learner.version, commands.learner.num_optimizer_steps
-
-    def _require_ready(self) -> tuple[LearnerCommands, WeightPublisher]:
-        if self._commands is None or self._publisher is None:
-            raise self._lifecycle.not_ready()
-        return self._commands, self._publisher
 
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
-        self._require_ready()  # Before anything of the batch is kept.
+        self._served.require_ready()  # Before anything of the batch is kept.
         messages = [message async for message in request_iterator]
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
-        self._require_ready()
+        self._served.require_ready()
         batch, body = await asyncio.to_thread(lambda: (batch_from_wire(messages), join_messages(messages)))
         step = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body, context))
         result = await asyncio.shield(step)
@@ -203,7 +116,7 @@ class LearnerService(LearnerServiceServicer):
             self.departure.has_unsaved_step = True
             with step_spans(batch):
                 result = commands.train_step(batch)
-            self._follow_learner(commands)
+            self._served.follow(commands)
             return result
 
         check = partial(LearnerCommands.check_step, batch=batch)
@@ -213,7 +126,7 @@ class LearnerService(LearnerServiceServicer):
     async def ComputeLogprobs(
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any
     ) -> learner_pb2.ComputeLogprobsResponse:
-        self._require_ready()
+        self._served.require_ready()
         check_logprobs(request)
 
         def work(commands: LearnerCommands) -> learner_pb2.ComputeLogprobsResponse:
@@ -222,12 +135,12 @@ class LearnerService(LearnerServiceServicer):
             return learner_pb2.ComputeLogprobsResponse(logprobs=map(float32_to_wire, logprobs), version=version)
 
         check = partial(LearnerCommands.check_logprobs, request=request)
-        return await self._run(Command.COMPUTE_LOGPROBS, request, context.time_remaining(), work, check)
+        return await self._served.run(Command.COMPUTE_LOGPROBS, request, context.time_remaining(), work, check)
 
     async def SetHyperparameters(
         self, request: learner_pb2.SetHyperparametersRequest, context: Any
     ) -> learner_pb2.SetHyperparametersResponse:
-        self._require_ready()
+        self._served.require_ready()
         config = parse_config(request.config)
         check_run(request.run_id, self._lifecycle.run_id)
 
@@ -236,14 +149,14 @@ class LearnerService(LearnerServiceServicer):
             return commands.learner.version
 
         check = partial(LearnerCommands.check_hyperparameters, config=config)
-        version = await self._run(Command.SET_HYPERPARAMETERS, request, context.time_remaining(), work, check)
+        version = await self._served.run(Command.SET_HYPERPARAMETERS, request, context.time_remaining(), work, check)
         self._lifecycle.adopt(request.run_id, config)
         return learner_pb2.SetHyperparametersResponse(version=version_to_wire(version))
 
     async def CreateWeightGroup(
         self, request: learner_pb2.CreateWeightGroupRequest, context: Any
     ) -> learner_pb2.CreateWeightGroupResponse:
-        commands, publisher = self._require_ready()
+        commands, publisher = self._served.require_ready()
         check_weight_group(request)
         # Not a command: it must get through while a broadcast hangs.
         rendezvous = await asyncio.to_thread(publisher.create_group, request.epoch, request.world_size)
@@ -254,7 +167,7 @@ class LearnerService(LearnerServiceServicer):
     async def PublishWeights(
         self, request: learner_pb2.PublishWeightsRequest, context: Any
     ) -> learner_pb2.PublishWeightsResponse:
-        _, publisher = self._require_ready()
+        _, publisher = self._served.require_ready()
         canary = request.canary.token_ids
 
         def check(commands: LearnerCommands) -> None:
@@ -278,14 +191,18 @@ class LearnerService(LearnerServiceServicer):
 
         # Wait here, not in the command: late members must not delay other commands.
         await asyncio.shield(asyncio.wrap_future(publisher.connected(request.epoch)))
-        return await self._run(Command.PUBLISH_WEIGHTS, request, context.time_remaining(), work, check)
+        return await self._served.run(Command.PUBLISH_WEIGHTS, request, context.time_remaining(), work, check)
 
     async def SaveCheckpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        commands, _ = self._require_ready()
+        commands, _ = self._served.require_ready()
         check_name(request.checkpoint_id, "checkpoint_id")
-        version = version_from_wire(request.expected_version) if request.HasField("expected_version") else self._version
+        version = (
+            version_from_wire(request.expected_version)
+            if request.HasField("expected_version")
+            else self._served.version
+        )
 
         def work(commands: LearnerCommands) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
             files = commands.save_checkpoint(request, self._lifecycle.progress)
@@ -300,7 +217,7 @@ class LearnerService(LearnerServiceServicer):
         # A request that comes late must not replace a checkpoint that is committed by now.
         saving = self._saves.begin_once(
             f"{request.checkpoint_id} of {version}",
-            lambda: self._run(Command.SAVE_CHECKPOINT, request, context.time_remaining(), work, check),
+            lambda: self._served.run(Command.SAVE_CHECKPOINT, request, context.time_remaining(), work, check),
             lambda saved: commands.has_files(request.checkpoint_id, saved.files),
         )
         # A half-written checkpoint is useless: the command runs to its end even if the call is canceled.
@@ -309,18 +226,18 @@ class LearnerService(LearnerServiceServicer):
     async def LoadCheckpoint(
         self, request: learner_pb2.LoadCheckpointRequest, context: Any
     ) -> learner_pb2.LoadCheckpointResponse:
-        self._require_ready()
+        self._served.require_ready()
         if request.checkpoint_id:
             check_name(request.checkpoint_id, "checkpoint_id")
 
         def work(commands: LearnerCommands) -> learner_pb2.LoadCheckpointResponse:
             version = commands.load_checkpoint(request, self._lifecycle.progress)
             self.departure.has_unsaved_step = False
-            self._follow_learner(commands)
+            self._served.follow(commands)
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(version))
 
         check = partial(LearnerCommands.check_attempt, attempt=request.attempt)
-        loading = self._run(Command.LOAD_CHECKPOINT, request, context.time_remaining(), work, check)
+        loading = self._served.run(Command.LOAD_CHECKPOINT, request, context.time_remaining(), work, check)
         # Results of the attempt that ends here must not answer steps of the next.
         self._steps.clear()
         return await asyncio.shield(loading)
@@ -328,23 +245,23 @@ class LearnerService(LearnerServiceServicer):
     async def ExportModel(
         self, request: learner_pb2.ExportModelRequest, context: Any
     ) -> learner_pb2.ExportModelResponse:
-        self._require_ready()
+        self._served.require_ready()
         check_name(request.export_name or "model", "export_name")
 
         def work(commands: LearnerCommands) -> learner_pb2.ExportModelResponse:
             path = commands.export_model(request, self._lifecycle.progress)
             return learner_pb2.ExportModelResponse(path=str(path), version=version_to_wire(commands.learner.version))
 
-        return await asyncio.shield(self._run(Command.EXPORT_MODEL, request, context.time_remaining(), work))
+        return await asyncio.shield(self._served.run(Command.EXPORT_MODEL, request, context.time_remaining(), work))
 
     async def GetStatus(
         self, request: learner_pb2.LearnerServiceGetStatusRequest, context: Any
     ) -> learner_pb2.LearnerServiceGetStatusResponse:
-        version = self._version
+        version = self._served.version
         return learner_pb2.LearnerServiceGetStatusResponse(
             status=self.status(),
             version=None if version is None else version_to_wire(version),
             num_ranks=self.num_ranks,
-            num_optimizer_steps=self._num_optimizer_steps,
+            num_optimizer_steps=self._served.num_optimizer_steps,
             rank_pids=self._pids,
         )

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from services.learner import service as module
+from services.learner import served_run as module
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import Command
 from services.learner.service import LearnerService
