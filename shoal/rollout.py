@@ -4,10 +4,12 @@ All code uses these; `shoal.wire` turns them into messages and back. Shapes: P t
 completion.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from shoal.conversation import ChatMessage, question_of
 
 if TYPE_CHECKING:
     from shoal.arrays import BoolArray, Float32Array, Int32Array
@@ -59,20 +61,13 @@ class GroundTruth:
 
 
 @dataclass(frozen=True)
-class ChatMessage:
-    """One turn of a conversation."""
+class EnvironmentTask:
+    """A task of an environment."""
 
-    role: str
-    """For example "user"."""
-    content: str
-
-
-def question_of(messages: Sequence[ChatMessage]) -> str:
-    """Renders a conversation for people: a single message unchanged, several (also system messages) as lines of
-    "role: content"."""
-    if len(messages) == 1:
-        return messages[0].content
-    return "\n".join(f"{message.role}: {message.content}" for message in messages)
+    environment: str
+    """The environment's registered name."""
+    task: dict[str, Any]
+    """In the form that the environment documents."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +82,8 @@ class Prompt:
     ground_truths: tuple[GroundTruth, ...]
     messages: tuple[ChatMessage, ...] = ()
     """The messages that `text` was rendered from; empty where only the text is known."""
+    environment: EnvironmentTask | None = None
+    """What its episodes are played in; None where an episode is one completion."""
 
     @property
     def question(self) -> str:
@@ -147,13 +144,16 @@ class Completion:
     """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
-    """In order; they cover 0..T without gaps."""
+    """In order; they cover 0..T without gaps, and those of an episode exactly the sampled tokens."""
     seed: int
     text: str = ""
     loss_mask: "BoolArray | None" = None
     """[T] True where the token counts in the loss; None means that all count."""
     support: Support | None = None
     """None where each token was drawn from the whole vocabulary, or where nobody asked."""
+    episode: "Episode | None" = None
+    """How the completion was played, where it has several turns. The tokens of the environment have a log-probability
+    of NaN and do not count in the loss."""
 
     @property
     def num_tokens(self) -> int:
@@ -181,6 +181,56 @@ class ScoreOutcome(StrEnum):
     """The completion cannot be judged; it has no reward."""
     FAILED = "failed"
     """The verifier broke or timed out; never a reward of 0."""
+
+
+@dataclass(frozen=True)
+class ToolOutcome:
+    """What became of a tool call."""
+
+    name: str
+    ok: bool
+    timed_out: bool
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class EpisodeTurn:
+    """One turn of an episode: what the policy sampled, and what came back."""
+
+    start: int
+    """First sampled token in the completion."""
+    end: int
+    """One past the last sampled token."""
+    message: ChatMessage
+    """What the policy said."""
+    finish_reason: FinishReason
+    seed: int
+    observations: tuple[ChatMessage, ...] = ()
+    reward: float | None = None
+    """None if the environment gave none for the turn."""
+    tool_outcomes: tuple[ToolOutcome, ...] = ()
+    """In the order of the turn's tool calls."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """How a completion was played as an episode of several turns."""
+
+    turns: tuple[EpisodeTurn, ...]
+    stop_reason: str
+    """"done", "no_call", or the limit that it reached."""
+    is_truncated: bool
+    """Whether a limit ended it."""
+    outcome: ScoreOutcome
+    """Of the environment."""
+    reward: float | None = None
+    """Of the whole episode, besides those of turns; None if there is none."""
+    first_messages: tuple[ChatMessage, ...] = ()
+    """What the environment said before the first turn."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The environment's numbers for the metrics."""
+    detail: str = ""
+    """For people: why it failed, or what it found."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ from shoal.config import RunConfig, parse_config
 from shoal.config.reward_model import RewardModelConfig
 from shoal.config.services import RewardConfig
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
+from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument, ShoalError
-from shoal.rollout import ChatMessage, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import FinishReason, GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 

@@ -11,10 +11,11 @@ import numpy as np
 from shoal.config.data import SourceConfig
 from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
+from shoal.conversation import ChatMessage
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
-from shoal.rollout import ChatMessage, GroundTruth
+from shoal.rollout import GroundTruth
 
 _MAX_COMPARED = 200
 """Characters of a name that are compared with others, which takes quadratic time."""

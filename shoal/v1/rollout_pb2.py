@@ -25,37 +25,53 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/rollout.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\"\x93\x01\n\x06Prompt\x12\x11\n\tprompt_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\rground_truths\x18\x04 \x03(\x0b\x32\x15.shoal.v1.GroundTruth\x12\'\n\x08messages\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"f\n\x0bGroundTruth\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12%\n\x05label\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_weight\"\xb7\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1d\n\x15max_completion_tokens\x18\x05 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cstop_strings\x18\x07 \x03(\t\x12\x16\n\x0ereturn_support\x18\x08 \x01(\x08\"\x8f\x02\n\nCompletion\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x19\n\x11\x62\x65havior_logprobs\x18\x03 \x01(\x0c\x12\x11\n\tloss_mask\x18\x04 \x01(\x0c\x12-\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12,\n\rversion_spans\x18\x06 \x03(\x0b\x32\x15.shoal.v1.VersionSpan\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x19\n\x11support_token_ids\x18\t \x01(\x0c\x12\x16\n\x0esupport_counts\x18\n \x01(\x0c\"8\n\rWeightVersion\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x03\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\"S\n\x0bVersionSpan\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\r\n\x05start\x18\x02 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x05\"\xad\x01\n\x05Score\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x0e\n\x06reward\x18\x03 \x01(\x01\x12\x30\n\x0fverifier_scores\x18\x04 \x03(\x0b\x32\x17.shoal.v1.VerifierScore\x12#\n\x05parts\x18\x05 \x03(\x0b\x32\x14.shoal.v1.RewardPart\")\n\nRewardPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"\xdc\x01\n\rVerifierScore\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\r\n\x05value\x18\x03 \x01(\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x12\n\nduration_s\x18\x05 \x01(\x01\x12(\n\x0bstep_scores\x18\x06 \x03(\x0b\x32\x13.shoal.v1.StepScore\x12\x13\n\x0b\x63ode_digest\x18\x07 \x01(\t\x12\x13\n\x06\x61nswer\x18\x08 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_answer\",\n\tStepScore\x12\x10\n\x08\x65nd_char\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03*\x7f\n\x0cScoreOutcome\x12\x1d\n\x19SCORE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14SCORE_OUTCOME_SCORED\x10\x01\x12\x1c\n\x18SCORE_OUTCOME_UNSCORABLE\x10\x02\x12\x18\n\x14SCORE_OUTCOME_FAILED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/rollout.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xc3\x01\n\x06Prompt\x12\x11\n\tprompt_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\rground_truths\x18\x04 \x03(\x0b\x32\x15.shoal.v1.GroundTruth\x12\'\n\x08messages\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12.\n\x0b\x65nvironment\x18\x06 \x01(\x0b\x32\x19.shoal.v1.EnvironmentTask\"M\n\x0f\x45nvironmentTask\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\t\x12%\n\x04task\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"x\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12&\n\ntool_calls\x18\x03 \x03(\x0b\x32\x12.shoal.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"\x83\x01\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.shoal.v1.ToolCallStatus\x12\x0b\n\x03raw\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\t\"N\n\x0bToolOutcome\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x11\n\ttimed_out\x18\x03 \x01(\x08\x12\x12\n\nduration_s\x18\x04 \x01(\x01\"\x89\x02\n\x0b\x45pisodeTurn\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\x12&\n\x07message\x18\x03 \x01(\x0b\x32\x15.shoal.v1.ChatMessage\x12+\n\x0cobservations\x18\x04 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x13\n\x06reward\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12,\n\rtool_outcomes\x18\x07 \x03(\x0b\x32\x15.shoal.v1.ToolOutcome\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x42\t\n\x07_reward\"\xc0\x02\n\x07\x45pisode\x12-\n\x0e\x66irst_messages\x18\x01 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12$\n\x05turns\x18\x02 \x03(\x0b\x32\x15.shoal.v1.EpisodeTurn\x12\x13\n\x0bstop_reason\x18\x03 \x01(\t\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12\'\n\x07outcome\x18\x05 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x13\n\x06reward\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12/\n\x07metrics\x18\x07 \x03(\x0b\x32\x1e.shoal.v1.Episode.MetricsEntry\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_reward\"f\n\x0bGroundTruth\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12%\n\x05label\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_weight\"\xb7\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1d\n\x15max_completion_tokens\x18\x05 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cstop_strings\x18\x07 \x03(\t\x12\x16\n\x0ereturn_support\x18\x08 \x01(\x08\"\xb3\x02\n\nCompletion\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x19\n\x11\x62\x65havior_logprobs\x18\x03 \x01(\x0c\x12\x11\n\tloss_mask\x18\x04 \x01(\x0c\x12-\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12,\n\rversion_spans\x18\x06 \x03(\x0b\x32\x15.shoal.v1.VersionSpan\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x19\n\x11support_token_ids\x18\t \x01(\x0c\x12\x16\n\x0esupport_counts\x18\n \x01(\x0c\x12\"\n\x07\x65pisode\x18\x0b \x01(\x0b\x32\x11.shoal.v1.Episode\"8\n\rWeightVersion\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x03\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\"S\n\x0bVersionSpan\x12(\n\x07version\x18\x01 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\x12\r\n\x05start\x18\x02 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x05\"\xad\x01\n\x05Score\x12\x14\n\x0csample_index\x18\x01 \x01(\x05\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x0e\n\x06reward\x18\x03 \x01(\x01\x12\x30\n\x0fverifier_scores\x18\x04 \x03(\x0b\x32\x17.shoal.v1.VerifierScore\x12#\n\x05parts\x18\x05 \x03(\x0b\x32\x14.shoal.v1.RewardPart\")\n\nRewardPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"\xdc\x01\n\rVerifierScore\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\r\n\x05value\x18\x03 \x01(\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x12\n\nduration_s\x18\x05 \x01(\x01\x12(\n\x0bstep_scores\x18\x06 \x03(\x0b\x32\x13.shoal.v1.StepScore\x12\x13\n\x0b\x63ode_digest\x18\x07 \x01(\t\x12\x13\n\x06\x61nswer\x18\x08 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_answer\",\n\tStepScore\x12\x10\n\x08\x65nd_char\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01*\xb2\x01\n\x0eToolCallStatus\x12 \n\x1cTOOL_CALL_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13TOOL_CALL_STATUS_OK\x10\x01\x12\x1e\n\x1aTOOL_CALL_STATUS_MALFORMED\x10\x02\x12!\n\x1dTOOL_CALL_STATUS_UNKNOWN_TOOL\x10\x03\x12\"\n\x1eTOOL_CALL_STATUS_BAD_ARGUMENTS\x10\x04*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03*\x7f\n\x0cScoreOutcome\x12\x1d\n\x19SCORE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14SCORE_OUTCOME_SCORED\x10\x01\x12\x1c\n\x18SCORE_OUTCOME_UNSCORABLE\x10\x02\x12\x18\n\x14SCORE_OUTCOME_FAILED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.rollout_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=1457
-  _globals['_FINISHREASON']._serialized_end=1577
-  _globals['_SCOREOUTCOME']._serialized_start=1579
-  _globals['_SCOREOUTCOME']._serialized_end=1706
+  _globals['_EPISODE_METRICSENTRY']._loaded_options = None
+  _globals['_EPISODE_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_TOOLCALLSTATUS']._serialized_start=2502
+  _globals['_TOOLCALLSTATUS']._serialized_end=2680
+  _globals['_FINISHREASON']._serialized_start=2682
+  _globals['_FINISHREASON']._serialized_end=2802
+  _globals['_SCOREOUTCOME']._serialized_start=2804
+  _globals['_SCOREOUTCOME']._serialized_end=2931
   _globals['_PROMPT']._serialized_start=67
-  _globals['_PROMPT']._serialized_end=214
-  _globals['_CHATMESSAGE']._serialized_start=216
-  _globals['_CHATMESSAGE']._serialized_end=260
-  _globals['_GROUNDTRUTH']._serialized_start=262
-  _globals['_GROUNDTRUTH']._serialized_end=364
-  _globals['_SAMPLINGPARAMS']._serialized_start=367
-  _globals['_SAMPLINGPARAMS']._serialized_end=550
-  _globals['_COMPLETION']._serialized_start=553
-  _globals['_COMPLETION']._serialized_end=824
-  _globals['_WEIGHTVERSION']._serialized_start=826
-  _globals['_WEIGHTVERSION']._serialized_end=882
-  _globals['_VERSIONSPAN']._serialized_start=884
-  _globals['_VERSIONSPAN']._serialized_end=967
-  _globals['_SCORE']._serialized_start=970
-  _globals['_SCORE']._serialized_end=1143
-  _globals['_REWARDPART']._serialized_start=1145
-  _globals['_REWARDPART']._serialized_end=1186
-  _globals['_VERIFIERSCORE']._serialized_start=1189
-  _globals['_VERIFIERSCORE']._serialized_end=1409
-  _globals['_STEPSCORE']._serialized_start=1411
-  _globals['_STEPSCORE']._serialized_end=1455
+  _globals['_PROMPT']._serialized_end=262
+  _globals['_ENVIRONMENTTASK']._serialized_start=264
+  _globals['_ENVIRONMENTTASK']._serialized_end=341
+  _globals['_CHATMESSAGE']._serialized_start=343
+  _globals['_CHATMESSAGE']._serialized_end=463
+  _globals['_TOOLCALL']._serialized_start=466
+  _globals['_TOOLCALL']._serialized_end=597
+  _globals['_TOOLOUTCOME']._serialized_start=599
+  _globals['_TOOLOUTCOME']._serialized_end=677
+  _globals['_EPISODETURN']._serialized_start=680
+  _globals['_EPISODETURN']._serialized_end=945
+  _globals['_EPISODE']._serialized_start=948
+  _globals['_EPISODE']._serialized_end=1268
+  _globals['_EPISODE_METRICSENTRY']._serialized_start=1211
+  _globals['_EPISODE_METRICSENTRY']._serialized_end=1257
+  _globals['_GROUNDTRUTH']._serialized_start=1270
+  _globals['_GROUNDTRUTH']._serialized_end=1372
+  _globals['_SAMPLINGPARAMS']._serialized_start=1375
+  _globals['_SAMPLINGPARAMS']._serialized_end=1558
+  _globals['_COMPLETION']._serialized_start=1561
+  _globals['_COMPLETION']._serialized_end=1868
+  _globals['_WEIGHTVERSION']._serialized_start=1870
+  _globals['_WEIGHTVERSION']._serialized_end=1926
+  _globals['_VERSIONSPAN']._serialized_start=1928
+  _globals['_VERSIONSPAN']._serialized_end=2011
+  _globals['_SCORE']._serialized_start=2014
+  _globals['_SCORE']._serialized_end=2187
+  _globals['_REWARDPART']._serialized_start=2189
+  _globals['_REWARDPART']._serialized_end=2230
+  _globals['_VERIFIERSCORE']._serialized_start=2233
+  _globals['_VERIFIERSCORE']._serialized_end=2453
+  _globals['_STEPSCORE']._serialized_start=2455
+  _globals['_STEPSCORE']._serialized_end=2499
 # @@protoc_insertion_point(module_scope)

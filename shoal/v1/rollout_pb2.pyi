@@ -20,6 +20,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ToolCallStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolCallStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolCallStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_CALL_STATUS_UNSPECIFIED: _ToolCallStatus.ValueType  # 0
+    """Not set. An error."""
+    TOOL_CALL_STATUS_OK: _ToolCallStatus.ValueType  # 1
+    """A call of a known tool with arguments that fit its schema."""
+    TOOL_CALL_STATUS_MALFORMED: _ToolCallStatus.ValueType  # 2
+    """It looks like a call and cannot be read."""
+    TOOL_CALL_STATUS_UNKNOWN_TOOL: _ToolCallStatus.ValueType  # 3
+    """The tool is not among those that the prompt offers."""
+    TOOL_CALL_STATUS_BAD_ARGUMENTS: _ToolCallStatus.ValueType  # 4
+    """The arguments do not fit the tool's schema."""
+
+class ToolCallStatus(_ToolCallStatus, metaclass=_ToolCallStatusEnumTypeWrapper):
+    """What was found where a tool call was looked for."""
+
+TOOL_CALL_STATUS_UNSPECIFIED: ToolCallStatus.ValueType  # 0
+"""Not set. An error."""
+TOOL_CALL_STATUS_OK: ToolCallStatus.ValueType  # 1
+"""A call of a known tool with arguments that fit its schema."""
+TOOL_CALL_STATUS_MALFORMED: ToolCallStatus.ValueType  # 2
+"""It looks like a call and cannot be read."""
+TOOL_CALL_STATUS_UNKNOWN_TOOL: ToolCallStatus.ValueType  # 3
+"""The tool is not among those that the prompt offers."""
+TOOL_CALL_STATUS_BAD_ARGUMENTS: ToolCallStatus.ValueType  # 4
+"""The arguments do not fit the tool's schema."""
+Global___ToolCallStatus: _TypeAlias = ToolCallStatus  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -98,6 +130,7 @@ class Prompt(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     GROUND_TRUTHS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
     prompt_id: _builtins.str
     """Identifies the prompt in its data set, stable across runs: "source:index".
     The index of the row counts from 0; messages for people count rows from 1.
@@ -118,6 +151,12 @@ class Prompt(_message.Message):
         verifiers that read it. If it is empty, they read `text`.
         """
 
+    @_builtins.property
+    def environment(self) -> Global___EnvironmentTask:
+        """The environment that the prompt's episodes are played in. Absent: an episode
+        is one completion.
+        """
+
     def __init__(
         self,
         *,
@@ -126,14 +165,43 @@ class Prompt(_message.Message):
         text: _builtins.str = ...,
         ground_truths: _abc.Iterable[Global___GroundTruth] | None = ...,
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        environment: Global___EnvironmentTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ground_truths", b"ground_truths", "messages", b"messages", "prompt_id", b"prompt_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "ground_truths", b"ground_truths", "messages", b"messages", "prompt_id", b"prompt_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
+
+@_typing.final
+class EnvironmentTask(_message.Message):
+    """A task of an environment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    environment: _builtins.str
+    """The environment's registered name."""
+    @_builtins.property
+    def task(self) -> _struct_pb2.Struct:
+        """The task, in the form that the environment documents."""
+
+    def __init__(
+        self,
+        *,
+        environment: _builtins.str = ...,
+        task: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnvironmentTask: _TypeAlias = EnvironmentTask  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):
@@ -143,25 +211,253 @@ class ChatMessage(_message.Message):
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """Speaker: "system", "user", "assistant", or another role of the model's chat
     template.
     """
     content: _builtins.str
     """Text of the turn."""
+    tool_call_id: _builtins.str
+    """Of a tool's turn: the call that it answers."""
+    name: _builtins.str
+    """Of a tool's turn: the tool."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """Tool calls of an assistant's turn, in order. `content` is without them."""
+
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         content: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: _builtins.str = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
+
+@_typing.final
+class ToolCall(_message.Message):
+    """A tool call as it was found in what the policy sampled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Identifies the call in its episode."""
+    name: _builtins.str
+    """The tool. Empty if it could not be read."""
+    arguments_json: _builtins.str
+    """The arguments, a JSON object. Empty if they could not be read."""
+    status: Global___ToolCallStatus.ValueType
+    """Whether the call can be carried out."""
+    raw: _builtins.str
+    """The text that the call was read from."""
+    detail: _builtins.str
+    """For people and for the policy: what is wrong with it."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+        status: Global___ToolCallStatus.ValueType = ...,
+        raw: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "detail", b"detail", "id", b"id", "name", b"name", "raw", b"raw", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
+
+@_typing.final
+class ToolOutcome(_message.Message):
+    """What became of a tool call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OK_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_FIELD_NUMBER: _builtins.int
+    DURATION_S_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The tool."""
+    ok: _builtins.bool
+    """Whether it worked."""
+    timed_out: _builtins.bool
+    """Whether it exceeded its time."""
+    duration_s: _builtins.float
+    """Wall time of the call."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        ok: _builtins.bool = ...,
+        timed_out: _builtins.bool = ...,
+        duration_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_s", b"duration_s", "name", b"name", "ok", b"ok", "timed_out", b"timed_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolOutcome: _TypeAlias = ToolOutcome  # noqa: Y015
+
+@_typing.final
+class EpisodeTurn(_message.Message):
+    """One turn of an episode: what the policy sampled, and what came back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OBSERVATIONS_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    TOOL_OUTCOMES_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """First sampled token in the completion, from 0."""
+    end: _builtins.int
+    """One past the last sampled token."""
+    reward: _builtins.float
+    """Reward of the turn; absent if the environment gave none."""
+    finish_reason: Global___FinishReason.ValueType
+    """Why sampling of the turn ended."""
+    seed: _builtins.int
+    """Seed of the turn. Below 2^53."""
+    @_builtins.property
+    def message(self) -> Global___ChatMessage:
+        """What the policy said."""
+
+    @_builtins.property
+    def observations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """What the environment answered."""
+
+    @_builtins.property
+    def tool_outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolOutcome]:
+        """What became of its tool calls, in their order."""
+
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        message: Global___ChatMessage | None = ...,
+        observations: _abc.Iterable[Global___ChatMessage] | None = ...,
+        reward: _builtins.float | None = ...,
+        finish_reason: Global___FinishReason.ValueType = ...,
+        tool_outcomes: _abc.Iterable[Global___ToolOutcome] | None = ...,
+        seed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "message", b"message", "reward", b"reward"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "end", b"end", "finish_reason", b"finish_reason", "message", b"message", "observations", b"observations", "reward", b"reward", "seed", b"seed", "start", b"start", "tool_outcomes", b"tool_outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
+    _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
+
+Global___EpisodeTurn: _TypeAlias = EpisodeTurn  # noqa: Y015
+
+@_typing.final
+class Episode(_message.Message):
+    """How a completion was played as an episode of several turns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FIRST_MESSAGES_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    STOP_REASON_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    stop_reason: _builtins.str
+    """Why it ended: "done", "no_call", or the limit that it reached."""
+    truncated: _builtins.bool
+    """Whether a limit ended it."""
+    outcome: Global___ScoreOutcome.ValueType
+    """Outcome of the environment."""
+    reward: _builtins.float
+    """Reward of the whole episode, besides those of turns; absent if there is
+    none.
+    """
+    detail: _builtins.str
+    """For people: why it failed, or what it found."""
+    @_builtins.property
+    def first_messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """What the environment said before the first turn."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeTurn]:
+        """The turns, in order."""
+
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The environment's numbers for the metrics, by name."""
+
+    def __init__(
+        self,
+        *,
+        first_messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        turns: _abc.Iterable[Global___EpisodeTurn] | None = ...,
+        stop_reason: _builtins.str = ...,
+        truncated: _builtins.bool = ...,
+        outcome: Global___ScoreOutcome.ValueType = ...,
+        reward: _builtins.float | None = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "detail", b"detail", "first_messages", b"first_messages", "metrics", b"metrics", "outcome", b"outcome", "reward", b"reward", "stop_reason", b"stop_reason", "truncated", b"truncated", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
+    _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
+
+Global___Episode: _TypeAlias = Episode  # noqa: Y015
 
 @_typing.final
 class GroundTruth(_message.Message):
@@ -275,6 +571,7 @@ class Completion(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SUPPORT_COUNTS_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
     """Position in the group, from 0."""
     token_ids: _builtins.bytes
@@ -311,7 +608,16 @@ class Completion(_message.Message):
     """
     @_builtins.property
     def version_spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionSpan]:
-        """The weights that produced each token, in order, without gaps."""
+        """The weights that produced each token, in order, without gaps. Of an episode
+        they cover the sampled tokens only.
+        """
+
+    @_builtins.property
+    def episode(self) -> Global___Episode:
+        """Of an episode of several turns: how it was played. Its tokens are those of
+        the environment, with `loss_mask` 0 and a log-probability of NaN, and
+        those of the policy, in the order in which the policy saw them.
+        """
 
     def __init__(
         self,
@@ -326,10 +632,11 @@ class Completion(_message.Message):
         seed: _builtins.int = ...,
         support_token_ids: _builtins.bytes = ...,
         support_counts: _builtins.bytes = ...,
+        episode: Global___Episode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behavior_logprobs", b"behavior_logprobs", "finish_reason", b"finish_reason", "loss_mask", b"loss_mask", "sample_index", b"sample_index", "seed", b"seed", "support_counts", b"support_counts", "support_token_ids", b"support_token_ids", "text", b"text", "token_ids", b"token_ids", "version_spans", b"version_spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behavior_logprobs", b"behavior_logprobs", "episode", b"episode", "finish_reason", b"finish_reason", "loss_mask", b"loss_mask", "sample_index", b"sample_index", "seed", b"seed", "support_counts", b"support_counts", "support_token_ids", b"support_token_ids", "text", b"text", "token_ids", b"token_ids", "version_spans", b"version_spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,19 +4,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shoal.rollout import Completion, FinishReason, VersionSpan, WeightVersion
+from shoal.rollout import Completion, VersionSpan, WeightVersion
 from shoal.token_run import TokenRun
 from shoal.v1 import generator_pb2, rollout_pb2
 from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire
+from shoal.wire.episodes import episode_from_wire, episode_to_wire
 from shoal.wire.fields import invalid
+from shoal.wire.finish_reasons import finish_reason_from_wire, finish_reason_to_wire
 from shoal.wire.supports import support_from_wire
-
-_FINISH_TO_WIRE = {
-    FinishReason.STOP: rollout_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: rollout_pb2.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: rollout_pb2.FINISH_REASON_ABORT,
-}
-_FINISH_FROM_WIRE = {number: reason for reason, number in _FINISH_TO_WIRE.items()}
 
 
 def version_to_wire(version: WeightVersion) -> rollout_pb2.WeightVersion:
@@ -25,18 +20,6 @@ def version_to_wire(version: WeightVersion) -> rollout_pb2.WeightVersion:
 
 def version_from_wire(message: rollout_pb2.WeightVersion) -> WeightVersion:
     return WeightVersion(message.attempt, message.policy_version)
-
-
-def finish_reason_to_wire(reason: FinishReason) -> rollout_pb2.FinishReason.ValueType:
-    return _FINISH_TO_WIRE[reason]
-
-
-def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> FinishReason:
-    """Reads a finish reason. Raises `InvalidArgument` when it is not set, or unknown."""
-    reason = _FINISH_FROM_WIRE.get(number)
-    if reason is None:
-        raise invalid("completion.finish_reason", f"must be set (given: {number})")
-    return reason
 
 
 def spans_to_wire(spans: Iterable[VersionSpan]) -> list[rollout_pb2.VersionSpan]:
@@ -52,12 +35,13 @@ def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rol
         token_ids=int32_to_wire(completion.token_ids),
         behavior_logprobs=float32_to_wire(completion.behavior_logprobs),
         loss_mask=b"" if mask is None else np.ascontiguousarray(mask, dtype=np.uint8).tobytes(),
-        finish_reason=_FINISH_TO_WIRE[completion.finish_reason],
+        finish_reason=finish_reason_to_wire(completion.finish_reason),
         version_spans=spans_to_wire(completion.version_spans),
         text=completion.text if with_text else "",
         seed=completion.seed,
         support_token_ids=b"" if support is None else int32_to_wire(support.token_ids),
         support_counts=b"" if support is None else int32_to_wire(support.counts),
+        episode=None if completion.episode is None else episode_to_wire(completion.episode),
     )
 
 
@@ -76,27 +60,46 @@ def completion_from_wire(message: rollout_pb2.Completion, earlier_support: bytes
         text=message.text,
         seed=message.seed,
         support=run.support,
+        episode=episode_from_wire(message.episode, run.num_tokens) if message.HasField("episode") else None,
     )
 
 
 def run_from_wire(
     message: rollout_pb2.Completion | generator_pb2.CompletionPart, field: str, earlier_support: bytes = b""
 ) -> TokenRun:
-    """Reads the tokens of a completion, or of a part of one, with what belongs to each."""
+    """Reads the tokens of a completion, or of a part of one, with what belongs to each.
+
+    Raises `InvalidArgument` for weights that are not given for each sampled token: all tokens, but for an episode.
+    """
     token_ids = int32_from_wire(message.token_ids, f"{field}.token_ids")
     logprobs = float32_from_wire(message.behavior_logprobs, f"{field}.behavior_logprobs")
     if len(logprobs) != len(token_ids):
         raise invalid(f"{field}.behavior_logprobs", f"{len(logprobs)} values for {len(token_ids)} tokens")
-    end = 0
-    for span in message.version_spans:
-        if span.start != end or span.end < span.start:
-            raise invalid(f"{field}.version_spans", f"leave no gap: {span.start} to {span.end} follows {end}")
-        end = span.end
-    if end != len(token_ids):
-        raise invalid(f"{field}.version_spans", f"cover {end} of {len(token_ids)} tokens")
+    sampled = [(0, len(token_ids))]
+    if isinstance(message, rollout_pb2.Completion) and message.HasField("episode"):
+        sampled = [(turn.start, turn.end) for turn in message.episode.turns]
+    _check_spans(message.version_spans, sampled, f"{field}.version_spans")
     support = None
     if message.support_counts or message.support_token_ids or earlier_support:
         ids = earlier_support + message.support_token_ids
         support = support_from_wire(ids, message.support_counts, token_ids, f"{field}.support")
     spans = tuple(VersionSpan(version_from_wire(span.version), span.start, span.end) for span in message.version_spans)
     return TokenRun(token_ids, logprobs, spans, support)
+
+
+def _check_spans(spans: Iterable[rollout_pb2.VersionSpan], sampled: Iterable[tuple[int, int]], field: str) -> None:
+    """Raises `InvalidArgument` unless the spans cover exactly the sampled ranges of tokens, in order."""
+    covered, wanted = _merged((span.start, span.end) for span in spans), _merged(sampled)
+    if covered != wanted:
+        raise invalid(field, f"must cover each sampled token once and in order: {wanted}; given: {covered}")
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Joins ranges that follow each other, and leaves empty ones out."""
+    merged: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if merged and merged[-1][1] == start <= end:
+            merged[-1] = (merged[-1][0], end)
+        elif start != end:
+            merged.append((start, end))
+    return merged

@@ -3,9 +3,10 @@
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
-from shoal.rollout import ChatMessage, GroundTruth, Prompt
+from shoal.rollout import EnvironmentTask, GroundTruth, Prompt
 from shoal.v1 import rollout_pb2
 from shoal.wire.arrays import int32_from_wire, int32_to_wire
+from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire, struct_from_wire, struct_to_wire
 from shoal.wire.fields import invalid
 
 
@@ -15,7 +16,8 @@ def prompt_to_wire(prompt: Prompt) -> rollout_pb2.Prompt:
         token_ids=int32_to_wire(prompt.token_ids),
         text=prompt.text,
         ground_truths=map(ground_truth_to_wire, prompt.ground_truths),
-        messages=[rollout_pb2.ChatMessage(role=message.role, content=message.content) for message in prompt.messages],
+        messages=map(chat_message_to_wire, prompt.messages),
+        environment=None if prompt.environment is None else environment_to_wire(prompt.environment),
     )
 
 
@@ -25,7 +27,8 @@ def prompt_from_wire(message: rollout_pb2.Prompt) -> Prompt:
         token_ids=int32_from_wire(message.token_ids, "prompt.token_ids"),
         text=message.text,
         ground_truths=tuple(map(ground_truth_from_wire, message.ground_truths)),
-        messages=tuple(ChatMessage(turn.role, turn.content) for turn in message.messages),
+        messages=tuple(map(chat_message_from_wire, message.messages)),
+        environment=environment_from_wire(message.environment) if message.HasField("environment") else None,
     )
 
 
@@ -46,3 +49,12 @@ def ground_truth_from_wire(message: rollout_pb2.GroundTruth) -> GroundTruth:
         label=label,
         weight=message.weight if message.HasField("weight") else 1.0,
     )
+
+
+def environment_to_wire(task: EnvironmentTask) -> rollout_pb2.EnvironmentTask:
+    return rollout_pb2.EnvironmentTask(environment=task.environment, task=struct_to_wire(task.task))
+
+
+def environment_from_wire(message: rollout_pb2.EnvironmentTask) -> EnvironmentTask:
+    """Raises `InvalidArgument` for a task with a number that JSON does not have."""
+    return EnvironmentTask(message.environment, struct_from_wire(message.task, "environment.task"))

@@ -12,15 +12,27 @@ _OUTCOME_TO_WIRE = {
 _OUTCOME_FROM_WIRE = {number: outcome for outcome, number in _OUTCOME_TO_WIRE.items()}
 
 
+def outcome_to_wire(outcome: ScoreOutcome) -> rollout_pb2.ScoreOutcome.ValueType:
+    return _OUTCOME_TO_WIRE[outcome]
+
+
+def outcome_from_wire(number: rollout_pb2.ScoreOutcome.ValueType, field: str) -> ScoreOutcome:
+    """Reads an outcome. Raises `InvalidArgument`, which names the field, when it is not set, or unknown."""
+    outcome = _OUTCOME_FROM_WIRE.get(number)
+    if outcome is None:
+        raise invalid(field, f"must be set (given: {number})")
+    return outcome
+
+
 def score_to_wire(score: Score) -> rollout_pb2.Score:
     return rollout_pb2.Score(
         sample_index=score.sample_index,
-        outcome=_OUTCOME_TO_WIRE[score.outcome],
+        outcome=outcome_to_wire(score.outcome),
         reward=score.reward,
         verifier_scores=[
             rollout_pb2.VerifierScore(
                 verifier=part.verifier,
-                outcome=_OUTCOME_TO_WIRE[part.outcome],
+                outcome=outcome_to_wire(part.outcome),
                 value=part.value,
                 detail=part.detail,
                 duration_s=part.duration_s,
@@ -39,12 +51,12 @@ def score_to_wire(score: Score) -> rollout_pb2.Score:
 def score_from_wire(message: rollout_pb2.Score) -> Score:
     return Score(
         sample_index=message.sample_index,
-        outcome=_outcome(message.outcome, "score.outcome"),
+        outcome=outcome_from_wire(message.outcome, "score.outcome"),
         reward=message.reward,
         verifier_scores=tuple(
             VerifierScore(
                 verifier=part.verifier,
-                outcome=_outcome(part.outcome, "score.verifier_scores.outcome"),
+                outcome=outcome_from_wire(part.outcome, "score.verifier_scores.outcome"),
                 value=part.value,
                 detail=part.detail,
                 duration_s=part.duration_s,
@@ -56,10 +68,3 @@ def score_from_wire(message: rollout_pb2.Score) -> Score:
         ),
         parts=tuple(RewardPart(part.name, part.value) for part in message.parts),
     )
-
-
-def _outcome(number: rollout_pb2.ScoreOutcome.ValueType, field: str) -> ScoreOutcome:
-    outcome = _OUTCOME_FROM_WIRE.get(number)
-    if outcome is None:
-        raise invalid(field, f"must be set (given: {number})")
-    return outcome

@@ -19,8 +19,9 @@ from services.reward.service import RewardService
 from services.reward.verifiers import code
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.conversation import ChatMessage
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
-from shoal.rollout import ChatMessage, GroundTruth, Prompt, ScoreOutcome
+from shoal.rollout import GroundTruth, Prompt, ScoreOutcome
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, worker_pb2

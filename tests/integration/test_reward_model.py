@@ -22,8 +22,9 @@ from services.reward.model.runner import Runner, padded, padding_id, plan_batche
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.config.reward_model import RewardModelConfig
+from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import ChatMessage, GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2

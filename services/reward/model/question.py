@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from services.reward.common.text import clean, without_turns
 from shoal.config.reward_model import RewardModelConfig
-from shoal.rollout import ChatMessage
+from shoal.conversation import ChatMessage
 
 
 class Question(TypedDict, total=False):

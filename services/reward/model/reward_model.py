@@ -12,8 +12,9 @@ from services.reward.model.process import ModelProcess
 from services.reward.model.question import Question, question_for
 from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.config.reward_model import RewardModelConfig
+from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import ChatMessage, ScoreOutcome, VerifierScore
+from shoal.rollout import ScoreOutcome, VerifierScore
 
 _MAX_DETAIL_CHARACTERS = 500
 _MAX_LOGITS_SHOWN = 8

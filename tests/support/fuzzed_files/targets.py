@@ -243,9 +243,9 @@ def _tokenizer() -> Any:
 
 
 def _read_template(data: bytes, folder: Path) -> None:
+    from shoal.conversation import ChatMessage
     from shoal.data.conversation import Conversation
     from shoal.data.load import _render
-    from shoal.rollout import ChatMessage
 
     path = folder / "template.jinja"
     path.write_bytes(data)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from google.protobuf.struct_pb2 import Value
 
+from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import ChatMessage, GroundTruth, Prompt
+from shoal.rollout import GroundTruth, Prompt
 from shoal.v1 import rollout_pb2
 from shoal.wire import ground_truth_from_wire, prompt_from_wire, prompt_to_wire
 

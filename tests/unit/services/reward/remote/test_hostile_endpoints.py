@@ -20,7 +20,8 @@ from services.reward.model.reward_model import RewardModel
 from services.reward.remote import http_endpoint
 from shoal.config.judge import JudgeConfig
 from shoal.config.reward_model import RewardModelConfig
-from shoal.rollout import ChatMessage, ScoreOutcome, VerifierScore
+from shoal.conversation import ChatMessage
+from shoal.rollout import ScoreOutcome, VerifierScore
 from shoal.wire import score_to_wire
 from tests.support.hostile_server import answering, hostile_answers, mutated_answers, response, sends
 

@@ -1,0 +1,70 @@
+"""Conversations: messages, and the tool calls in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ToolCallStatus(StrEnum):
+    """What was found where a tool call was looked for."""
+
+    OK = "ok"
+    """A call of a known tool with arguments that fit its schema."""
+    MALFORMED = "malformed"
+    """It looks like a call and cannot be read."""
+    UNKNOWN_TOOL = "unknown_tool"
+    """The tool is not among those that the prompt offers."""
+    BAD_ARGUMENTS = "bad_arguments"
+    """The arguments do not fit the tool's schema."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call as it was found in what the policy sampled."""
+
+    id: str
+    """Identifies the call in its episode."""
+    name: str
+    """The tool; empty if it could not be read."""
+    arguments_json: str
+    """The arguments, a JSON object; empty if they could not be read."""
+    status: ToolCallStatus
+    raw: str
+    """The text that the call was read from."""
+    detail: str = ""
+    """For people and for the policy: what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class ToolDefinition:
+    """A tool that the policy may call."""
+
+    name: str
+    description: str
+    """What it does, for the policy."""
+    parameters: dict[str, Any]
+    """JSON schema of its arguments, an object."""
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One turn of a conversation."""
+
+    role: str
+    """For example "user"."""
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant's turn; `content` is without them."""
+    tool_call_id: str = ""
+    """Of a tool's turn: the call that it answers."""
+    name: str = ""
+    """Of a tool's turn: the tool."""
+
+
+def question_of(messages: Sequence[ChatMessage]) -> str:
+    """Renders a conversation for people: a single message unchanged, several (also system messages) as lines of
+    "role: content"."""
+    if len(messages) == 1:
+        return messages[0].content
+    return "\n".join(f"{message.role}: {message.content}" for message in messages)

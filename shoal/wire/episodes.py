@@ -1,0 +1,82 @@
+"""Episodes, and their turns, as messages."""
+
+from shoal.rollout import Episode, EpisodeTurn, ToolOutcome
+from shoal.v1 import rollout_pb2
+from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire
+from shoal.wire.fields import invalid
+from shoal.wire.finish_reasons import finish_reason_from_wire, finish_reason_to_wire
+from shoal.wire.scores import outcome_from_wire, outcome_to_wire
+
+
+def episode_to_wire(episode: Episode) -> rollout_pb2.Episode:
+    return rollout_pb2.Episode(
+        first_messages=map(chat_message_to_wire, episode.first_messages),
+        turns=map(_turn_to_wire, episode.turns),
+        stop_reason=episode.stop_reason,
+        truncated=episode.is_truncated,
+        outcome=outcome_to_wire(episode.outcome),
+        reward=episode.reward,
+        metrics=episode.metrics,
+        detail=episode.detail,
+    )
+
+
+def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
+    """Reads the episode of a completion of so many tokens.
+
+    Raises `InvalidArgument` for turns that are not in order, or that lie outside of the completion.
+    """
+    end = 0
+    for turn in message.turns:
+        if not end <= turn.start <= turn.end <= num_tokens:
+            raise invalid(
+                "completion.episode.turns",
+                f"must be in order: {turn.start} to {turn.end} follows {end} of {num_tokens}",
+            )
+        end = turn.end
+    return Episode(
+        turns=tuple(map(_turn_from_wire, message.turns)),
+        stop_reason=message.stop_reason,
+        is_truncated=message.truncated,
+        outcome=outcome_from_wire(message.outcome, "completion.episode.outcome"),
+        reward=message.reward if message.HasField("reward") else None,
+        first_messages=tuple(map(chat_message_from_wire, message.first_messages)),
+        metrics=dict(message.metrics),
+        detail=message.detail,
+    )
+
+
+def _turn_to_wire(turn: EpisodeTurn) -> rollout_pb2.EpisodeTurn:
+    return rollout_pb2.EpisodeTurn(
+        start=turn.start,
+        end=turn.end,
+        message=chat_message_to_wire(turn.message),
+        observations=map(chat_message_to_wire, turn.observations),
+        reward=turn.reward,
+        finish_reason=finish_reason_to_wire(turn.finish_reason),
+        tool_outcomes=map(tool_outcome_to_wire, turn.tool_outcomes),
+        seed=turn.seed,
+    )
+
+
+def _turn_from_wire(message: rollout_pb2.EpisodeTurn) -> EpisodeTurn:
+    return EpisodeTurn(
+        start=message.start,
+        end=message.end,
+        message=chat_message_from_wire(message.message),
+        finish_reason=finish_reason_from_wire(message.finish_reason),
+        seed=message.seed,
+        observations=tuple(map(chat_message_from_wire, message.observations)),
+        reward=message.reward if message.HasField("reward") else None,
+        tool_outcomes=tuple(map(tool_outcome_from_wire, message.tool_outcomes)),
+    )
+
+
+def tool_outcome_to_wire(outcome: ToolOutcome) -> rollout_pb2.ToolOutcome:
+    return rollout_pb2.ToolOutcome(
+        name=outcome.name, ok=outcome.ok, timed_out=outcome.timed_out, duration_s=outcome.duration_s
+    )
+
+
+def tool_outcome_from_wire(message: rollout_pb2.ToolOutcome) -> ToolOutcome:
+    return ToolOutcome(message.name, message.ok, message.timed_out, message.duration_s)

@@ -1,0 +1,24 @@
+"""Finish reasons as numbers of the contract."""
+
+from shoal.rollout import FinishReason
+from shoal.v1 import rollout_pb2
+from shoal.wire.fields import invalid
+
+_TO_WIRE = {
+    FinishReason.STOP: rollout_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: rollout_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: rollout_pb2.FINISH_REASON_ABORT,
+}
+_FROM_WIRE = {number: reason for reason, number in _TO_WIRE.items()}
+
+
+def finish_reason_to_wire(reason: FinishReason) -> rollout_pb2.FinishReason.ValueType:
+    return _TO_WIRE[reason]
+
+
+def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> FinishReason:
+    """Reads a finish reason. Raises `InvalidArgument` when it is not set, or unknown."""
+    reason = _FROM_WIRE.get(number)
+    if reason is None:
+        raise invalid("completion.finish_reason", f"must be set (given: {number})")
+    return reason
