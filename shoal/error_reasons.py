@@ -41,6 +41,8 @@ class ErrorReason(StrEnum):
     """The server has reached its limit of concurrent calls."""
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
     """A request or an answer exceeds gRPC's limit of 4 MiB."""
+    STEP_TOO_LARGE = "STEP_TOO_LARGE"
+    """The stream of a train step has more bytes than a step of the configuration can have."""
     CHANNEL_CLOSED = "CHANNEL_CLOSED"
     """The client closed its channel during the call."""
 

@@ -19,6 +19,7 @@ from services.learner.ranks.process_group import Command, join_messages
 from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
 from services.learner.served_run import ServedRun
 from services.learner.spans import step_spans
+from services.learner.step_stream import receive_step
 from services.learner.torch_thread import TorchThread
 from shoal.config import parse_config
 from shoal.rollout import TrainBatch, WeightVersion
@@ -96,8 +97,8 @@ class LearnerService(LearnerServiceServicer):
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
-        self._served.require_ready()  # Before anything of the batch is kept.
-        messages = [message async for message in request_iterator]
+        commands, _ = self._served.require_ready()  # Before anything of the batch is kept.
+        messages = await receive_step(request_iterator, commands.learner.config)
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._served.require_ready()
         batch, body = await asyncio.to_thread(lambda: (batch_from_wire(messages), join_messages(messages)))

@@ -4,6 +4,14 @@ from dataclasses import dataclass
 
 from shoal.config.run import RunConfig
 
+_PROMPT_TOKEN_BYTES = 4
+"""The id, an int32."""
+_TOKEN_BYTES = 4 + 4 + 4 + 1
+"""Of a completion's token: its id, log-probability and advantage, and its loss mask."""
+_HEADER_BYTES = 2048
+"""For everything in a message that does not grow with its tokens: names, version spans, trace context."""
+_HEADROOM = 2
+
 
 @dataclass(frozen=True)
 class DerivedValues:
@@ -41,6 +49,8 @@ class DerivedValues:
     max_groups_in_flight: int
     """Groups between their issue and the publish of the weights trained on them: (max_staleness + 1) x
     groups_per_step."""
+    max_step_bytes: int
+    """Most that the learner accepts as one train step: twice what its groups take in messages, at full length."""
     loads_reference: bool
     """Whether the learner loads a reference model."""
 
@@ -69,5 +79,21 @@ def derived_values(config: RunConfig) -> DerivedValues:
         max_sequence_tokens=config.max_sequence_tokens,
         max_model_len=config.max_model_len,
         max_groups_in_flight=(grpo.max_staleness + 1) * grpo.groups_per_step,
+        max_step_bytes=_HEADROOM * _step_bytes(config),
         loads_reference=config.loads_reference,
     )
+
+
+def _step_bytes(config: RunConfig) -> int:
+    """Returns the size of the messages of the largest train step."""
+    grpo, sampling = config.grpo, config.sampling
+    completion = sampling.max_completion_tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
+    num_completions = grpo.groups_per_step * grpo.group_size
+    num_messages = 1 + grpo.groups_per_step + num_completions
+    prompts = grpo.groups_per_step * config.data.max_prompt_tokens * _PROMPT_TOKEN_BYTES
+    return num_messages * _HEADER_BYTES + prompts + num_completions * completion
+
+
+def _support_bytes(top_k: int) -> int:
+    """Returns what the support of a token takes: its count, and the ids of up to `top_k` tokens and its own."""
+    return 4 + 4 * (top_k + 1) if top_k else 0

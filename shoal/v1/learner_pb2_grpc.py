@@ -157,6 +157,8 @@ class LearnerServiceServicer:
         different lengths, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
         learner's version: the batch was built for another step.
+        * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
+        bytes than a step of the configuration can have; sent while it arrives.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

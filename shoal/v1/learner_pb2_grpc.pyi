@@ -85,6 +85,8 @@ class LearnerServiceStub:
       different lengths, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
+    * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
+      bytes than a step of the configuration can have; sent while it arrives.
     """
     ComputeLogprobs: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]
     """Computes the log-probabilities of given tokens under the current weights
@@ -236,6 +238,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
       different lengths, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
+    * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
+      bytes than a step of the configuration can have; sent while it arrives.
     """
     ComputeLogprobs: _aio.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]  # type: ignore[assignment]
     """Computes the log-probabilities of given tokens under the current weights
@@ -396,6 +400,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
           different lengths, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
           learner's version: the batch was built for another step.
+        * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
+          bytes than a step of the configuration can have; sent while it arrives.
         """
 
     @_abc_1.abstractmethod

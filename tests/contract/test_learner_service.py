@@ -186,6 +186,17 @@ async def test_before_configure_every_call_that_needs_the_model_is_refused(uncon
         assert caught.value.reason == "NOT_READY"
 
 
+async def test_a_stream_larger_than_any_step_is_refused_and_the_learner_goes_on(client: Client) -> None:
+    batch = await client.batch("too-large")
+    header, group, rollout = list(batch_to_wire(batch))[:3]
+    before = await client.version()
+    with pytest.raises(ResourceExhausted, match=r"twice what 4 groups \(grpo.groups_per_step\)") as caught:
+        await client.send([header, group, *[rollout] * 10_000])
+    assert caught.value.reason == ErrorReason.STEP_TOO_LARGE
+    assert await client.version() == before
+    assert (await client.train(batch)).applied
+
+
 async def test_a_configuration_that_does_not_validate_names_the_field(unconfigured: Client) -> None:
     request = learner_pb2.LearnerServiceConfigureRequest(run_id=RUN_ID)
     request.config.update({"model": {"path": "m"}, "data": {"sources": [{"task": "t"}]}, "learner": {"zero_stage": 4}})
