@@ -14,6 +14,7 @@ from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
+from shoal.json_schemas import compile_schema
 
 _FENCE = "```"
 
@@ -93,34 +94,10 @@ def _json_text(completion: str) -> str:
 
 @lru_cache(maxsize=64)
 def _validator(label: str) -> Any:
-    import jsonschema
-    import referencing.jsonschema
-
     try:
-        schema = json.loads(label, parse_float=_number)
-        if not isinstance(schema, dict | bool):
-            raise ValueError("a schema is an object")
-        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-        kind.check_schema(schema)
-        resource = referencing.jsonschema.specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
-        _check_references(resource, referencing.Registry().resolver_with_root(resource))
-        if isinstance(schema, dict):
-            # By this key jsonschema would look the class up again below a reference, without `_multiple_of`.
-            schema.pop("$schema", None)
-    except (ValueError, RecursionError, jsonschema.exceptions.SchemaError) as error:
-        raise Unscorable(f"the label is not a JSON schema: {error!s:.200}") from None
-    except referencing.exceptions.Unresolvable as error:
-        raise Unscorable(f"the label's schema refers to something outside of it: {error!s:.200}") from None
-    return jsonschema.validators.extend(kind, {"multipleOf": _multiple_of})(schema, registry=referencing.Registry())
-
-
-def _check_references(schema: Any, resolver: Any) -> None:
-    """Raises `Unresolvable` for a reference, at any depth, to something outside the schema."""
-    reference = schema.contents.get("$ref") if isinstance(schema.contents, dict) else None
-    if isinstance(reference, str):
-        resolver.lookup(reference)
-    for inner in schema.subresources():
-        _check_references(inner, resolver.in_subresource(inner))
+        return compile_schema(json.loads(label, parse_float=_number), {"multipleOf": _multiple_of})
+    except (ValueError, RecursionError) as error:
+        raise Unscorable(f"the label is no usable JSON schema: {error!s:.200}") from None
 
 
 VERIFIER = Verifier(verify, values="1 or 0", options=JsonSchemaOptions, load=load, package="jsonschema")

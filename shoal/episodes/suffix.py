@@ -1,0 +1,191 @@
+"""The tokens between two turns of an episode.
+
+What the policy sampled is never rendered again: a template drops thoughts, trims, and writes calls in another form, and
+the same text has many tokenizations. So only what is new is rendered, behind an answer that stands in for the sampled
+one, and only the text behind that answer is tokenized.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.conversation import ChatMessage, ToolCall, ToolDefinition
+from shoal.errors import InvalidArgument
+
+_ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
+"""What the stand-in says, and what a trial message says."""
+_PLACE = "\ue000"
+_ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
+_STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": _ANSWER})
+
+
+class TurnRenderer:
+    """Renders prompts of episodes, and what follows each turn of the policy, with a model's chat template."""
+
+    def __init__(
+        self, tokenizer: Any, tools: Sequence[ToolDefinition] = (), variables: Mapping[str, Any] | None = None
+    ) -> None:
+        """Takes a tokenizer of `transformers` with a chat template, the tools that the template renders into the
+        prompt, and `model.chat_template_kwargs`.
+
+        Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own.
+        """
+        self._tokenizer = tokenizer
+        self._tools = [_tool_for_template(tool) for tool in tools] or None
+        self._variables = dict(variables or {})
+        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        # Longest first: one may begin with another.
+        self._escaped = sorted({*special, _ANSWER, _PLACE}, key=len, reverse=True)
+        self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
+        self._shown_roles: set[str] = set()
+        self.end_of_turn_text = self._find_end_of_turn()
+        self.end_of_turn = int(tokenizer.convert_tokens_to_ids(self.end_of_turn_text))
+        """The token that ends a turn of the policy. Completions of an episode stop at it."""
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> str:
+        """Returns the text of an episode's prompt: the messages, without what begins the policy's turn."""
+        return self._render([_for_template(message) for message in messages], begins_turn=False)
+
+    def opening(self, prompt: Sequence[ChatMessage], messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the tokens between an episode's prompt and the first turn: the environment's first messages, if any,
+        and the beginning of the policy's turn.
+
+        Raises `InvalidArgument` if the template refuses or leaves out a message, or writes the prompt in another way
+        once a message follows it.
+        """
+        self._check_roles(messages)
+        before = self.prompt(prompt)
+        whole = self._render(
+            [*map(_for_template, prompt), *(self._escape(message) for message in messages)], begins_turn=True
+        )
+        if not whole.startswith(before):
+            raise InvalidArgument(
+                "model.chat_template: it writes the prompt in another way once something follows it, so an episode "
+                f"cannot go on from the prompt's tokens: {_difference(before, whole)}"
+            )
+        before_ids, whole_ids = self.encode(before), self.encode(whole)
+        if whole_ids[: len(before_ids)] == before_ids:
+            return whole_ids[len(before_ids) :]
+        return self.encode(whole[len(before) :])
+
+    def observation(self, last_token: int, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the tokens between two turns: the end of the policy's turn, if `last_token`, the last one sampled, is
+        another; all new messages; and the beginning of the policy's next turn.
+
+        `calls` are those of the turn, which results of tools answer. Raises `InvalidArgument` if the template refuses
+        or leaves out a message.
+        """
+        self._check_roles(messages)
+        token_ids = self.encode(self._behind_answer(calls, messages))
+        # The end of the turn was tokenized with the rest: some tokenizers treat the beginning of a text in another way.
+        assert token_ids[0] == self.end_of_turn
+        return token_ids[1:] if last_token == self.end_of_turn else token_ids
+
+    def sampled_text(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of a turn's tokens, special ones included, without the end of the turn."""
+        token_ids = list(token_ids)
+        if token_ids[-1:] == [self.end_of_turn]:
+            token_ids.pop()
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def whole(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the tokens of a whole conversation, tokenized at once, up to the policy's next turn."""
+        return self.encode(self._render([_for_template(message) for message in messages], begins_turn=True))
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without any that the tokenizer would add."""
+        token_ids: list[int] = []
+        for index, part in enumerate(_ESCAPED.split(text)):
+            if index % 2:
+                part = self._escaped[int(part)]
+            if part:
+                encoded = self._tokenizer(part, add_special_tokens=False, split_special_tokens=bool(index % 2))
+                token_ids += encoded["input_ids"]
+        return token_ids
+
+    def _behind_answer(self, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> str:
+        """Returns the text from the end of the policy's turn on."""
+        new = [self._escape(message) for message in messages]
+        text = None
+        if calls and any(message.role == "tool" for message in messages):
+            try:
+                text = self._render([*_stand_in_with(calls), *new], begins_turn=True)
+            except InvalidArgument:  # Some templates take only one call, or arguments in another form.
+                text = None
+        if text is None or _ANSWER not in text:
+            text = self._render([*_STAND_IN, *new], begins_turn=True)
+        behind = text.rpartition(_ANSWER)[2]
+        start = behind.find(self.end_of_turn_text)
+        if start < 0:
+            raise InvalidArgument(
+                f"model.chat_template: it does not end the policy's turn with {self.end_of_turn_text} before messages "
+                f"of {' and '.join(sorted({message.role for message in messages}))}"
+            )
+        return behind[start:]
+
+    def _find_end_of_turn(self) -> str:
+        """Returns the text of the token behind an answer that a message of the user follows."""
+        text = self._render([*_STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
+        behind = text.rpartition(_ANSWER)[2].lstrip()
+        added: list[str] = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
+        found = next((token for token in added if token.strip() and behind.startswith(token)), None)
+        if _ANSWER not in text or found is None:
+            raise InvalidArgument(
+                "model.chat_template: it has no end of turn, which episodes need: behind the policy's answer comes "
+                f"{behind[:40]!r}, and the tokenizer has no token of its own for its beginning. Choose a template "
+                'that ends each answer with one, such as model.chat_template = "chatml"'
+            )
+        return found
+
+    def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
+        """Raises `InvalidArgument` for a message of a role that the template leaves out, as many do in silence."""
+        for role in {message.role for message in messages} - self._shown_roles:
+            trial = {"role": role, "content": _ANSWER}
+            if _ANSWER not in self._render([_STAND_IN[0], {"role": "assistant", "content": "-"}, trial], True):
+                raise InvalidArgument(
+                    f"model.chat_template: it writes no messages of the role {role!r}, which the environment sends: "
+                    "choose a template that does, or another role in the environment"
+                )
+            self._shown_roles.add(role)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages), tools=self._tools, add_generation_prompt=begins_turn, tokenize=False, **self._variables
+            )
+        except Exception as error:  # A template is a program: it may raise anything.
+            raise InvalidArgument(
+                "model.chat_template: it refuses messages of the roles "
+                f"{', '.join(str(message['role']) for message in messages)}: {str(error) or type(error).__name__}"
+            ) from None
+        assert isinstance(text, str)
+        return text
+
+    def _escape(self, message: ChatMessage) -> dict[str, Any]:
+        """Returns a message for the template in which no text of the environment can become a special token."""
+        content = self._to_escape.sub(lambda found: f"{_PLACE}{self._escaped.index(found[0])}{_PLACE}", message.content)
+        return _for_template(message) | {"content": content}
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    named = {"tool_call_id": message.tool_call_id, "name": message.name}
+    return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
+
+
+def _tool_for_template(tool: ToolDefinition) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _stand_in_with(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    """Returns the stand-in with as many calls as the policy made."""
+    functions = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": {"-": _ANSWER}}}
+        for call in calls
+    ]
+    return [_STAND_IN[0], _STAND_IN[1] | {"tool_calls": functions}]
+
+
+def _difference(first: str, second: str) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    return f"{first[at : at + 40]!r} becomes {second[at : at + 40]!r}"

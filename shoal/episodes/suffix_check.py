@@ -1,0 +1,81 @@
+"""A comparison of what an episode's turns are rendered to with the conversation rendered at once.
+
+They need not be equal: a template may drop thoughts or close the last answer in another way. Where they differ, the
+policy sees in training what it does not see when the conversation is rendered at once later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.conversation import ChatMessage
+from shoal.episodes.suffix import TurnRenderer
+
+_CONTEXT_TOKENS = 8
+_TRIAL_ANSWERS = ("It is 4.", "Then it is 5.")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An answer of the policy, and the messages that follow it."""
+
+    answer: str
+    messages: tuple[ChatMessage, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where the two renderings of a conversation differ."""
+
+    turn: int
+    """The first turn, from 1, whose messages end behind the place; 0 for the opening."""
+    token: int
+    """Number of equal tokens before it."""
+    in_turns: str
+    """What the episode has there."""
+    at_once: str
+    """What the conversation rendered at once has there."""
+
+    def __str__(self) -> str:
+        where = f"after turn {self.turn}" if self.turn else "before the first turn"
+        return (
+            f"{where}, behind {self.token} equal tokens, an episode has {self.in_turns!r} where the chat template "
+            f"writes {self.at_once!r} for the whole conversation"
+        )
+
+
+def trial_turns(*, has_tools: bool) -> tuple[Turn, ...]:
+    """Returns turns to try a chat template with: each is answered by a tool's result, or by the user."""
+    role = "tool" if has_tools else "user"
+    return tuple(Turn(answer, (ChatMessage(role, "Result: 5"),)) for answer in _TRIAL_ANSWERS)
+
+
+def find_difference(
+    renderer: TurnRenderer, prompt: Sequence[ChatMessage], first: Sequence[ChatMessage], turns: Sequence[Turn]
+) -> Difference | None:
+    """Returns where an episode's tokens differ from those of the same conversation rendered at once, if they do.
+
+    Raises `InvalidArgument` as the renderer does.
+    """
+    messages = [*prompt, *first]
+    token_ids = renderer.encode(renderer.prompt(prompt)) + renderer.opening(prompt, first)
+    if difference := _compare(renderer, 0, token_ids, messages):
+        return difference
+    for number, turn in enumerate(turns, start=1):
+        token_ids += renderer.encode(turn.answer)
+        token_ids += renderer.observation(token_ids[-1], (), turn.messages)
+        messages += [ChatMessage("assistant", turn.answer), *turn.messages]
+        if difference := _compare(renderer, number, token_ids, messages):
+            return difference
+    return None
+
+
+def _compare(
+    renderer: TurnRenderer, turn: int, in_turns: list[int], messages: Sequence[ChatMessage]
+) -> Difference | None:
+    at_once = renderer.whole(messages)
+    if in_turns == at_once:
+        return None
+    pairs = zip(in_turns, at_once, strict=False)
+    token = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(in_turns), len(at_once)))
+    part = slice(token, token + _CONTEXT_TOKENS)
+    return Difference(turn, token, renderer.sampled_text(in_turns[part]), renderer.sampled_text(at_once[part]))

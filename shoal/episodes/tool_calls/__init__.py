@@ -1,0 +1,90 @@
+"""Tool calls in what a policy said: one parser for each form in which models write them.
+
+A parser never raises: what looks like a call and cannot be read is a call with a status, and says why.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
+from shoal.episodes.tool_calls.found import MAX_CALLS, Finder, Found
+from shoal.episodes.tool_calls.hermes import find_hermes
+from shoal.episodes.tool_calls.schemas import check_tools, problem_of
+from shoal.episodes.tool_calls.tag import find_tags
+from shoal.errors import InvalidArgument
+
+__all__ = ["PARSERS", "ParsedTurn", "Parser", "check_tools", "make_parser", "stop_strings"]
+
+_MAX_DETAIL_CHARS = 300
+_FINDERS: dict[str, Finder] = {"hermes": find_hermes, "tag": find_tags}
+PARSERS = tuple(_FINDERS)
+"""The forms of calls."""
+
+
+@dataclass(frozen=True)
+class ParsedTurn:
+    """What a policy said in a turn."""
+
+    content: str
+    """Without the calls; unchanged if there are none."""
+    calls: tuple[ToolCall, ...]
+
+
+Parser = Callable[[str, Sequence[ToolDefinition], int], ParsedTurn]
+"""Parses the text of a turn, special tokens included and without the end of the turn, given the tools that the prompt
+offers and the turn's number, which the ids of the calls have."""
+
+
+def make_parser(name: str) -> Parser:
+    """Returns the parser of a form. Raises `InvalidArgument` for an unknown one."""
+    if name not in _FINDERS:
+        raise InvalidArgument(f"no parser of tool calls is called {name!r}; there are {', '.join(PARSERS)}")
+    find = _FINDERS[name]
+
+    def parse(text: str, tools: Sequence[ToolDefinition], turn: int) -> ParsedTurn:
+        return _parse(find, text, tools, turn)
+
+    return parse
+
+
+def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
+    """Returns the texts that end a turn of the policy in a form, besides the end of the turn."""
+    return tuple(f"</{tool.name}>" for tool in tools) if name == "tag" else ()
+
+
+def _parse(find: Finder, text: str, tools: Sequence[ToolDefinition], turn: int) -> ParsedTurn:
+    calls: list[ToolCall] = []
+    content: list[str] = []
+    end = 0
+    for found in find(text, tools):
+        if len(calls) == MAX_CALLS:
+            found = Found(found.start, len(text), problem=f"a turn may have {MAX_CALLS} calls; the rest was not read")
+        content.append(text[end : found.start])
+        end = found.end
+        calls.append(_check(found, text, tools, f"call-{turn}-{len(calls) + 1}"))
+        if end == len(text):
+            break
+    content.append(text[end:])
+    return ParsedTurn("".join(content).strip() if calls else text, tuple(calls))
+
+
+def _check(found: Found, text: str, tools: Sequence[ToolDefinition], call_id: str) -> ToolCall:
+    """Returns the call with its status."""
+    tool = next((tool for tool in tools if tool.name == found.name), None)
+    status, detail = ToolCallStatus.OK, ""
+    if found.problem or found.arguments is None:
+        status, detail = ToolCallStatus.MALFORMED, f"The call cannot be read: {found.problem}."
+    elif tool is None:
+        names = ", ".join(tool.name for tool in tools)
+        status, detail = ToolCallStatus.UNKNOWN_TOOL, f"There is no tool {found.name!r:.60}; the tools are: {names}."
+    elif problem := problem_of(found.arguments, tool):
+        status, detail = ToolCallStatus.BAD_ARGUMENTS, f"The arguments do not fit {tool.name}: {problem}."
+    return ToolCall(
+        id=call_id,
+        name=found.name,
+        arguments_json="" if found.arguments is None else json.dumps(found.arguments, ensure_ascii=False),
+        status=status,
+        raw=text[found.start : found.end],
+        detail=detail if len(detail) <= _MAX_DETAIL_CHARS else f"{detail[: _MAX_DETAIL_CHARS - 3]}...",
+    )

@@ -1,0 +1,72 @@
+"""The arguments of a call against the JSON schema of its tool (json-schema.org)."""
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from shoal.conversation import ToolDefinition
+from shoal.errors import InvalidArgument
+from shoal.json_schemas import compile_schema
+
+_UNBOUNDED = ("pattern", "patternProperties", "uniqueItems", "unevaluatedItems", "unevaluatedProperties")
+"""Keywords that are left to the tool itself: a policy can find arguments that take them hours."""
+_MAX_COMPARED = 16
+"""Faults of which the most telling one is named."""
+
+
+def check_tools(tools: Sequence[ToolDefinition]) -> None:
+    """Raises `InvalidArgument` for tools that cannot be offered: without a name, with the name of another, or with a
+    schema of arguments that is none.
+    """
+    names = [tool.name for tool in tools]
+    for tool in tools:
+        if not tool.name:
+            raise InvalidArgument("a tool of the environment has no name")
+        if names.count(tool.name) > 1:
+            raise InvalidArgument(f"the environment has {names.count(tool.name)} tools called {tool.name!r}")
+        try:
+            problem_of({}, tool)
+        except ValueError as error:
+            raise InvalidArgument(f"tool {tool.name!r}: its parameters are no usable JSON schema: {error}") from None
+
+
+def problem_of(arguments: dict[str, Any], tool: ToolDefinition) -> str:
+    """Returns what is wrong with the arguments of a call; empty if nothing is.
+
+    Raises `ValueError` for a schema that is none, or that refers to another document.
+    """
+    from jsonschema.exceptions import best_match
+
+    validator = _validator(json.dumps(tool.parameters, sort_keys=True))
+    try:
+        error = best_match(itertools.islice(validator.iter_errors(arguments), _MAX_COMPARED))
+    except (RecursionError, OverflowError):
+        return "they are nested too deeply, or have a number that is too large"
+    return "" if error is None else f"{error.json_path}: {error.message}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _validator(schema_json: str) -> Any:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+
+    schema = json.loads(schema_json)
+    kind = validator_for(schema, default=Draft202012Validator)
+    keywords = dict.fromkeys(_UNBOUNDED, _accept)
+    keywords["additionalProperties"] = _additional_properties(kind.VALIDATORS["additionalProperties"])
+    return compile_schema(schema, keywords)
+
+
+def _accept(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Exception]:
+    return iter(())
+
+
+def _additional_properties(check: Any) -> Any:
+    """Returns the check of names that the schema does not have; without patterns it cannot be made."""
+
+    def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Exception]:
+        return iter(()) if "patternProperties" in schema else check(validator, value, instance, schema)
+
+    return checked

@@ -1,0 +1,178 @@
+"""What all parsers have in common."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.conversation import ToolDefinition
+from shoal.episodes.tool_calls import PARSERS, check_tools, make_parser
+from shoal.errors import InvalidArgument
+from tests.unit.shoal.episodes.tool_calls.examples import BAD_ARGUMENTS, MALFORMED, TOOLS, UNKNOWN_TOOL, parse
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+def test_a_call_of_a_tool_that_is_not_offered_names_those_that_are() -> None:
+    (found,) = parse("hermes", call("find", "{}")).calls
+    assert (found.status, found.detail) == (UNKNOWN_TOOL, "There is no tool 'find'; the tools are: search, add, now.")
+    assert found.arguments_json == "{}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail"),
+    [
+        ('{"limit": 5}', "'query' is a required property"),
+        ('{"query": 5}', "$.query: 5 is not of type 'string'"),
+        ('{"query": "x", "limit": "5"}', "$.limit: '5' is not of type 'integer'"),
+        ('{"query": "x", "page": 2}', "'page' was unexpected"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_schema_say_why(arguments: str, detail: str) -> None:
+    (found,) = parse("hermes", call("search", arguments)).calls
+    assert found.status == BAD_ARGUMENTS and detail in found.detail, found.detail
+
+
+def test_a_long_fault_is_cut() -> None:
+    (found,) = parse("hermes", call("search", '{"query": [' + "1," * 5000 + "1]}")).calls
+    assert found.status == BAD_ARGUMENTS and len(found.detail) == 300, len(found.detail)
+
+
+def test_a_turn_has_a_bounded_number_of_calls_and_the_rest_is_one_malformed_call() -> None:
+    text = call("now", "{}") * 70
+    calls = parse("hermes", text).calls
+    assert len(calls) == 65 and calls[-1].status == MALFORMED and "64 calls" in calls[-1].detail
+    assert "".join(found.raw for found in calls) == text, "something was dropped in silence"
+
+
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        ([ToolDefinition("", "", {})], "has no name"),
+        ([ToolDefinition("f", "", {}), ToolDefinition("f", "", {})], "2 tools called 'f'"),
+        ([ToolDefinition("f", "", {"type": "thing"})], "tool 'f': its parameters are no usable JSON schema"),
+        ([ToolDefinition("f", "", {"properties": {"x": {"$ref": "http://x/y"}}})], "refers to something outside"),
+    ],
+)
+def test_tools_that_cannot_be_offered_are_refused(tools: list[ToolDefinition], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        check_tools(tools)
+
+
+def test_a_schema_may_refer_to_its_own_parts_and_keywords_without_bounds_are_left_to_the_tool() -> None:
+    schema = {
+        "$defs": {"name": {"type": "string", "pattern": "^(a+)+$"}},
+        "properties": {"name": {"$ref": "#/$defs/name"}, "tags": {"type": "array", "uniqueItems": True}},
+        "patternProperties": {"^(b+)+$": {}},
+        "additionalProperties": False,
+    }
+    tools = [ToolDefinition("f", "", schema)]
+    check_tools(tools)
+    name, key = "a" * 60 + "!", "b" * 60 + "!"
+    (found,) = parse("hermes", call("f", f'{{"name": "{name}", "{key}": 1, "tags": [1, 1]}}'), tools).calls
+    assert found.status == "ok", found.detail
+    (found,) = parse("hermes", call("f", '{"name": 5}'), tools).calls
+    assert found.status == BAD_ARGUMENTS
+
+
+def test_an_unknown_form_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidArgument, match=r"'herms'; there are hermes, .*tag"):
+        make_parser("herms")
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<think>", "</think>", '{"name": "search", "arguments": ', '{"query": "x"}'),
+        *(
+            "{",
+            "}",
+            "[",
+            "]",
+            '"',
+            "\\",
+            ",",
+            ":",
+            "<search>",
+            "</search>",
+            "<now>",
+            "</now>",
+            "\n",
+            " ",
+            "'",
+            "(",
+            ")",
+        ),
+        *("<function=search>", "<parameter=query>", "</parameter>", "</function>", "<function_calls>", "search(query="),
+        *("</function_calls>", "<|python_tag|>", '{"name": "add", "parameters": ', "; ", '"""', "1", "null", "#", "ä"),
+    ]
+)
+
+
+def parser_of(form: str):  # type: ignore[no-untyped-def]
+    return make_parser(form, r"<(?P<name>\w+)>(?P<arguments>.*?)</\1>") if form == "regex" else make_parser(form)
+
+
+@pytest.mark.parametrize("form", PARSERS)
+@settings(max_examples=150, deadline=None)
+@given(text=st.lists(st.one_of(FRAGMENTS, st.text(max_size=5)), max_size=30).map("".join))
+def test_no_text_breaks_a_parser_and_every_character_is_content_or_in_a_call(form: str, text: str) -> None:
+    turn = parser_of(form)(text, TOOLS, 3)
+    raw = "".join(found.raw for found in turn.calls)
+    assert sorted("".join(turn.content.split()) + "".join(raw.split())) == sorted("".join(text.split()))
+    assert all((found.status == "ok") == (not found.detail) for found in turn.calls)
+    assert turn.calls or turn.content == text
+
+
+HOSTILE = [
+    *(
+        "<tool_call>",
+        "<tool_call>{",
+        '<tool_call>{"',
+        '<tool_call>{"a":',
+        "<tool_call>[",
+        '<tool_call>"\\',
+        "</tool_call>",
+    ),
+    *(
+        "<search>",
+        "<search><now>",
+        "<think>",
+        "</think>",
+        "<tool_call><function=search>",
+        "<function=f>",
+        "<parameter=a>",
+    ),
+    *("<tool_call><function=search><parameter=query>", "<function_calls>", "search(", "search(query=", "[", "(", "{"),
+    *('{"name":', '{"name": "search", "parameters": {"query": "', "<|python_tag|>", "<|python_tag|>{", '"', "'", '"""'),
+    *(
+        '\\"',
+        "\\'",
+        "\n",
+        " ",
+        "search(query='",
+        "-",
+        "a.",
+        "\nsearch(",
+        ",search(",
+        "<function_calls>search(query=1\n",
+    ),
+    *('{"name": "add", "parameters": {}}', "1,", "[search(query=[", "search(query=[1,", "<tool_call>\n", "{}; "),
+]
+
+
+@pytest.mark.parametrize("form", PARSERS)
+def test_a_megabyte_of_anything_is_parsed_in_seconds(form: str) -> None:
+    """Linear time is well below a second each; a quadratic parser takes minutes."""
+    parse_text = parser_of(form)
+    slow = {}
+    for unit in HOSTILE:
+        text = unit * (1_000_000 // len(unit))
+        begun = time.process_time()
+        parse_text(text, TOOLS, 1)
+        slow[unit] = time.process_time() - begun
+    assert max(slow.values()) < 5, (
+        f"{form}: {max(slow, key=lambda unit: slow[unit])!r} takes {max(slow.values()):.1f} s"
+    )
