@@ -80,6 +80,8 @@ join() {
 step coordinator "${learners[0]}" --nodes=1 --ntasks=1 --overlap --gpus=0 --cpus-per-task=4 -- \
     python -m services.coordinator --listen "$SHOAL_COORDINATOR" --tls-dir "$CERTIFICATES/coordinator" --grace-s 240 \
     --name "slurm-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"  # Runs of other jobs are resumed by their own.
+# torchrun's agents otherwise keep a store that one which comes later is not told of, so no node could return.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # Each task needs its own node's name, which only the step knows.
 # shellcheck disable=SC2016
 step learner "$(join "${learners[@]}")" --nodes="$LEARNER_NODES" --ntasks-per-node=1 --exact \

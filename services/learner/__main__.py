@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from services.learner.ranks.launch import Followers, is_launched, limit_threads
 from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import RESTART_EXIT_CODE, Program, Reexec
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def main() -> int:
                 f"{world_size} ranks: leave --num-ranks out under torchrun, else unset RANK"
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            # A rank whose torchrun was killed would keep the group, and its machine's next torchrun out of it.
+            die_with_parent()
         return _lead(arguments, None, reexec, options.grace_s) if os.environ["RANK"] == "0" else _follow(arguments)
     limit_threads(num_ranks or 1)
     followers = Followers(num_ranks, sys.argv[1:]) if num_ranks and num_ranks > 1 else None
@@ -131,7 +135,6 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
 def _follow(arguments: WorkerArguments) -> int:
     """Follows rank 0 as another rank."""
     from shoal.telemetry import setup as telemetry
-    from shoal.worker.parent import die_with_parent
 
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)

@@ -5,6 +5,7 @@ bytes of the public protobuf messages. Nothing is pickled.
 """
 
 import json
+import logging
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,8 @@ import shoal.errors
 from services.learner.model.sequence_parallel import SequenceGroup
 from services.learner.ranks.rendezvous import fresh_store
 from shoal.errors import FailedPrecondition, ShoalError
+
+_log = logging.getLogger(__name__)
 
 IDLE_S = 10.0
 """Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
@@ -102,6 +105,7 @@ class ProcessGroup:
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         else:
             if "TORCHELASTIC_RUN_ID" in os.environ:
+                _check_store_of_torchrun()
                 torchrun_store, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
                 store = fresh_store(torchrun_store, rank=rank, size=size, timeout=_TIMEOUT)
             elif store is None:
@@ -208,6 +212,13 @@ class ProcessGroup:
     def leave(self) -> None:
         """Destroys the process groups. Nothing may be called after it."""
         dist.destroy_process_group()
+
+
+def _check_store_of_torchrun() -> None:
+    """Warns where a machine of several could not return: torchrun tells agents that come later of no shared store."""
+    is_shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if is_shared and os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and os.environ["RANK"] == "0":
+        _log.warning("a machine that leaves cannot return: start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
 
 
 def join_messages(messages: Iterable[Message]) -> bytes:

@@ -1,0 +1,110 @@
+"""Services that run on their own, as on a cluster: a coordinator and workers at fixed ports."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.support.local_stack import free_port
+
+CLI = (sys.executable, "-c", "from services.coordinator.cli import main; main()")
+WORKERS = ("generator", "learner", "reward")
+PATIENCE_S = 400.0
+
+
+class Standing:
+    """A coordinator and a worker of each kind, at fixed ports."""
+
+    def __init__(self, folder: Path, kinds: tuple[str, ...] = WORKERS) -> None:
+        self.folder = folder
+        self.coordinator = f"127.0.0.1:{free_port()}"
+        self.processes = {
+            "coordinator": self._start("coordinator", "--listen", self.coordinator, "--data-dir", str(folder / "runs"))
+        }
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in kinds}
+        for name, listen in self.addresses.items():
+            extra = ("--num-ranks", "2") if name == "learner" else ()
+            options = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", str(folder / "runs"))
+            self.processes[name] = self._start(name, *options, *extra)
+
+    def wait_until_registered(self) -> None:
+        """Waits until the coordinator knows all workers."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(AssertionError):  # There may be no coordinator yet.
+                known = json.loads(self.shoal("workers", "--output", "json")).get("workers", ())
+                if len(known) >= len(self.addresses):
+                    return
+            assert time.monotonic() < deadline, "not all workers have registered"
+            time.sleep(0.3)
+
+    def _start(self, name: str, *options: str) -> psutil.Popen:
+        return self.start_module(name, f"services.{name}", *options, "--log-file", str(self.folder / f"{name}.log"))
+
+    def start_module(self, name: str, *command: str, environment: dict[str, str] | None = None) -> psutil.Popen:
+        """Starts a Python module with its options; appends its standard error to `<name>.err`."""
+        with (self.folder / f"{name}.err").open("a") as log:
+            return psutil.Popen(
+                [sys.executable, "-m", *command],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
+            )
+
+    def shoal(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [*CLI, *arguments, "--coordinator", self.coordinator],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"shoal {' '.join(arguments)}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        path = self.folder / "runs" / run / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def until(self, run: str, after: int, kind: str, **attributes: Any) -> dict[str, Any]:
+        """Waits for an event after a sequence number; fails if the run fails meanwhile."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for event in self.events(run):
+                if event["sequence"] <= after:
+                    continue
+                assert event["attributes"].get("state") != "FAILED", event["message"]
+                if event["kind"] == kind and attributes.items() <= event["attributes"].items():
+                    return event
+            time.sleep(0.2)
+        raise AssertionError(f"no {kind} {attributes} of {run} within {PATIENCE_S} s: {self.events(run)[-5:]}")
+
+    def last(self, run: str) -> int:
+        return max((int(event["sequence"]) for event in self.events(run)), default=-1)
+
+    def family(self) -> list[psutil.Process]:
+        """Every process of the workers."""
+        return [
+            process
+            for name in self.processes
+            if name != "coordinator"
+            for process in (self.processes[name], *self.processes[name].children(recursive=True))
+        ]
+
+    def end(self) -> list[psutil.Process]:
+        """Ends everything; returns the processes left over."""
+        seen = [*self.family(), self.processes["coordinator"]]
+        for process in self.processes.values():
+            process.terminate()
+        psutil.wait_procs(list(self.processes.values()), timeout=60)
+        left: list[psutil.Process] = psutil.wait_procs(seen, timeout=10)[1]
+        for process in left:
+            process.kill()
+        return left
