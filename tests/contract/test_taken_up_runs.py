@@ -2,8 +2,10 @@
 
 import asyncio
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,27 @@ async def process(tmp_path: Path) -> AsyncIterator[CoordinatorProcess]:
     await process.end(signal.SIGKILL)
 
 
+@asynccontextmanager
+async def workers(
+    process: CoordinatorProcess, learner: ScriptedLearner, generator: ScriptedGenerator
+) -> AsyncIterator[None]:
+    """Workers that register again with a coordinator that is back."""
+    async with coordinator(process.address) as stub:
+        await patiently(lambda: stub.ListRuns(pb.ListRunsRequest(), timeout=10))
+    served = [
+        await serve_worker(process.address, kind, servicer, name, comes_back=True)
+        for kind, servicer, name in (
+            (worker_pb2.WORKER_KIND_LEARNER, learner, "learner-0"),
+            (worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0"),
+            (worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0"),
+        )
+    ]
+    yield
+    for server, beating in served:
+        beating.cancel()
+        await server.stop(0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_run_goes_on_when_its_coordinator_starts_again(
     process: CoordinatorProcess, model: Path, number: signal.Signals
@@ -65,16 +88,7 @@ async def test_a_run_goes_on_when_its_coordinator_starts_again(
     # Another coordinator's run, which this one leaves alone.
     (process.data_dir / "other").mkdir()
     RunRecord("other", process.data_dir / "other", state=RunState.RUNNING, coordinator="that").save()
-    async with coordinator(process.address) as stub:
-        await patiently(lambda: stub.ListRuns(pb.ListRunsRequest(), timeout=10))
-        workers = [
-            await serve_worker(process.address, kind, servicer, name, comes_back=True)
-            for kind, servicer, name in (
-                (worker_pb2.WORKER_KIND_LEARNER, learner, "learner-0"),
-                (worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0"),
-                (worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0"),
-            )
-        ]
+    async with coordinator(process.address) as stub, workers(process, learner, generator):
         config = arithmetic_config(model, run={"num_steps": 9}, checkpoint={"every_steps": 3})
         request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()), run_id="lasting")
         await stub.StartRun(request, timeout=60)
@@ -87,9 +101,6 @@ async def test_a_run_goes_on_when_its_coordinator_starts_again(
                 await process.start()
         run = (await stub.GetRun(pb.GetRunRequest(), timeout=60)).run
         groups = (await stub.ListRollouts(pb.ListRolloutsRequest(page_size=100), timeout=60)).groups
-    for server, beating in workers:
-        beating.cancel()
-        await server.stop(0)
     assert (run.run_id, run.state, run.policy_version, run.attempt) == ("lasting", pb.RUN_STATE_FINISHED, 9, 1), run
     assert [event.sequence for event in events] == list(range(1, len(events) + 1)), "an event is missing or repeated"
     (restored,) = [event.attributes["policy_version"] for event in events if event.kind == "restored"]
@@ -100,3 +111,35 @@ async def test_a_run_goes_on_when_its_coordinator_starts_again(
     assert sorted(batches) == trained and len(set(trained)) == len(trained), "a group was trained on twice, or lost"
     assert [group.order_number for group in groups] == list(range(len(groups))), "a prompt was skipped"
     assert [record.run_id for record in RunFolders(process.data_dir).left()] == ["other"]
+
+
+async def test_a_change_that_waited_when_the_coordinator_was_killed_applies_where_the_run_is_restored(
+    process: CoordinatorProcess, model: Path
+) -> None:
+    plane = Plane()
+    learner, generator = ScriptedLearner(plane), ScriptedGenerator(plane)
+    async with coordinator(process.address) as stub, workers(process, learner, generator):
+        config = arithmetic_config(model, run={"num_steps": 5}, checkpoint={"every_steps": 2})
+        request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()), run_id="changed")
+        await stub.StartRun(request, timeout=60)
+        events = []
+        async for event in follow(stub, "changed"):
+            events.append(event)
+            if event.kind == "step" and event.attributes["step"] == 2 and "restored" not in kinds(events):
+                await stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+                for rate in (2e-6, 3e-6):
+                    changes = json_format.ParseDict({"learner": {"learning_rate": rate}}, Struct())
+                    await stub.UpdateRunConfig(pb.UpdateRunConfigRequest(config=changes), timeout=60)
+                await process.end(signal.SIGKILL)
+                await process.start()
+            if event.kind == "config_applied":
+                await stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+        run = (await stub.GetRun(pb.GetRunRequest(), timeout=60)).run
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 5), run
+    (restored,) = [event.attributes["policy_version"] for event in events if event.kind == "restored"]
+    (applied,) = [event for event in events if event.kind == "config_applied"]
+    assert applied.message == f"from step {restored + 1:.0f} on: learner.learning_rate: 1e-06 -> 3e-06"
+    assert applied.attributes["policy_version"] == restored
+    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
+        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    assert rows == [(restored, '{"learner.learning_rate": "1e-06 -> 3e-06"}')], rows

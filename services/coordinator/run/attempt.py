@@ -239,6 +239,8 @@ class Attempt:
         if manifest is not None:
             self._checking = asyncio.create_task(self._segment_check.run(manifest.segments))
         self._report.restored(progress.policy_version, manifest.checkpoint_id if manifest else "")
+        if left := self._updates.restored(progress.policy_version):
+            await self._ledger.config_changed(progress.policy_version, left)
         return progress
 
     async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:

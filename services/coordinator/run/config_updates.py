@@ -4,13 +4,15 @@
     apply   -> at the next step boundary: checkpoint, learner, the configuration that all parts share, "config_applied"
 
 `config.json` has the values from the request on, so they outlive the coordinator. The checkpoint before the change
-keeps a restore from training earlier steps again with them.
+keeps a restore from training earlier steps again with them. What still waits when the coordinator ends takes effect
+where its next start restores the run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.store.events import EventLog
@@ -40,9 +42,12 @@ class ConfigUpdates:
     """Whether the last step is taken, so that no change could have an effect."""
     stored: RunConfig = field(init=False)
     """The configuration with all changes, also those that wait for the next step."""
+    _left: Mapping[str, str] = field(init=False)
+    """Changes that waited when the coordinator ended, as `changed_fields`; all parts have them from their start on."""
 
     def __post_init__(self) -> None:
         self.stored = self.config.model_copy()
+        self._left = _left_waiting(self.events.past)
 
     def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> list[pb.ConfigChange]:
         """Checks and stores changes, and applies those that do not wait for the next step; returns what has changed.
@@ -73,7 +78,9 @@ class ConfigUpdates:
         take_over(self.config, only_at_once(self.config, changed))
         waiting = changed_fields(self.config, changed)
         when = f" (from the next step on: {', '.join(waiting)})" if waiting else ""
-        self.events.add("config_changed", _described(fields) + when, fields=list(fields), waiting=list(waiting))
+        self.events.add(
+            "config_changed", _described(fields) + when, fields=list(fields), waiting=list(waiting), changes=waiting
+        )
         return [pb.ConfigChange(field=name, change=change, waits=name in waiting) for name, change in fields.items()]
 
     def _check_num_steps(self, num_steps: int) -> None:
@@ -98,13 +105,37 @@ class ConfigUpdates:
         take_over(self.config, waiting)
         self.record.num_steps = self.config.run.num_steps
         self.record.save()
+        self._applied(fields, policy_version)
+        return fields
+
+    def restored(self, policy_version: int) -> Mapping[str, str]:
+        """Reports the changes that waited when the coordinator ended, once the run is restored; returns them."""
+        left, self._left = self._left, {}
+        if left:
+            self._applied(left, policy_version)
+        return left
+
+    def _applied(self, fields: Mapping[str, str], policy_version: int) -> None:
         self.events.add(
             "config_applied",
             f"from step {policy_version + 1} on: {_described(fields)}",
             fields=list(fields),
             policy_version=policy_version,
         )
-        return fields
+
+
+def _left_waiting(events: Iterable[pb.RunEvent]) -> dict[str, str]:
+    """Returns the changes that were requested and neither applied nor overridden since, as `changed_fields`."""
+    left: dict[str, str] = {}
+    for event in events:
+        if event.kind not in ("config_changed", "config_applied"):
+            continue
+        attributes = json_format.MessageToDict(event.attributes)
+        if "changes" in attributes:
+            left = attributes["changes"]
+        else:
+            left = {name: change for name, change in left.items() if name not in attributes["fields"]}
+    return left
 
 
 def _described(fields: Mapping[str, str]) -> str:
