@@ -15,6 +15,7 @@ from shoal.data.files import read_files
 from shoal.data.hub import read_dataset
 from shoal.data.mixing import labeled_rows, select_rows
 from shoal.data.prompt_set import PromptSet
+from shoal.data.rendering import render
 from shoal.data.rows import RowSource
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
@@ -143,7 +144,7 @@ def _tokenize(
     conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any]
 ) -> list[tuple[str, list[int]]]:
     """Returns text and token ids of each conversation, in order; `variables` are those of the chat template."""
-    texts = [_render(conversation, tokenizer, variables) for conversation in conversations]
+    texts = render(conversations, tokenizer, variables)
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):
         # The template already writes the special tokens.
@@ -152,21 +153,3 @@ def _tokenize(
         if not ids:
             raise InvalidArgument(f"{conversation.where}: the prompt has no tokens: its text is empty")
     return list(zip(texts, token_ids, strict=True))
-
-
-def _render(conversation: Conversation, tokenizer: Any, variables: Mapping[str, Any]) -> str:
-    if not tokenizer.chat_template:
-        raise InvalidArgument(
-            "model.chat_template: the tokenizer has no chat template; set one, for example "
-            "'{% for message in messages %}{{ message.content }}\\n{% endfor %}'"
-        )
-    try:
-        messages = [{"role": message.role, "content": message.content} for message in conversation.messages]
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **variables)
-    except Exception as error:  # A template is a program: it may raise anything.
-        raise InvalidArgument(
-            f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) refuses the "
-            f"messages: {str(error) or type(error).__name__}"
-        ) from None
-    assert isinstance(text, str)
-    return text

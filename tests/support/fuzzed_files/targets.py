@@ -245,14 +245,14 @@ def _tokenizer() -> Any:
 def _read_template(data: bytes, folder: Path) -> None:
     from shoal.conversation import ChatMessage
     from shoal.data.conversation import Conversation
-    from shoal.data.load import _render
+    from shoal.data.rendering import render
 
     path = folder / "template.jinja"
     path.write_bytes(data)
     tokenizer = _tokenizer()
     tokenizer.chat_template = template_text(str(path))
     messages = (ChatMessage("system", "Be brief."), ChatMessage("user", "1 + 1?"), ChatMessage("assistant", "2"))
-    _render(Conversation("rows.jsonl:1", messages, ()), tokenizer, {})
+    render([Conversation("rows.jsonl:1", messages, ())], tokenizer, {})
 
 
 def _templates() -> list[bytes]:
