@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
+from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EVENTS, EventLog
 from shoal.config.load import plain_values
 from shoal.config.run import RUN_NAME
@@ -101,11 +101,11 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
     events.close()
 
 
-def fetch_checkpoint(url: str, places: RunPlaces) -> tuple[str, list[str]]:
+def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None) -> tuple[str, list[str]]:
     """Fetches the newest whole checkpoint into a run's folders; returns its name, and what is wrong with newer ones.
 
-    Segments, which no training needs, and the record of the run stay as they are. Raises what the file system raises,
-    and as `take_from_mirror`.
+    With `newer_than` it has to be newer; an empty name says that none is. Segments, which no training needs, and the
+    record of the run stay as they are. Raises what the file system raises, and as `take_from_mirror`.
     """
 
     def own_files(checkpoint: MirroredCheckpoint) -> MirroredCheckpoint:
@@ -113,7 +113,7 @@ def fetch_checkpoint(url: str, places: RunPlaces) -> tuple[str, list[str]]:
         return replace(checkpoint, files=tuple(files))
 
     mirror = MirrorFolder(url, places.run_folder.name, "checkpoint.mirror")
-    return _fetch_newest(mirror, url, places, own_files, _move_checkpoint)
+    return _fetch_newest(mirror, url, places, own_files, _move_checkpoint, newer_than)
 
 
 def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
@@ -133,14 +133,15 @@ def _fetch_newest(
     places: RunPlaces,
     wanted: Callable[[MirroredCheckpoint], MirroredCheckpoint],
     move: Callable[[RunPlaces, RunPlaces, str], None],
+    newer_than: Age | None = None,
 ) -> tuple[str, list[str]]:
     """Fetches what is `wanted` of the newest checkpoint that is whole, and moves it from its partial folders.
 
-    Returns the checkpoint's name, and what is wrong with newer ones.
+    Returns the checkpoint's name, and what is wrong with newer ones; no name where none is newer than `newer_than`.
     """
     run_id, damaged = places.run_folder.name, list[str]()
-    whole = mirror.whole()
-    if not whole:
+    whole = [each for each in mirror.whole() if newer_than is None or each.age > newer_than]
+    if newer_than is None and not whole:
         raise NotFound(
             f"checkpoint.mirror: {url} has no checkpoint of run {run_id!r}: check both names",
             reason=ErrorReason.NO_RUN,
@@ -164,6 +165,8 @@ def _fetch_newest(
     finally:
         for folder in (partial.run_folder, partial.learner_folder):
             shutil.rmtree(folder, ignore_errors=True)
+    if newer_than is not None:
+        return "", damaged
     raise DataLoss(
         f"checkpoint.mirror: no checkpoint of run {run_id} in {url} is whole{''.join(damaged)}",
         reason=ErrorReason.CHECKPOINT_DAMAGED,

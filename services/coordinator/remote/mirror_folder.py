@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from services.coordinator.remote.file_systems import file_system, is_local
 from shoal.errors import DataLoss
@@ -28,6 +28,10 @@ _AT_ONCE = 4
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have been copied since the last call, on any thread."""
+
+
+Age: TypeAlias = tuple[int, int, int]
+"""By which checkpoints are ordered: attempt, policy version, and the number of the next group."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class MirroredCheckpoint:
     next_order_number: int
     checkpoint_id: str
     files: tuple[MirroredFile, ...]
+
+    @property
+    def age(self) -> Age:
+        """By which checkpoints are ordered."""
+        return self.attempt, self.policy_version, self.next_order_number
 
     @property
     def folder(self) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 
 from services.coordinator.remote.fetching import fetch_checkpoint, fetch_shared
 from services.coordinator.remote.file_systems import why_refused
-from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
+from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from shoal.errors import ShoalError
@@ -58,21 +58,24 @@ class Mirroring:
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())
 
-    async def take_back(self) -> str:
+    async def take_back(self, newer_than: Age | None = None) -> str:
         """Fetches the newest checkpoint of the mirror that is whole into the run's folders.
 
-        Returns its name; nothing without a mirror, or where that fails, which is an event.
+        Returns its name; nothing without a mirror, where none is `newer_than` that age, or where it fails, which is an
+        event.
         """
         found: list[tuple[str, list[str]]] = []
         if not self._url:
             return ""
         try:
             async with shown_alive(self._events, "taking a checkpoint from the mirror", lambda: self._url):
-                await _in_daemon_thread(lambda: found.append(fetch_checkpoint(self._url, self._places)))
+                await _in_daemon_thread(lambda: found.append(fetch_checkpoint(self._url, self._places, newer_than)))
         except Exception as error:
             self._failed(f"no checkpoint can be taken from {self._url}", _why(error))
             return ""
         ((checkpoint_id, damaged),) = found
+        if not checkpoint_id:
+            return ""
         message = f"checkpoint {checkpoint_id} is taken from {self._url}{''.join(damaged)}"
         self._events.add("fetched", message, url=self._url, damaged=damaged, checkpoint_id=checkpoint_id)
         return checkpoint_id

@@ -212,10 +212,10 @@ class Report:
         )
 
     def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
-        """Reports a checkpoint that cannot be restored; the one before it is tried next."""
+        """Reports a checkpoint that cannot be restored; the mirror's, or the one before it, is tried next."""
         self._events.add(
             "checkpoint_damaged",
-            f"checkpoint {checkpoint_id} is damaged: {why}; the one before it is tried",
+            f"checkpoint {checkpoint_id} is damaged: {why}; another one is tried",
             checkpoint_id=checkpoint_id,
             reason=why,
         )

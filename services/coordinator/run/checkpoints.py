@@ -18,11 +18,12 @@ import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import json_format
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from services.coordinator.remote.mirror_folder import MirroredCheckpoint, MirroredFile
+from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, MirroredFile
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.remote.segment_check import mirrored
 from services.coordinator.store.files.atomic_write import write_atomically
@@ -36,7 +37,6 @@ from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
-from shoal.parsing import parse_json
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
@@ -64,6 +64,11 @@ class CheckpointManifest:
     learner_files: tuple[learner_pb2.FileDigest, ...]
     segments: tuple[SegmentDigest, ...] = ()
     """The segments that the ledger's snapshot refers to, up to their lengths at that moment."""
+
+    @property
+    def age(self) -> Age:
+        """By which checkpoints are ordered: attempt, step, and the groups that are used up."""
+        return self.attempt, self.policy_version, self.next_order_number
 
 
 class Checkpoints:
@@ -133,10 +138,13 @@ class Checkpoints:
         """Reads the manifest of a committed checkpoint. Raises `DataLoss` when it cannot be read."""
         path = self._folder / checkpoint_id / MANIFEST
         try:
-            return _parse(parse_json(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, json_format.ParseError) as error:
+            manifest = _parse(path.read_bytes())
+            if manifest.checkpoint_id != checkpoint_id:
+                raise ValueError(f"it is that of {manifest.checkpoint_id!r}")
+        except (OSError, ValueError, json_format.ParseError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise DataLoss(f"{path} cannot be read: {why}", reason=ErrorReason.CHECKPOINT_DAMAGED) from None
+        return manifest
 
     def load_checked(self, checkpoint_id: str) -> CheckpointManifest:
         """Reads the manifest of a committed checkpoint, and verifies the ledger's snapshot. Raises `DataLoss`."""
@@ -162,6 +170,10 @@ class Checkpoints:
             with contextlib.suppress(DataLoss):
                 found.append(self.load_manifest(checkpoint_id))
         return found
+
+    def newest_age(self, names: Collection[str]) -> Age | None:
+        """Returns the age of the newest of some checkpoints; None where no manifest of them can be read."""
+        return max((manifest.age for manifest in self.manifests() if manifest.checkpoint_id in names), default=None)
 
     def discard(self, checkpoint_id: str) -> None:
         """Takes a damaged checkpoint out of the committed ones. Its files stay until one of its name is written."""
@@ -238,19 +250,31 @@ def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoin
         )
 
 
-def _parse(values: dict[str, Any]) -> CheckpointManifest:
-    return CheckpointManifest(
-        checkpoint_id=values["checkpoint_id"],
-        attempt=values["attempt"],
-        policy_version=values["policy_version"],
-        next_order_number=values.get("next_order_number", -1),
-        snapshot=values.get("snapshot", SNAPSHOT),
-        ledger_sha256=values["ledger_sha256"],
-        learner_files=tuple(
-            json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in values["learner_files"]
-        ),
-        segments=tuple(SegmentDigest(**entry) for entry in values.get("segments", ())),
-    )
+class _StoredManifest(BaseModel):
+    """A manifest as it lies on disk, with its types."""
+
+    model_config = ConfigDict(strict=True)
+
+    checkpoint_id: str
+    attempt: int
+    policy_version: int
+    next_order_number: int = -1
+    snapshot: Literal["ledger.sqlite", "ledger-2.sqlite"] = "ledger.sqlite"
+    ledger_sha256: str
+    learner_files: list[dict[str, Any]]
+    segments: list[SegmentDigest] = []
+
+
+def _parse(text: bytes) -> CheckpointManifest:
+    """Raises ValueError, or `json_format.ParseError`, for a text that is no manifest."""
+    try:
+        stored = _StoredManifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+    files = [json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in stored.learner_files]
+    fields = {name: getattr(stored, name) for name in _StoredManifest.model_fields}
+    return CheckpointManifest(**fields | {"learner_files": tuple(files), "segments": tuple(stored.segments)})
 
 
 @contextlib.contextmanager

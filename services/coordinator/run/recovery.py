@@ -30,9 +30,9 @@ async def recover(
     """Opens the ledger; in a later attempt than the first, restores ledger and learner from the last checkpoint before.
 
     Sets `version` to the learner's. Returns the progress of the run, and the checkpoint, if there is one. Calls
-    `report_damaged` with the name of each checkpoint that is damaged, and how; the one before it is restored then, and
-    the mirror's newest if all are damaged or gone. Raises `DataLoss` when that fails too, and `FailedPrecondition` when
-    the learner's version is not the ledger's.
+    `report_damaged` with the name of each checkpoint that is damaged, and how; the mirror's newest is restored then, or
+    the one before it where the mirror has no newer one. Raises `DataLoss` when none is whole, and `FailedPrecondition`
+    when the learner's version is not the ledger's.
     """
     attempt, manifest = record.attempt, None
     if attempt == 0:
@@ -69,17 +69,22 @@ async def _load_newest_whole(
         return manifest, await learner.load_checkpoint(checkpoint_id, manifest.learner_files, attempt)
 
     problems = []
-    for checkpoint_id in reversed(checkpoints.committed()):
-        try:
-            return await load(checkpoint_id)
-        except (DataLoss, NotFound) as error:
-            report_damaged(checkpoint_id, error.message)
-            problems.append(f"{checkpoint_id}: {error.message}")
-    if fetched := await mirroring.take_back():
-        try:
-            return await load(fetched)
-        except (DataLoss, NotFound) as error:
-            problems.append(f"{fetched}, taken from the mirror: {error.message}")
+    waiting = checkpoints.committed()
+    while True:
+        if waiting:
+            checkpoint_id = waiting.pop()
+            try:
+                return await load(checkpoint_id)
+            except (DataLoss, NotFound) as error:
+                report_damaged(checkpoint_id, error.message)
+                problems.append(f"{checkpoint_id}: {error.message}")
+        if fetched := await mirroring.take_back(await asyncio.to_thread(checkpoints.newest_age, waiting)):
+            try:
+                return await load(fetched)
+            except (DataLoss, NotFound) as error:
+                problems.append(f"{fetched}, taken from the mirror: {error.message}")
+        if not waiting:
+            break
     found = "; ".join(problems) or "all are gone"
     raise DataLoss(
         f"no checkpoint can be restored: {found}; restore the files, or begin again with a new run",

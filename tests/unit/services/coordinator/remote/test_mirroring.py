@@ -258,6 +258,20 @@ async def test_a_checkpoint_that_is_taken_back_replaces_the_damaged_one_and_noth
     assert left == {"sums"}, f"parts of the transfer are left: {left}"
 
 
+async def test_only_a_checkpoint_that_is_newer_than_a_given_one_is_taken_back(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    for step in (1, 2):
+        await mirrored(run, url, await run.save(step))
+    await run.ledger.close()
+    first, second = (run.checkpoints.newest_age([f"step-0000000{step}"]) for step in (1, 2))
+    events = EventLog(run.folder / "taken.jsonl")
+    mirroring = Mirroring(url, run.places, events)
+    assert [await mirroring.take_back(age) for age in (second, first)] == ["", "step-00000002"]
+    events.close()
+    assert [event.kind for event in read_events(run.folder / "taken.jsonl")] == ["fetched"], "nothing has failed"
+    assert run.checkpoints.newest_age([]) is None
+
+
 async def test_a_mirror_that_has_nothing_whole_is_told_and_gives_nothing_back(tmp_path: Path) -> None:
     run = await MirroredRun(tmp_path / "here").open()
     await run.save(1)

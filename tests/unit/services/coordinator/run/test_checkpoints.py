@@ -1,4 +1,5 @@
 import errno
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments import series
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.errors import ResourceExhausted
+from shoal.errors import DataLoss, ResourceExhausted
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -196,3 +197,33 @@ async def test_each_checkpoint_keeps_as_many_as_are_to_be_kept_then(tmp_path: Pa
         left.append(run.checkpoints.steps())
     await run.ledger.close()
     assert left == [[1], [1, 2], [1, 2, 3], [4]], left
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attempt", "0"),
+        ("policy_version", 1.5),
+        ("policy_version", True),
+        ("next_order_number", None),
+        ("snapshot", "../../other/ledger.sqlite"),
+        ("ledger_sha256", None),
+        ("learner_files", {}),
+        ("learner_files", [{"path": 3}]),
+        ("segments", [{"name": "text"}]),
+        ("checkpoint_id", "step-00000002"),
+    ],
+)
+async def test_a_manifest_with_a_value_that_cannot_be_is_damaged(tmp_path: Path, field: str, value: object) -> None:
+    checkpoints, ledger = Checkpoints(tmp_path), Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    checkpoint_id, _ = await checkpoints.save(cast(LearnerClient, Learner()), ledger, attempt=0, keep_last=2)
+    await ledger.close()
+    path = tmp_path / "checkpoints" / checkpoint_id / "manifest.json"
+    values = json.loads(path.read_text())
+    assert checkpoints.load_checked(checkpoint_id).snapshot
+    path.write_text(json.dumps(values | {field: value}))
+    with pytest.raises(DataLoss, match=r"manifest\.json cannot be read") as caught:
+        checkpoints.load_manifest(checkpoint_id)
+    assert caught.value.reason == "CHECKPOINT_DAMAGED"
+    assert checkpoints.newest_age([checkpoint_id]) is None

@@ -48,6 +48,9 @@ class Stored:
     def committed(self) -> list[str]:
         return list(self.names)
 
+    def newest_age(self, names: list[str]) -> tuple[int, int, int] | None:
+        return max(((0, int(name[-1]), 0) for name in names), default=None)
+
     def load_checked(self, name: str) -> Any:
         if name in self.damaged:
             raise DataLoss(f"{name} differs")
@@ -76,10 +79,11 @@ async def recovered(stored: Stored, learner: Any, mirrored: str = "") -> tuple[s
     """Recovers a run whose mirror has a checkpoint, or none; returns what was restored, and what was reported."""
     reported: list[str] = []
 
-    async def take_back() -> str:
-        if mirrored:
-            stored.damaged = tuple({*stored.damaged} - {mirrored})
-            stored.names = sorted({*stored.names, mirrored})
+    async def take_back(newer_than: tuple[int, int, int] | None) -> str:
+        if not mirrored or (newer_than is not None and (0, int(mirrored[-1]), 0) <= newer_than):
+            return ""
+        stored.damaged = tuple({*stored.damaged} - {mirrored})
+        stored.names = sorted({*stored.names, mirrored})
         return mirrored
 
     async def open_ledger() -> Any:
@@ -116,10 +120,24 @@ async def test_a_run_without_a_whole_checkpoint_does_not_begin_again() -> None:
 async def test_where_all_checkpoints_are_damaged_or_gone_that_of_the_mirror_is_restored() -> None:
     stored = Stored("step-00000003", "step-00000002", "step-00000001")
     checkpoint_id, reported = await recovered(stored, Learner(), mirrored="step-00000002")
-    assert (checkpoint_id, len(reported), stored.names) == ("step-00000002", 3, ["step-00000001", "step-00000002"])
+    assert (checkpoint_id, len(reported), stored.names) == ("step-00000002", 2, ["step-00000001", "step-00000002"])
+    oldest = Stored("step-00000003", "step-00000002", "step-00000001")
+    assert (await recovered(oldest, Learner(), mirrored="step-00000001"))[0] == "step-00000001"
     gone = Stored()
     gone.names = []
     assert await recovered(gone, Learner(), mirrored="step-00000002") == ("step-00000002", [])
+
+
+async def test_where_the_newest_is_damaged_a_newer_one_of_the_mirror_than_the_one_before_it_is_restored() -> None:
+    stored = Stored("step-00000003")
+    assert await recovered(stored, Learner(), mirrored="step-00000003") == (
+        "step-00000003",
+        ["step-00000003: step-00000003 differs"],
+    )
+    older = Stored("step-00000003")
+    assert (await recovered(older, Learner(), mirrored="step-00000002"))[0] == "step-00000002"
+    stored, learner = Stored("step-00000003"), Learner("step-00000003")
+    assert (await recovered(stored, learner, mirrored="step-00000003"))[0] == "step-00000002", "the learner refuses it"
 
 
 async def test_a_run_whose_checkpoints_are_gone_does_not_begin_again() -> None:
