@@ -11,6 +11,7 @@ from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
 from shoal.models.remote_code import reason_of, warn_of_code
+from shoal.models.template_program import environment
 from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
 
@@ -193,20 +194,10 @@ def load_tokenizer(model: ModelConfig) -> Any:
 
 def _check_syntax(template: str) -> None:
     """Raises `InvalidArgument` when a chat template is invalid Jinja. Runs nothing of it: loading the data does."""
-    from jinja2 import TemplateSyntaxError, ext, nodes, parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(ext.Extension):
-        """The block of transformers around what the model has written."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: parser.Parser) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    from jinja2 import TemplateSyntaxError
 
     try:
-        ImmutableSandboxedEnvironment(extensions=[Generation, ext.loopcontrols]).parse(template)
+        environment().parse(template)
     except TemplateSyntaxError as error:
         raise InvalidArgument(f"model.chat_template: not valid Jinja: line {error.lineno}: {error.message}") from None
 

@@ -1,16 +1,18 @@
 """Chat templates are programs that come with models: they end, in bounded time and memory."""
 
-import multiprocessing
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+import psutil
 import pytest
 
+from shoal.chat_templates import NAMES, template_text
+from shoal.conversation import ChatMessage
 from shoal.data import rendering
 from shoal.data.conversation import Conversation
 from shoal.data.rendering import render
 from shoal.errors import InvalidArgument
-from shoal.conversation import ChatMessage
 from tests.support.tiny_model import make_tokenizer
 
 PATIENCE_S = 60.0
@@ -37,7 +39,8 @@ def refusal(template: str) -> str:
     with pytest.raises(InvalidArgument) as caught:
         rendered(hostile, conversations("not yet", "now", "not reached"))
     assert time.monotonic() - began < PATIENCE_S, f"refused only after {time.monotonic() - began:.0f} s: {template}"
-    assert not multiprocessing.active_children(), "a process is left"
+    left = [child for child in psutil.Process().children() if str(rendering._PROGRAM) in child.cmdline()]
+    assert not left, "a process is left"
     assert caught.value.message.startswith("rows.jsonl:2: the chat template (model.chat_template, else"), caught.value
     return caught.value.message
 
@@ -56,7 +59,7 @@ def test_texts_come_in_the_order_of_the_rows() -> None:
 )
 def test_a_template_that_does_not_end_is_refused_with_its_row(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "_FIXED_S", 1.0)
-    assert "does not end: 1 s are over for 3 rows" in refusal(template)
+    assert "does not end: the 1 s for all rows are over" in refusal(template)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,30 @@ def test_a_range_that_is_too_long_is_refused() -> None:
     assert "refuses the messages: Range too big" in refusal("{% for i in range(10 ** 12) %}{% endfor %}")
 
 
-def test_a_template_that_crashes_its_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "_limit", lambda within_s: 1 / 0)
-    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:1: the chat template .* ends the process"):
-        rendered("anything", conversations("a"))
+def test_a_template_that_ends_its_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import json, sys; print(json.dumps({'text': 'a'})); sys.exit(7)")
+    monkeypatch.setattr(rendering, "_PROGRAM", program)
+    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:2: the chat template .* with exit code 7"):
+        rendered("anything", conversations("a", "b"))
+
+
+EVERYTHING = """{{ bos_token }}{%- for message in messages %}
+    {%- if loop.index > 2 %}{% break %}{% endif %}
+{{ message | tojson }} {{ message.content | tojson(indent=1) }}{% generation %}{{ message.content }}{% endgeneration %}
+{% endfor %}
+{{ (strftime_now('%Y') | length) ~ eos_token ~ thinking ~ (tools is none) ~ (documents is none) }}
+{{- add_generation_prompt }}
+"""
+
+
+@pytest.mark.parametrize("template", [*NAMES, EVERYTHING])
+def test_a_text_is_that_of_the_tokenizers_own_chat_template(template: str) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template_text(template)
+    turns = [ChatMessage("system", "Be <brief>."), ChatMessage("user", "2 + 2?"), ChatMessage("assistant", "4\n"),
+             ChatMessage("user", "And “3”?")]  # fmt: skip
+    conversation = Conversation(where="", messages=tuple(turns), ground_truths=())
+    messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+    own = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, thinking=True)
+    assert render([conversation], tokenizer, {"thinking": True}) == [own]
