@@ -108,6 +108,7 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
             interface=listening_interface(arguments.listen),
             num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
             follower_pids=followers.pids if followers else (),
+            explain=followers.explain if followers else str,
             reexec=reexec,
             grace_s=grace_s,
         )

@@ -50,20 +50,21 @@ class LearnerService(LearnerServiceServicer):
         interface: str | None = None,
         num_ranks: int = 1,
         follower_pids: Sequence[int] = (),
+        explain: Callable[[str], str] = str,
         reexec: Reexec | None = None,
         grace_s: float = 60.0,
     ) -> None:
         """`make_commands` joins the process group; it runs in the torch thread, and blocks until all ranks have joined.
 
         `find_host` returns the host at which generators reach this process, and may block; the weight plane listens on
-        `interface`, on every one if that is None. Without `reexec` the process serves one run. `grace_s` is that of
-        its departure.
+        `interface`, on every one if that is None. `explain` is that of the torch thread. Without `reexec` the process
+        serves one run. `grace_s` is that of its departure.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
         self.num_ranks = num_ranks
         self._pids = [os.getpid(), *follower_pids]
         self._lifecycle = Lifecycle("the learner", reexec)
-        self._torch = TorchThread(make_commands, self.fail)
+        self._torch = TorchThread(make_commands, self.fail, explain)
         self._served = ServedRun(self._lifecycle, self._torch, find_host, interface)
         self._steps = Once[StepResult]()
         self._saves = Once[learner_pb2.LearnerServiceSaveCheckpointResponse]()

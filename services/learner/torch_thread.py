@@ -39,10 +39,19 @@ class TorchThread:
     thread: nothing else can end it.
     """
 
-    def __init__(self, make_commands: Callable[[], LearnerCommands], on_death: Callable[[str], None]) -> None:
-        """`make_commands` runs in the thread and may block until all ranks have joined."""
+    def __init__(
+        self,
+        make_commands: Callable[[], LearnerCommands],
+        on_death: Callable[[str], None],
+        explain: Callable[[str], str] = str,
+    ) -> None:
+        """`make_commands` runs in the thread and may block until all ranks have joined.
+
+        `explain` returns the cause of an error that ends the thread, where it is known, or the error. It may block.
+        """
         self._make_commands = make_commands
         self._on_death = on_death
+        self._explain = explain
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._num_open = 0
         self._death = ""
@@ -116,14 +125,18 @@ class TorchThread:
                 with self._bounded(job):
                     self._take(job, commands)
         except Exception as error:
-            _log.exception("the learner cannot continue")
-            self._death = f"the learner cannot continue: {type(error).__name__}: {error}"
-            self._on_death(self._death)
+            self._die(error)
             while not self._jobs.empty():
                 job = self._jobs.get()
                 # Skip callers that have canceled: setting their result would raise.
                 if job is not None and job.future.set_running_or_notify_cancel():
                     job.future.set_exception(Internal(self._death))
+
+    def _die(self, error: BaseException) -> None:
+        if not self._death:
+            _log.error("the learner cannot continue", exc_info=error)
+            self._death = f"the learner cannot continue: {self._explain(f'{type(error).__name__}: {error}')}"
+            self._on_death(self._death)
 
     @contextmanager
     def _bounded(self, job: _Job) -> Iterator[None]:
@@ -158,7 +171,8 @@ class TorchThread:
             finally:
                 job.future.set_exception(error)
         except BaseException as error:
-            job.future.set_exception(Internal(f"{type(error).__name__}: {error}"))
+            self._die(error)  # Before the caller learns of it, who then asks for the state of the learner.
+            job.future.set_exception(Internal(self._death))
             raise
         else:
             job.future.set_result(result)

@@ -5,6 +5,8 @@ How the ranks restart for another run: shoal/worker/reexec.py.
 
 import logging
 import os
+import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +20,8 @@ _log = logging.getLogger(__name__)
 
 _STOP_S = 3.0
 """Time for followers to leave by themselves."""
+_NOTICE_S = 2.0
+"""Time in which the death of a rank is noticed after it broke a collective of the others."""
 
 
 def is_launched() -> bool:
@@ -72,6 +76,7 @@ class Followers:
             )
             for rank in range(1, num_ranks)
         ]
+        self._deaths: queue.SimpleQueue[str] = queue.SimpleQueue()
         os.environ.update(shared | {"RANK": "0", "LOCAL_RANK": "0"})
 
     @property
@@ -83,8 +88,26 @@ class Followers:
         """Calls `on_death`, in another thread, if a rank fails."""
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(
-                target=_watch_one, args=(rank, process, on_death), name=f"watch-rank-{rank}", daemon=True
+                target=self._watch_one, args=(rank, process, on_death), name=f"watch-rank-{rank}", daemon=True
             ).start()
+
+    def _watch_one(self, rank: int, process: subprocess.Popen[bytes], on_death: Callable[[str], None]) -> None:
+        exit_code = process.wait()
+        if exit_code:
+            how = f"ended with exit code {exit_code}" if exit_code > 0 else f"was killed by {_signal_name(-exit_code)}"
+            death = f"learner rank {rank} (pid {process.pid}) {how}"
+            self._deaths.put(death)
+            on_death(death)
+
+    def explain(self, error: str) -> str:
+        """Returns the death of a rank that `watch` notices within a moment; else the error.
+
+        A rank that dies breaks the collectives of the others, whose errors do not tell why.
+        """
+        try:
+            return self._deaths.get(timeout=_NOTICE_S)
+        except queue.Empty:
+            return error
 
     def close(self) -> None:
         """Waits for the ranks to leave, and kills those that do not."""
@@ -98,7 +121,8 @@ class Followers:
                 process.wait()
 
 
-def _watch_one(rank: int, process: subprocess.Popen[bytes], on_death: Callable[[str], None]) -> None:
-    exit_code = process.wait()
-    if exit_code:
-        on_death(f"learner rank {rank} (pid {process.pid}) ended with exit code {exit_code}")
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

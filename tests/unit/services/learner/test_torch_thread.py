@@ -37,6 +37,27 @@ def test_a_thread_that_dies_answers_every_caller_that_still_waits() -> None:
     assert thread.num_open == 0
 
 
+def test_a_caller_learns_of_the_death_once_its_cause_is_known() -> None:
+    group = SimpleNamespace(send_command=lambda command, body=b"": None)
+    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    deaths: list[str] = []
+
+    def explain(error: str) -> str:
+        assert not running.done(), "the caller would find the learner READY"
+        return f"learner rank 1 was killed by SIGKILL, not {error}"
+
+    def fail(commands: Any) -> None:
+        raise RuntimeError("a peer is gone")
+
+    thread = TorchThread(lambda: commands, deaths.append, explain)
+    running = thread.submit(Command.TRAIN_STEP, b"", fail)
+    running.add_done_callback(lambda _: deaths.append("answered"))
+    thread.start()
+    with pytest.raises(Internal, match=r"learner rank 1 was killed by SIGKILL, not RuntimeError: a peer is gone"):
+        running.result(timeout=60)
+    assert thread.close(10) and len(deaths) == 2 and deaths[1] == "answered", deaths
+
+
 def test_a_command_that_hangs_over_its_deadline_ends_the_learner() -> None:
     group = SimpleNamespace(send_command=lambda command, body=b"": None, leave=lambda: None)
     commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
