@@ -1,4 +1,4 @@
-"""The program that applies a chat template: a script of its own, which imports nothing but Jinja and starts in an instant.
+"""The program that applies a chat template: a script of its own, which imports nothing but Jinja and starts fast.
 
     python -I -S template_program.py FOLDER MEMORY_BYTES CPU_S
 
