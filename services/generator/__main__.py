@@ -5,6 +5,7 @@ import asyncio
 import importlib.util
 import sys
 import threading
+from functools import partial
 
 from services.generator.adapter_engine import AdapterEngine
 from services.generator.service import GeneratorServicer
@@ -13,9 +14,11 @@ from services.generator.vllm_start import import_vllm
 from services.generator.workers.engine_process import tie_children
 from shoal.config.run import RunConfig
 from shoal.worker.address import advertised_host, listening_interface
-from shoal.worker.arguments import add_worker_options, worker_arguments
+from shoal.worker.arguments import add_grace_option, add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
 from shoal.worker.reexec import Program, Reexec
+
+GRACE_S = 10.0
 
 
 def main() -> int:
@@ -23,7 +26,9 @@ def main() -> int:
     reexec = Reexec(Program.of_this_process())
     parser = argparse.ArgumentParser(prog="python -m services.generator", description="Samples completions with vLLM.")
     add_worker_options(parser)
-    arguments = worker_arguments(parser.parse_args())
+    add_grace_option(parser, "the completions in flight", default_s=GRACE_S)
+    options = parser.parse_args()
+    arguments = worker_arguments(options)
     if importlib.util.find_spec("vllm") is None:
         print(
             "The generator needs vLLM, which is not installed: pip install 'shoal[generator]', or "
@@ -41,7 +46,8 @@ def main() -> int:
     # The import takes seconds. Meanwhile the process can register and be configured.
     threading.Thread(target=import_vllm, daemon=True).start()
     servicer = GeneratorServicer(start_engine, reexec)
-    return reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=servicer.drain)))
+    drain = partial(servicer.drain, options.grace_s)
+    return reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=drain)))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,6 @@ from shoal.worker.reexec import Reexec
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_SEED = 2**53
-DRAIN_S = 10.0
-"""Time that completions in flight have to finish before their tokens are handed back."""
 
 
 class GeneratorServicer(GeneratorServiceServicer):
@@ -64,7 +62,7 @@ class GeneratorServicer(GeneratorServiceServicer):
     def status(self) -> worker_pb2.WorkerStatus:
         return self._loader.status()
 
-    async def drain(self, grace_s: float = DRAIN_S) -> None:
+    async def drain(self, grace_s: float) -> None:
         """Finishes the completions in flight, or hands them back after `grace_s`: the process was told to end."""
         await self._loader.drain(grace_s)
 

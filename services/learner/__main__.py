@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from services.learner.ranks.launch import Followers, is_launched, limit_threads
-from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+from shoal.worker.arguments import WorkerArguments, add_grace_option, add_worker_options, worker_arguments
 from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import RESTART_EXIT_CODE, Program, Reexec
 
@@ -36,14 +36,7 @@ def main() -> int:
         metavar="N",
         help="processes to train with on this machine (default: 1); leave it out under torchrun, which sets the number",
     )
-    parser.add_argument(
-        "--grace-s",
-        type=float,
-        default=GRACE_S,
-        metavar="SECONDS",
-        help="longest wait for the step under way and its checkpoint when this process is told to end "
-        "(default: %(default)s)",
-    )
+    add_grace_option(parser, "the step under way and its checkpoint", default_s=GRACE_S)
     options = parser.parse_args()
     arguments = worker_arguments(options)
     num_ranks = options.num_ranks

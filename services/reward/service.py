@@ -12,12 +12,13 @@ import grpc
 from services.reward.allowed import Allowed
 from services.reward.common.scorer import ListedVerifier, token_ids
 from services.reward.compose import Composer, Output
+from services.reward.departure import Departure, leaving
 from services.reward.router import Router
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, ResourceExhausted
+from shoal.errors import Aborted, FailedPrecondition, ResourceExhausted, ShoalError
 from shoal.rollout import MAX_WEIGHT, Prompt, Score, ScoreOutcome, VerifierScore
 from shoal.telemetry import metrics, names
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
@@ -28,8 +29,6 @@ from shoal.worker.lifecycle import Lifecycle
 _log = logging.getLogger(__name__)
 
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
-_DRAIN_S = 10.0
-"""Time that completions which are being scored have when the process was told to end."""
 _OPEN, _VERDICTS = metrics.gauge(names.REWARD_OPEN), metrics.counter(names.REWARD_VERDICTS)
 _DURATION = metrics.histogram(names.REWARD_DURATION)
 # Weight of the newest completion in the running mean of how long one takes.
@@ -50,6 +49,7 @@ class RewardService(RewardServiceServicer):
         self._composer = Composer(self._config, length_limit_tokens=1)
         self._router = Router(self._config)
         self._lifecycle = Lifecycle("the reward service")
+        self._departure = Departure()
         self._num_open = 0
         self._nothing_open = asyncio.Event()
         self._nothing_open.set()
@@ -65,12 +65,15 @@ class RewardService(RewardServiceServicer):
         )
         return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, self._router.notice))
 
-    async def drain(self) -> None:
-        """Scores what it has, and takes no more groups: the process was told to end."""
+    async def drain(self, grace_s: float) -> None:
+        """Hands every stream back once its completions are scored, at the latest after `grace_s`: the process was told
+        to end."""
         if self._lifecycle.leave():
+            self._departure.begin()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DRAIN_S):
+                async with asyncio.timeout(grace_s):
                     await self._nothing_open.wait()
+            self._departure.end()
 
     async def close(self) -> None:
         """Ends all scorers."""
@@ -112,7 +115,7 @@ class RewardService(RewardServiceServicer):
     async def ScoreGroup(
         self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
     ) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
-        requests = aiter(request_iterator)
+        requests = self._departure.reading(request_iterator)
         first = await anext(requests, None)
         if first is None or first.WhichOneof("part") != "prompt":
             raise invalid("prompt", "the first message of the stream must hold the prompt")
@@ -142,21 +145,27 @@ class RewardService(RewardServiceServicer):
         scorer: tuple[Router, Composer],
         scores: asyncio.Queue[Score | None],
     ) -> None:
-        """Reads completions and scores them concurrently; ends once all are scored."""
+        """Reads completions and scores them concurrently; ends once all that were taken in are scored."""
         scoring: set[asyncio.Task[None]] = set()
+        refusal: Callable[[], ShoalError] | None = None
         try:
-            async for request in requests:
-                if request.WhichOneof("part") != "completion":
-                    raise invalid("completion", "every message after the first must hold a completion")
-                if self._is_full:
-                    # Score what was taken in first, so that a client that repeats the rest makes progress.
-                    await asyncio.gather(*scoring)
-                    raise self._full()
-                self._open_one()
-                task = asyncio.create_task(self._score(request.completion, prompt, scorer, scores))
-                task.add_done_callback(self._close_one)
-                scoring.add(task)
-            await asyncio.gather(*scoring)
+            try:
+                async for request in requests:
+                    if request.WhichOneof("part") != "completion":
+                        raise invalid("completion", "every message after the first must hold a completion")
+                    if self._is_full:
+                        refusal = self._full
+                        break
+                    self._open_one()
+                    task = asyncio.create_task(self._score(request.completion, prompt, scorer, scores))
+                    task.add_done_callback(self._close_one)
+                    scoring.add(task)
+            except Aborted:
+                refusal = leaving
+            # Score what was taken in first, so that a client that repeats the rest makes progress.
+            await self._departure.finished(scoring)
+            if refusal is not None:
+                raise refusal()
         finally:
             for task in scoring:
                 task.cancel()
@@ -207,6 +216,8 @@ class RewardService(RewardServiceServicer):
             self._nothing_open.set()
 
     def _ready_router(self) -> Router:
+        if self._lifecycle.state == worker_pb2.WORKER_STATE_LEAVING:
+            raise leaving()
         if self._lifecycle.state != worker_pb2.WORKER_STATE_READY:
             raise self._lifecycle.not_ready()
         return self._router

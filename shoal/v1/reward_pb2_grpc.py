@@ -123,6 +123,9 @@ class RewardServiceServicer:
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
         are scored first; send the others again after the delay in `RetryInfo`.
+        * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN. The
+        completions accepted before are scored first, unless that takes too
+        long; send the others to another service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,6 +141,7 @@ class RewardServiceServicer:
         Errors:
 
         * `FAILED_PRECONDITION`: not configured.
+        * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
         * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
         are not checked in advance.
         """
@@ -159,6 +163,7 @@ class RewardServiceServicer:
         * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
         name each. All verifiers keep their former code.
         * `FAILED_PRECONDITION`: not configured.
+        * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
         * `UNIMPLEMENTED`: a custom server may omit this method.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

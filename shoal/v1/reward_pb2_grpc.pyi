@@ -72,6 +72,9 @@ class RewardServiceStub:
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
       are scored first; send the others again after the delay in `RetryInfo`.
+    * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN. The
+      completions accepted before are scored first, unless that takes too
+      long; send the others to another service.
     """
     CheckLabels: _grpc.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]
     """Returns the malformed labels: those with which their verifier makes every
@@ -83,6 +86,7 @@ class RewardServiceStub:
     Errors:
 
     * `FAILED_PRECONDITION`: not configured.
+    * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
     * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
       are not checked in advance.
     """
@@ -100,6 +104,7 @@ class RewardServiceStub:
     * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
       name each. All verifiers keep their former code.
     * `FAILED_PRECONDITION`: not configured.
+    * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
     * `UNIMPLEMENTED`: a custom server may omit this method.
     """
     ListVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]
@@ -155,6 +160,9 @@ class RewardServiceAsyncStub(RewardServiceStub):
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
       are scored first; send the others again after the delay in `RetryInfo`.
+    * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN. The
+      completions accepted before are scored first, unless that takes too
+      long; send the others to another service.
     """
     CheckLabels: _aio.UnaryUnaryMultiCallable[_reward_pb2.CheckLabelsRequest, _reward_pb2.CheckLabelsResponse]  # type: ignore[assignment]
     """Returns the malformed labels: those with which their verifier makes every
@@ -166,6 +174,7 @@ class RewardServiceAsyncStub(RewardServiceStub):
     Errors:
 
     * `FAILED_PRECONDITION`: not configured.
+    * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
     * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
       are not checked in advance.
     """
@@ -183,6 +192,7 @@ class RewardServiceAsyncStub(RewardServiceStub):
     * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
       name each. All verifiers keep their former code.
     * `FAILED_PRECONDITION`: not configured.
+    * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
     * `UNIMPLEMENTED`: a custom server may omit this method.
     """
     ListVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ListVerifiersRequest, _reward_pb2.ListVerifiersResponse]  # type: ignore[assignment]
@@ -247,6 +257,9 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
           are scored first; send the others again after the delay in `RetryInfo`.
+        * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN. The
+          completions accepted before are scored first, unless that takes too
+          long; send the others to another service.
         """
 
     @_abc_1.abstractmethod
@@ -264,6 +277,7 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `FAILED_PRECONDITION`: not configured.
+        * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
         * `UNIMPLEMENTED`: a custom server may omit this method; then its labels
           are not checked in advance.
         """
@@ -287,6 +301,7 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
           name each. All verifiers keep their former code.
         * `FAILED_PRECONDITION`: not configured.
+        * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
         * `UNIMPLEMENTED`: a custom server may omit this method.
         """
 

@@ -1,6 +1,7 @@
 """Command-line options that all workers share."""
 
 import argparse
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,18 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     add_security_options(parser)
 
 
+def add_grace_option(parser: argparse.ArgumentParser, waits_for: str, *, default_s: float) -> None:
+    """Adds `--grace-s`: the longest wait of a worker that was told to end. `waits_for` completes its help."""
+    parser.add_argument(
+        "--grace-s",
+        type=seconds,
+        # As text, so that argparse checks what the environment says.
+        default=_environment("SHOAL_GRACE_S") or f"{default_s:g}",
+        metavar="SECONDS",
+        help=f"longest wait for {waits_for} when this process is told to end (default: %(default)s) [SHOAL_GRACE_S]",
+    )
+
+
 def _environment(name: str) -> str | None:
     """Returns a variable's value; None also if it is empty, as compose files and manifests leave unset ones."""
     return os.environ.get(name) or None
@@ -118,6 +131,14 @@ def host_port(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not host:port, such as 10.0.0.1:7000 or [::1]:7000")
     port(number)
     return text
+
+
+def seconds(text: str) -> float:
+    """Checks a time that is not negative and ends."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, at least 0")
+    return value
 
 
 def host_or_host_port(text: str) -> str:

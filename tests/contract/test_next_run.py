@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.workers import fleet
+from services.coordinator.workers import arrivals
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
 from shoal.v1 import coordinator_pb2 as pb
@@ -56,7 +56,7 @@ async def test_a_run_waits_for_every_worker_that_restarts_for_it_and_loses_none(
 async def test_a_worker_that_does_not_come_back_is_lost_and_the_run_continues_without_it(
     cluster: Cluster, model: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(fleet, "RESTART_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(arrivals, "RESTART_TIMEOUT_S", 1.0)
     leaving = ScriptedGenerator(cluster.plane)
     restart_at_configure(leaving)
     await cluster.add_all(ScriptedGenerator(cluster.plane), leaving)

@@ -8,7 +8,7 @@ import pytest
 from services.coordinator.workers import registry
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import learner_pb2, worker_pb2
+from shoal.v1 import generator_pb2, learner_pb2, worker_pb2
 from tests.contract.test_coordinator_service import assert_every_group_was_used_once
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
@@ -59,6 +59,26 @@ async def test_a_run_goes_on_from_its_last_checkpoint_when_its_learner_is_killed
     assert sorted(joined) == ["generator-0", "learner-0", "learner-1", "reward-0"], "only the learner was configured"
     calls = cluster.generator.calls  # type: ignore[attr-defined]
     assert calls.count("LeaveWeightGroup") == 1, "it stayed in the group of a learner that is gone"
+
+
+async def test_a_restart_does_not_wait_for_a_generator_that_loads_while_another_is_there(
+    cluster: Cluster, model: Path
+) -> None:
+    class Loading(ScriptedGenerator):
+        async def Configure(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceConfigureResponse:
+            self._status.state = worker_pb2.WORKER_STATE_LOADING
+            return generator_pb2.GeneratorServiceConfigureResponse(status=self._status)
+
+    server = await begin(cluster, model, run={"num_steps": 6}, checkpoint={"every_steps": 2})
+    await cluster.until(at_step(2))
+    loading = Loading(cluster.plane)
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, loading, "generator-1")
+    await eventually(lambda: loading._status.state == worker_pb2.WORKER_STATE_LOADING, "the other generator loads")
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "restarting")
+    await add_learner(cluster, "learner-1")
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 6, 1), run.message
 
 
 async def test_a_run_without_a_checkpoint_begins_again_when_its_learner_is_killed(

@@ -1,40 +1,21 @@
-"""The workers that serve a run: configure them as they come, remove them as they are lost.
-
-shoal/worker/reexec.py describes the restart of a worker for its next run, which `Fleet` waits for.
-"""
+"""The workers that serve a run: its members as they come, change and are lost."""
 
 import asyncio
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
-from services.coordinator.workers.gpu_turns import GpuTurns
-from services.coordinator.workers.member import (
-    NAMES,
-    POLL_S,
-    SERVICES,
-    Member,
-    kind_of,
-    loading_status,
-    while_leased,
-    worker_name,
-)
-from services.coordinator.workers.presence import is_ending, until_gone
-from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
+from services.coordinator.workers.arrivals import Arrivals
+from services.coordinator.workers.loads.gpu_turns import GpuTurns
+from services.coordinator.workers.member import SERVICES, Member, kind_of, loading_status
+from services.coordinator.workers.registry import WorkerRegistry
 from services.coordinator.workers.worker_events import WorkerEvents, missing_message
 from shoal.concurrency import Signal
 from shoal.config import RunConfig
-from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
-from shoal.rpc.channel import connect
 from shoal.v1 import worker_pb2
-from shoal.worker.reexec import MAX_END_S
 
-CONFIGURE_TIMEOUT_S = 30.0
-RESTART_TIMEOUT_S = MAX_END_S + 60.0
-"""Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
 _OF_NO_USE = (worker_pb2.WORKER_STATE_FAILED, worker_pb2.WORKER_STATE_IDLE)
-_NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
 
 class Fleet:
@@ -46,21 +27,12 @@ class Fleet:
 
     def __init__(self, config: RunConfig, run_id: str, registry: WorkerRegistry, events: EventLog) -> None:
         self._config = config
-        self._run_id = run_id
         self._registry = registry
         self._events = events
         self._log = WorkerEvents(events)
         self._members: dict[str, Member] = {}
-        self._loading: dict[str, asyncio.Task[None]] = {}
-        self._arriving: dict[str, Member] = {}
-        """The workers that are loading, by worker id."""
-        self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
-        self._restarting: dict[str, tuple[WorkerRecord, float]] = {}
-        """Workers that restart for this run, and their deadlines. They come back under other ids."""
         self._reaching: dict[str, asyncio.Task[None]] = {}
         """By worker id, the calls that wait for members that are out of reach."""
-        self._watching: dict[str, asyncio.Task[None]] = {}
-        """By worker id, what waits for the end of the worker's process."""
         self._learner_loss = ""
         """Why the attempt's learner was lost; empty while it is not."""
         self._changed = Signal()
@@ -69,6 +41,11 @@ class Fleet:
             learner_is_loaded=lambda: bool(self._of_kind(worker_pb2.WORKER_KIND_LEARNER)),
             changed=self._changed,
         )
+        self._arrivals = Arrivals(
+            config, run_id, registry, self._log, self.gpu_turns, joins=self._add, changed=self._changed
+        )
+        self._has_begun = False
+        """Whether an attempt has had its workers."""
 
     @property
     def generators(self) -> list[Member]:
@@ -103,9 +80,11 @@ class Fleet:
                 self._reconcile()
                 await self._registry.wait_for_change(timeout_s=1.0)
         finally:
-            for task in (*self._loading.values(), *self._reaching.values(), *self._watching.values()):
+            self._arrivals.close()
+            for task in self._reaching.values():
                 task.cancel()
             for member in self._members.values():
+                member.stop_watching()
                 await member.channel.close()
 
     def begin_attempt(self) -> None:
@@ -144,33 +123,28 @@ class Fleet:
                 self._remove(member, member.record.loss_reason)
         for member in self.rewards:
             self._log.add_notice(member)
-        for worker_id in list(self._failures):
-            if worker_id not in alive:
-                del self._failures[worker_id]
+        self._arrivals.forget(alive)
         for worker_id, record in alive.items():
-            known = worker_id in self._members or worker_id in self._loading or worker_id in self._failures
-            if not known:
-                self._match_restarted(record)
-                self._loading[worker_id] = asyncio.create_task(self._load(record))
-        for worker_id, (record, deadline) in list(self._restarting.items()):
-            if asyncio.get_running_loop().time() > deadline:
-                del self._restarting[worker_id]
-                self._log.add("worker_lost", record, f"is lost: {_NOT_BACK}", reason=_NOT_BACK)
-                self._changed.notify()
+            if worker_id not in self._members and not self._arrivals.knows(worker_id):
+                self._arrivals.begin(record)
 
-    def _match_restarted(self, record: WorkerRecord) -> None:
-        """Takes a new worker for one that restarts: one at the same address, else the first of the same kind."""
-        of_kind = [worker_id for worker_id, (left, _) in self._restarting.items() if left.kind == record.kind]
-        at_address = [worker_id for worker_id in of_kind if self._restarting[worker_id][0].address == record.address]
-        for worker_id in (at_address or of_kind)[:1]:
-            del self._restarting[worker_id]
+    def _add(self, member: Member) -> None:
+        # A generator serves once weights are published to it.
+        member.serving = member.record.kind != worker_pb2.WORKER_KIND_GENERATOR
+        self._members[member.record.worker_id] = member
+        self._log.add("worker_joined", member.record, "is ready")
 
     def _follow_end(self, member: Member) -> None:
         """Ends the lease of a worker whose process ends, and logs once that a worker was told to end."""
         status = member.record.status
         if status.state == worker_pb2.WORKER_STATE_FAILED:
             self._registry.report_lost(member.record.worker_id, status.message)
-        elif status.state == worker_pb2.WORKER_STATE_LEAVING and not member.is_leaving:
+        elif status.state == worker_pb2.WORKER_STATE_LEAVING:
+            self.leaves(member)
+
+    def leaves(self, member: Member) -> None:
+        """Gives a member that was told to end no more work. Its calls may say so before its heartbeat does."""
+        if not member.is_leaving:
             member.is_leaving = True
             self._log.add("worker_leaving", member.record, "was told to end")
             self._changed.notify()
@@ -178,70 +152,13 @@ class Fleet:
     def _remove(self, member: Member, reason: str) -> None:
         has_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
         del self._members[member.record.worker_id]
-        self._watching.pop(member.record.worker_id).cancel()
+        member.stop_watching()
         member.serving = False
         self._log.add_end(member, reason)
         if has_policy:  # The attempt never used any other learner.
             self._learner_loss = reason
         member.lost.set()  # Its channel stays open for other calls that are under way on it.
         self._changed.notify()
-
-    async def _load(self, record: WorkerRecord) -> None:
-        """Configures one worker and waits until it has loaded its models."""
-        service, stub_of, configure, _ = SERVICES[record.kind]
-        channel = connect(record.address, service)
-        stub = stub_of(channel)
-        member = self._arriving[record.worker_id] = Member(record, channel, stub)
-        self._watching[record.worker_id] = asyncio.create_task(self._watch(member))
-        try:
-            request = configure(run_id=self._run_id, config=config_struct(self._config))
-            async with self.gpu_turns.to_load(record.kind):
-                response = await while_leased(member, lambda: stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S))
-                while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):
-                    await asyncio.sleep(POLL_S)
-                    response = await loading_status(member)
-            record.status.CopyFrom(response.status)  # Newer than its last heartbeat.
-            if response.status.state == worker_pb2.WORKER_STATE_FAILED:
-                if await is_ending(member):
-                    self._registry.report_lost(record.worker_id, response.status.message)
-                raise FailedPrecondition(response.status.message, reason=ErrorReason.WORKER_FAILED)
-            if record.kind == worker_pb2.WORKER_KIND_GENERATOR:
-                # The number that it registered with may be from before it was configured.
-                record.num_weight_ranks = (await loading_status(member)).num_weight_ranks
-        except ShoalError as error:
-            self._watching.pop(record.worker_id).cancel()
-            await channel.close()
-            if error.reason == ErrorReason.STARTING_OVER:
-                self._expect_restart(record)
-                return
-            if error.reason == ErrorReason.ENDING:
-                self._registry.report_lost(record.worker_id, error.message)
-            if record.lost:  # It may come back, and cannot be said to fail.
-                self._log.add("worker_lost", record, f"is lost: {record.loss_reason}", reason=record.loss_reason)
-            else:
-                self._failures[record.worker_id] = (record, error)
-                self._log.add("worker_failed", record, f"cannot serve this run: {error.message}")
-        else:
-            # A generator serves once weights are published to it.
-            member.serving = record.kind != worker_pb2.WORKER_KIND_GENERATOR
-            self._members[record.worker_id] = member
-            self._log.add("worker_joined", record, "is ready")
-        finally:
-            del self._loading[record.worker_id], self._arriving[record.worker_id]
-            self._changed.notify()
-
-    async def _watch(self, member: Member) -> None:
-        """Ends the lease of a worker as soon as its process is seen to have ended."""
-        await until_gone(member)
-        status = member.record.status
-        why = status.message if status.state == worker_pb2.WORKER_STATE_FAILED else "nothing listens at its address"
-        self._registry.report_lost(member.record.worker_id, f"its process has ended: {why}")
-
-    def _expect_restart(self, record: WorkerRecord) -> None:
-        """Records that a worker of an earlier run restarts for this one. It will register as another worker."""
-        self._restarting[record.worker_id] = (record, asyncio.get_running_loop().time() + RESTART_TIMEOUT_S)
-        self._registry.report_lost(record.worker_id, f"it restarts for run {self._run_id}")
-        self._log.add("worker_restarting", record, "served another run, and restarts for this one")
 
     async def report_lost(self, member: Member, error: ShoalError) -> None:
         """Removes a member after a call to it failed."""
@@ -290,34 +207,26 @@ class Fleet:
         return False
 
     async def wait_until_ready(self) -> None:
-        """Waits for a worker of each kind, and for all that are loading or restarting.
+        """Waits for a worker of each kind, and the first time for all that are loading or restarting.
 
-        Raises `FailedPrecondition` that names the missing kinds, or the reason why all workers of a kind failed.
+        Later attempts wait for no worker that they can do without. Raises `FailedPrecondition` that names the missing
+        kinds, or the reason why all workers of a kind failed.
         """
-        async with shown_alive(self._events, "waiting for workers", self._describe_loading):
+        async with shown_alive(self._events, "waiting for workers", self._arrivals.describe):
             await self._until_ready()
-
-    def _describe_loading(self) -> str:
-        """Describes the workers that are loading, and names the kinds that are still to come."""
-        alive = [record for kind in SERVICES for record in self._registry.alive(kind_of(kind))]
-        loading = [record for record in alive if record.worker_id in self._loading]
-        parts = [f"{worker_name(record)} is {record.status.message or 'starting'}" for record in loading]
-        here = {record.kind for record in alive}
-        return "; ".join(parts + [f"no {name} has registered yet" for kind, name in NAMES.items() if kind not in here])
+        self._has_begun = True
 
     async def _until_ready(self) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + self._config.coordinator.worker_timeout_s
         while True:
             missing = [kind for kind in SERVICES if not self._of_kind(kind)]
-            # One that does not answer may be dead, though its lease lasts: whoever can do without it does not wait.
-            is_loading = len(self._loading) > sum(member.is_out_of_reach for member in self._arriving.values())
-            if not missing and not is_loading and not self._restarting:
+            if not missing and (self._has_begun or not (self._arrivals.are_loading or self._arrivals.are_restarting)):
                 return
-            if self._restarting:  # Its time to register and load begins once it is back.
+            if self._arrivals.are_restarting:  # Its time to register and load begins once it is back.
                 deadline = now() + self._config.coordinator.worker_timeout_s
             for kind in missing:
-                self._raise_if_hopeless(kind)
+                self._arrivals.raise_if_hopeless(kind)
             remaining = max(deadline, self.gpu_turns.began + self._config.coordinator.worker_timeout_s) - now()
             if remaining <= 0:
                 if not missing:
@@ -326,14 +235,6 @@ class Fleet:
                     missing_message(missing, self._config.coordinator.worker_timeout_s), reason=ErrorReason.NO_WORKER
                 )
             await self._changed.wait(min(remaining, 1.0))
-
-    def _raise_if_hopeless(self, kind: int) -> None:
-        """Raises the first failure of a kind when all its workers have failed."""
-        failures = [error for record, error in self._failures.values() if record.kind == kind]
-        loading = [1 for record in self._registry.alive(kind_of(kind)) if record.worker_id in self._loading]
-        restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
-        if failures and not loading and not restarting:
-            raise FailedPrecondition(f"the {NAMES[kind_of(kind)]} cannot serve this run: {failures[0].message}")
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Returns when a member came, went, or changed `serving`, or after the timeout."""

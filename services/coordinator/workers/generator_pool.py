@@ -273,6 +273,8 @@ class GeneratorPool:
             member.serving = False  # Until the publisher has found out which weights it has.
             self._fleet.notify()
             return WorkFailed(member.name, error.message, is_loss=False)
+        if error.reason == ErrorReason.SHUTTING_DOWN:
+            self._fleet.leaves(member)
         is_loss = error.reason not in _NOT_THE_GROUPS and not member.is_leaving
         return WorkFailed(member.name, error.message, is_loss=is_loss)
 

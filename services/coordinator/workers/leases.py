@@ -15,18 +15,29 @@ CALL_TIMEOUT_S = 2.0
 async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:
     """Calls every worker whose lease a registration would take: one at the same address, or one of the same name.
 
-    A worker that registers again itself takes none.
+    A worker that registers again itself takes none. Register without awaiting anything in between: while a holder is
+    called, another registration may take its lease, and then the holder of that one is called.
 
     Raises `FailedPrecondition` (LEASE_HELD) while one is there, or does not say that it is not.
     """
-    for holder in registry.displaced_by(worker_id, address, registering):
-        if not await _is_gone(holder):
+    gone: set[tuple[str, str, Holder]] = set()
+    while holders := [
+        record for record in registry.displaced_by(worker_id, address, registering) if _lease_of(record) not in gone
+    ]:
+        holder, lease = holders[0], _lease_of(holders[0])
+        if await _is_gone(holder):
+            gone.add(lease)
+        else:
             raise FailedPrecondition(
                 f"{holder.worker_id} at {holder.address} has a valid lease, and its process has not ended: stop it "
                 "first, or give the new one another address",
                 reason=ErrorReason.LEASE_HELD,
                 metadata={"worker_id": holder.worker_id, "address": holder.address},
             )
+
+
+def _lease_of(record: WorkerRecord) -> tuple[str, str, Holder]:
+    return record.worker_id, record.address, record.holder
 
 
 async def _is_gone(holder: WorkerRecord) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc.aio
 
+from services.coordinator.workers.loads.standing import Standing
 from services.coordinator.workers.registry import WorkerRecord
-from services.coordinator.workers.standing import Standing
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from shoal.rollout import WeightVersion
@@ -52,10 +52,17 @@ class Member:
     """Whether it did not answer, while its lease lasts. It serves nothing until it answers again."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it is lost: a group that it samples goes on elsewhere, and does not wait for the call to end."""
+    watching: "asyncio.Task[None] | None" = None
+    """Waits for the end of its process."""
 
     @property
     def name(self) -> str:
         return worker_name(self.record)
+
+    def stop_watching(self) -> None:
+        """Waits no more for the end of its process."""
+        if self.watching is not None:
+            self.watching.cancel()
 
 
 NAMES = {

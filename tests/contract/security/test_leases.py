@@ -10,7 +10,7 @@ import pytest
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers import leases
-from services.coordinator.workers.registry import LEASE_S, WorkerRegistry
+from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.errors import FailedPrecondition, NotFound, PermissionDenied
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.credentials import Credentials
@@ -123,6 +123,35 @@ async def test_another_process_at_the_address_frees_the_lease(tmp_path: Path) ->
         await registered.register("generator-b", address)
         assert registered.alive() == [("generator-b", address)]
         await successor.stop(0)
+
+
+async def test_of_two_processes_that_register_at_the_same_moment_the_second_does_not_take_the_lease_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find the process before them gone; only then the first one registers."""
+    is_gone, both_call, num_calls = leases._is_gone, asyncio.Event(), 0
+
+    async def is_gone_to_both(record: WorkerRecord) -> bool:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 2:
+            both_call.set()
+        gone = await is_gone(record)
+        await both_call.wait()
+        return gone
+
+    monkeypatch.setattr(leases, "_is_gone", is_gone_to_both)
+    holders = [await worker("generator-a") for _ in range(2)]
+    addresses = [f"127.0.0.1:{holder.port}" for holder in holders]
+    async with coordinator(tmp_path) as registered:
+        await registered.register("generator-a", "127.0.0.1:9", b"of the one that is gone")
+        calls = [registered.register("generator-a", address, address.encode()) for address in addresses]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [result for result in results if result is not None]
+        assert [getattr(error, "reason", error) for error in refused] == ["LEASE_HELD"], results
+        assert registered.alive() == [("generator-a", addresses[results.index(None)])]
+    for holder in holders:
+        await holder.stop(0)
 
 
 async def test_a_process_that_hangs_keeps_its_lease_until_it_expires(

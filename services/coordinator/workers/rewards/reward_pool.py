@@ -18,6 +18,7 @@ from shoal.data.conversation import unknown_verifier
 from shoal.data.rows import row_name
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
+    Aborted,
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
@@ -134,7 +135,7 @@ class RewardPool:
         """
 
         async def reload(member: Member) -> None:
-            with contextlib.suppress(Unavailable, DeadlineExceeded, FailedPrecondition):
+            with contextlib.suppress(Aborted, Unavailable, DeadlineExceeded, FailedPrecondition):
                 await member.stub.ReloadVerifiers(reward_pb2.ReloadVerifiersRequest(), timeout=RELOAD_TIMEOUT_S)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
@@ -165,7 +166,7 @@ class RewardPool:
                 raise FailedPrecondition(
                     f'labels were not checked in time: {error.message}; data.malformed_labels = "keep" skips the check'
                 ) from None
-            except (Unavailable, FailedPrecondition) as error:
+            except (Aborted, Unavailable, FailedPrecondition) as error:
                 if error.reason == ErrorReason.UNIMPLEMENTED:
                     raise
                 await self._leave(member, error)
@@ -189,10 +190,10 @@ class RewardPool:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
 
         `scores` holds those that are known, by sample index, and gets the others. Scoring has no side effects. So when
-        a service is lost, another one gets the completions without a score; when it is too busy, some service gets them
-        after the delay that it asked for. An error in a service is the group's own: it is tried again after a pause.
-        Raises `WorkFailed` when the group has too many `losses`, `FailedPrecondition` when no service is there within
-        coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
+        a service is lost or leaves, another one gets the completions without a score; when it is too busy, some service
+        gets them after the delay that it asked for. An error in a service is the group's own: it is tried again after a
+        pause. Raises `WorkFailed` when the group has too many `losses`, `FailedPrecondition` when no service is there
+        within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
         """
         while True:
             member = await self._choose()
@@ -210,13 +211,15 @@ class RewardPool:
                     raise WorkFailed(member.name, error.message, is_loss=False) from error
                 self._log_repeat(group_id, member, error)
                 await losses.pause()
-            except (Unavailable, FailedPrecondition) as error:
+            except (Aborted, Unavailable, FailedPrecondition) as error:
                 await self._leave(member, error)
                 self._log_repeat(group_id, member, error)
 
     async def _leave(self, member: Member, error: ShoalError) -> None:
-        """Takes a service out of service after a call broke."""
-        if isinstance(error, Unavailable | DeadlineExceeded):
+        """Takes a service out of service after it ended a call, or the call broke."""
+        if isinstance(error, Aborted):  # It was told to end, and hands back what it has not begun.
+            self._fleet.leaves(member)
+        elif isinstance(error, Unavailable | DeadlineExceeded):
             self._fleet.out_of_reach(member, error)
         else:  # It comes from a new process at the same address that is not configured yet.
             await self._fleet.report_lost(member, error)

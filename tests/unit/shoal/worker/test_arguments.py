@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.worker.arguments import WorkerArguments, add_worker_options, worker_arguments
+from shoal.worker.arguments import WorkerArguments, add_grace_option, add_worker_options, worker_arguments
 
 VARIABLES = ("COORDINATOR", "LISTEN", "ADVERTISE", "DATA_DIR", "METRICS_PORT")
 
@@ -81,3 +81,21 @@ def test_a_malformed_variable_is_refused_like_an_option(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         parse()
     assert "'coordinator' is not host:port" in capsys.readouterr().err
+
+
+def parse_grace(*words):
+    parser = argparse.ArgumentParser(prog="worker")
+    add_grace_option(parser, "what is under way", default_s=10.0)
+    return parser.parse_args(words).grace_s
+
+
+def test_the_grace_period_is_that_of_the_option_else_of_the_environment_else_of_the_service(monkeypatch, capsys):
+    monkeypatch.delenv("SHOAL_GRACE_S", raising=False)
+    assert parse_grace() == 10.0
+    monkeypatch.setenv("SHOAL_GRACE_S", "0.5")
+    assert (parse_grace(), parse_grace("--grace-s", "0")) == (0.5, 0.0)
+    for text in ("-1", "inf", "nan", "soon"):
+        monkeypatch.setenv("SHOAL_GRACE_S", text)
+        with pytest.raises(SystemExit):
+            parse_grace()
+        assert text in capsys.readouterr().err

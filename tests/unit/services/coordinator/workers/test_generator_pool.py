@@ -40,6 +40,9 @@ class Fleet:
         member.serving = False
         self.out.append(member.record.worker_id)
 
+    def leaves(self, member: Member) -> None:
+        member.is_leaving = True
+
     def notify(self) -> None:
         self._changed.notify()
 
@@ -265,6 +268,7 @@ async def test_an_error_counts_for_the_group_and_against_the_generator_as_it_sho
     with pytest.raises(WorkFailed) as raised:
         await sampling(pool_of(fleet, clock=clock), member, [], clock)
     assert (raised.value.is_loss, bool(fleet.out), member.serving) == (is_loss, is_out, serves)
+    assert member.is_leaving == (error.reason == ErrorReason.SHUTTING_DOWN)
     assert member.outstanding == 0
 
 
