@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.tool_calls.found import MAX_CALLS, Finder, Found
 from shoal.episodes.tool_calls.hermes import find_hermes
+from shoal.episodes.tool_calls.llama3_json import find_llama3_json
+from shoal.episodes.tool_calls.pythonic import find_pythonic
+from shoal.episodes.tool_calls.qwen3_xml import find_qwen3_xml
+from shoal.episodes.tool_calls.regex import regex_finder
 from shoal.episodes.tool_calls.schemas import check_tools, problem_of
 from shoal.episodes.tool_calls.tag import find_tags
 from shoal.errors import InvalidArgument
@@ -17,8 +21,14 @@ from shoal.errors import InvalidArgument
 __all__ = ["PARSERS", "ParsedTurn", "Parser", "check_tools", "make_parser", "stop_strings"]
 
 _MAX_DETAIL_CHARS = 300
-_FINDERS: dict[str, Finder] = {"hermes": find_hermes, "tag": find_tags}
-PARSERS = tuple(_FINDERS)
+_FINDERS: dict[str, Finder] = {
+    "hermes": find_hermes,
+    "llama3_json": find_llama3_json,
+    "pythonic": find_pythonic,
+    "qwen3_xml": find_qwen3_xml,
+    "tag": find_tags,
+}
+PARSERS = (*_FINDERS, "regex")
 """The forms of calls."""
 
 
@@ -36,11 +46,14 @@ Parser = Callable[[str, Sequence[ToolDefinition], int], ParsedTurn]
 offers and the turn's number, which the ids of the calls have."""
 
 
-def make_parser(name: str) -> Parser:
-    """Returns the parser of a form. Raises `InvalidArgument` for an unknown one."""
-    if name not in _FINDERS:
+def make_parser(name: str, pattern: str = "") -> Parser:
+    """Returns the parser of a form; `pattern` is that of "regex".
+
+    Raises `InvalidArgument` for an unknown form, and for a pattern that cannot be used.
+    """
+    if name not in PARSERS:
         raise InvalidArgument(f"no parser of tool calls is called {name!r}; there are {', '.join(PARSERS)}")
-    find = _FINDERS[name]
+    find = regex_finder(pattern) if name == "regex" else _FINDERS[name]
 
     def parse(text: str, tools: Sequence[ToolDefinition], turn: int) -> ParsedTurn:
         return _parse(find, text, tools, turn)
@@ -73,12 +86,12 @@ def _check(found: Found, text: str, tools: Sequence[ToolDefinition], call_id: st
     """Returns the call with its status."""
     tool = next((tool for tool in tools if tool.name == found.name), None)
     status, detail = ToolCallStatus.OK, ""
-    if found.problem or found.arguments is None:
+    if found.problem:
         status, detail = ToolCallStatus.MALFORMED, f"The call cannot be read: {found.problem}."
     elif tool is None:
         names = ", ".join(tool.name for tool in tools)
         status, detail = ToolCallStatus.UNKNOWN_TOOL, f"There is no tool {found.name!r:.60}; the tools are: {names}."
-    elif problem := problem_of(found.arguments, tool):
+    elif problem := problem_of(found.arguments or {}, tool):
         status, detail = ToolCallStatus.BAD_ARGUMENTS, f"The arguments do not fit {tool.name}: {problem}."
     return ToolCall(
         id=call_id,

@@ -23,7 +23,7 @@ class Found:
     name: str = ""
     """The tool; empty if it could not be read."""
     arguments: dict[str, Any] | None = None
-    """None if they could not be read."""
+    """None if they could not be read, or where only the tool could tell what they are called."""
     problem: str = ""
     """What is wrong with it, for the policy; empty if nothing is."""
 

@@ -1,0 +1,48 @@
+"""Calls as Llama 3 writes them: {"name": ..., "parameters": {...}}, after <|python_tag|> or alone, several with ";"."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from shoal.conversation import ToolDefinition
+from shoal.episodes.tool_calls.found import Found, behind_thoughts, call_in_json, read_json_at
+
+_BEGINNING = re.compile(r'(<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters|arguments)"\s*:|<\|python_tag\|>')
+_SEPARATOR = re.compile(r"\s*;")
+_KEYS = ("parameters", "arguments")
+
+
+def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
+    """Yields the calls behind the policy's thoughts.
+
+    Other JSON, without a name or without parameters, is content: an answer may be JSON. What follows <|python_tag|> has
+    to be a call.
+    """
+    begun = _BEGINNING.search(text, behind_thoughts(text))
+    while begun:
+        found = _read(text, begun)
+        if found is None:
+            end = read_json_at(text, text.index("{", begun.start()))[1]
+        else:
+            yield found
+            end = found.end
+        begun = _BEGINNING.search(text, end)
+
+
+def _read(text: str, begun: re.Match[str]) -> Found | None:
+    """Returns the call that begins at a place; None for JSON that is no call."""
+    is_tagged = begun[0].startswith("<")
+    if not begun[0].endswith(":"):
+        return Found(begun.start(), begun.end(), problem="behind <|python_tag|> must come the JSON of a call")
+    try:
+        value, end = read_json_at(text, text.index("{", begun.start()))
+    except ValueError as error:
+        following = _BEGINNING.search(text, begun.end())
+        return Found(begun.start(), following.start() if following else len(text), problem=str(error))
+    if separator := _SEPARATOR.match(text, end):
+        end = separator.end()
+    try:
+        name, arguments = call_in_json(value, _KEYS)
+        return Found(begun.start(), end, name, arguments)
+    except ValueError as error:
+        is_call = is_tagged or ("name" in value and any(key in value for key in _KEYS))
+        return Found(begun.start(), end, problem=str(error)) if is_call else None

@@ -1,0 +1,145 @@
+"""Calls as Python: [search(query="K2"), now()] as the whole answer, or a line each between Olmo 3's <function_calls>.
+
+Nothing is run: a call is read as Python's grammar reads it, and its arguments must be literals.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shoal.conversation import ToolDefinition
+from shoal.episodes.tool_calls.found import MAX_CALLS, Found, behind_thoughts, check_json
+from shoal.parsing import MAX_DEPTH, parse_python
+
+_OPEN, _CLOSE = "<function_calls>", "</function_calls>"
+_MAX_CHARS = 200_000
+"""Longest call: Python's parser needs a hundred times the memory of its text."""
+_CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
+_LIST = re.compile(r"\s*\[\s*(?=[A-Za-z_][\w.]*\()")
+_SPACE = re.compile(r"[\s,;]*")
+_BEHIND = re.compile(r"[^\S\n]*(?:[,;\n]|$)")
+_PARTS = re.compile(r"""\"\"\"|'''|["']|[(\[{]|[)\]}]""")
+_STRING_ENDS = {
+    '"""': re.compile(r'(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL),
+    "'''": re.compile(r"(?:[^'\\]|\\.|'(?!''))*'''", re.DOTALL),
+    '"': re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*"', re.DOTALL),
+    "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*'", re.DOTALL),
+}
+_JSON_NAMES = {"true": True, "false": False, "null": None}
+
+
+def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
+    """Yields the calls behind the policy's thoughts.
+
+    A call whose end cannot be found reaches to the next line, or item of the list, that begins with a tool's name.
+    """
+    names = "|".join(re.escape(tool.name) for tool in tools) or "(?!)"
+    start = behind_thoughts(text)
+    block = text.find(_OPEN, start)
+    if block < 0 and (beginning := _LIST.match(text, start)):
+        end = len(text.rstrip())
+        is_closed = text[end - 1] == "]"
+        following = re.compile(rf"[,\n]\s*(?=(?:{names})\()")
+        calls = _read_all(text, beginning.end(), end - is_closed, following)
+        yield from _with_ends(calls, start, len(text), "" if is_closed else "the list of calls does not end with ]")
+    while block >= 0:
+        inside, close = block + len(_OPEN), text.find(_CLOSE, block)
+        end = close if close >= 0 else len(text)
+        behind = end + len(_CLOSE) if close >= 0 else end
+        calls = _read_all(text, inside, end, re.compile(rf"\n\s*(?=(?:{names})\()"))
+        yield from _with_ends(calls, block, behind, "" if close >= 0 else f"the calls do not end with {_CLOSE}")
+        block = text.find(_OPEN, behind)
+
+
+def _with_ends(calls: list[Found], start: int, end: int, problem: str) -> list[Found]:
+    """Returns the calls of a block with what opens and closes it; `problem` is one of its end."""
+    if not calls:
+        return [Found(start, end, problem=problem or "there is no call")]
+    calls[0] = replace(calls[0], start=start)
+    last = calls[-1]
+    calls[-1] = replace(last, end=end, problem=last.problem or problem, arguments=None if problem else last.arguments)
+    return calls
+
+
+def _read_all(text: str, place: int, end: int, following: re.Pattern[str]) -> list[Found]:
+    calls: list[Found] = []
+    place = _skip(text, place, end)
+    while place < end and len(calls) <= MAX_CALLS:
+        found = _read(text, place, end, following)
+        place = _skip(text, found.end, end)
+        calls.append(replace(found, end=place))
+    return calls
+
+
+def _skip(text: str, place: int, end: int) -> int:
+    found = _SPACE.match(text, place, end)
+    return found.end() if found else place
+
+
+def _read(text: str, start: int, end: int, following: re.Pattern[str]) -> Found:
+    begun = _CALL.match(text, start, end)
+    close = _closing(text, begun.end(), min(end, begun.end() + _MAX_CHARS)) if begun else None
+    if begun is None or close is None or not _BEHIND.match(text, close, end):
+        recovery = following.search(text, start + 1, end)
+        problem = f"it has no end, or more than {_MAX_CHARS} characters" if begun else "it is not NAME(PARAMETER=VALUE)"
+        if close is not None:
+            problem = f"behind it stands {text[close : close + 20]!r}"
+        return Found(start, recovery.start() if recovery else end, begun[1] if begun else "", problem=problem)
+    try:
+        return Found(start, close, begun[1], _arguments(text[start:close]))
+    except ValueError as error:
+        return Found(start, close, begun[1], problem=str(error))
+
+
+def _closing(text: str, place: int, end: int) -> int | None:
+    """Returns where the bracket that was opened before a place is closed, one past it; None if it is not."""
+    depth = 1
+    while part := _PARTS.search(text, place, end):
+        place = part.end()
+        if ends := _STRING_ENDS.get(part[0]):
+            string = ends.match(text, place, end)
+            if string is None:
+                return None
+            place = string.end()
+        else:
+            depth += 1 if part[0] in "([{" else -1
+            if depth == 0:
+                return place
+    return None
+
+
+def _arguments(call: str) -> dict[str, Any]:
+    """Returns the arguments of a call. Raises `ValueError`."""
+    (statement,) = parse_python(call).body
+    node = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(node, ast.Call):
+        raise ValueError("it is no call")
+    if node.args or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError("the arguments must be given by name, NAME(PARAMETER=VALUE)")
+    arguments = {str(keyword.arg): _literal(keyword.value, 0) for keyword in node.keywords}
+    if len(arguments) < len(node.keywords):
+        raise ValueError("an argument is given twice")
+    check_json(arguments)
+    return arguments
+
+
+def _literal(node: ast.expr, depth: int) -> Any:
+    """Returns the value of a literal that JSON has. Raises `ValueError` for anything else."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the arguments are nested deeper than {MAX_DEPTH} levels")
+    match node:
+        case ast.Constant(value=str() | bool() | int() | float() | None as value):
+            return value
+        case ast.Name(id=name) if name in _JSON_NAMES:
+            return _JSON_NAMES[name]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item, depth + 1) for item in items]
+        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
+            names = [_literal(key, depth) for key in keys if key is not None]
+            if all(isinstance(name, str) for name in names):
+                return {name: _literal(value, depth + 1) for name, value in zip(names, values, strict=True)}
+    raise ValueError("the arguments must be literals: texts, numbers, lists, objects with names as keys")

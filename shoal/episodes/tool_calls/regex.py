@@ -1,0 +1,60 @@
+"""Calls in a form of the user's own: a regular expression with groups that say what is what."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from shoal.conversation import ToolDefinition
+from shoal.episodes.tool_calls.found import Finder, Found, arguments_of, only_argument
+from shoal.errors import InvalidArgument
+
+_TIMEOUT_S = 1.0
+
+
+def regex_finder(pattern: str) -> Finder:
+    """Returns the finder of a pattern of the package `regex`, in which a dot matches line breaks as well.
+
+    `name` is the group with the tool's name; without it a prompt has to offer a single tool. `arguments` is the group
+    with the arguments as a JSON object, `argument` that with the first required parameter alone. A search that takes
+    longer than a second makes the rest of the text a call that cannot be read.
+
+    Raises `InvalidArgument` for a pattern that is none, or without the groups.
+    """
+    import regex
+
+    try:
+        compiled = regex.compile(pattern, regex.DOTALL)
+    except regex.error as error:
+        raise InvalidArgument(f"episodes.tool_pattern is no regular expression: {error} (given: {pattern!r})") from None
+    groups = set(compiled.groupindex)
+    if ("arguments" in groups) == ("argument" in groups):
+        raise InvalidArgument(
+            "episodes.tool_pattern must have the group (?P<arguments>...), for a JSON object, or (?P<argument>...), "
+            f"for one value, and not both (given: {pattern!r})"
+        )
+
+    def find(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
+        end = 0
+        try:
+            for match in compiled.finditer(text, timeout=_TIMEOUT_S):
+                if match.end() > match.start():
+                    end = match.end()
+                    yield _read(match, tools)
+        except TimeoutError:
+            yield Found(end, len(text), problem="it takes too long to look for calls in it")
+
+    return find
+
+
+def _read(match: Any, tools: Sequence[ToolDefinition]) -> Found:
+    groups = match.groupdict()
+    name = (groups.get("name") or (tools[0].name if "name" not in groups and len(tools) == 1 else "")).strip()
+    try:
+        if not name:
+            raise ValueError("it names no tool")
+        if "argument" not in groups:
+            return Found(match.start(), match.end(), name, arguments_of(groups["arguments"] or ""))
+        tool = next((tool for tool in tools if tool.name == name), None)
+        value = (groups["argument"] or "").strip()
+        return Found(match.start(), match.end(), name, only_argument(value, tool) if tool else None)
+    except ValueError as error:
+        return Found(match.start(), match.end(), name, problem=str(error))
