@@ -5,17 +5,21 @@ the same text has many tokenizations. So only what is new is rendered, behind an
 one, and only the text behind that answer is tokenized.
 """
 
+import contextlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.conversation import ChatMessage, ToolCall, ToolDefinition
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.errors import InvalidArgument
 
 _ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
-"""What the stand-in says, and what a trial message says."""
+"""What the stand-in says."""
+_TRIAL = "trial-of-a-message"
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
+_FOLLOWING = ChatMessage("user", "-")
 _STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": _ANSWER})
 
 
@@ -37,7 +41,7 @@ class TurnRenderer:
         # Longest first: one may begin with another.
         self._escaped = sorted({*special, _ANSWER, _PLACE}, key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
-        self._shown_roles: set[str] = set()
+        self._shown: set[tuple[str, int]] = set()
         self.end_of_turn_text = self._find_end_of_turn()
         self.end_of_turn = int(tokenizer.convert_tokens_to_ids(self.end_of_turn_text))
         """The token that ends a turn of the policy. Completions of an episode stop at it."""
@@ -103,6 +107,16 @@ class TurnRenderer:
                 token_ids += encoded["input_ids"]
         return token_ids
 
+    def written(self, before: Sequence[ChatMessage], answer: ChatMessage) -> str:
+        """Returns an answer as the template writes it behind what begins a turn: with its calls in the template's form.
+
+        Where the template writes anything else before the answer, this is the answer's content.
+        """
+        begun = self._render([_for_template(message) for message in before], begins_turn=True)
+        text = self._render([_for_template(message) for message in (*before, answer, _FOLLOWING)], begins_turn=True)
+        end = text.find(self.end_of_turn_text, len(begun))
+        return text[len(begun) : end] if text.startswith(begun) and end >= 0 else answer.content
+
     def _behind_answer(self, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> str:
         """Returns the text from the end of the policy's turn on."""
         new = [self._escape(message) for message in messages]
@@ -129,35 +143,50 @@ class TurnRenderer:
         behind = text.rpartition(_ANSWER)[2].lstrip()
         added: list[str] = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
         found = next((token for token in added if token.strip() and behind.startswith(token)), None)
-        if _ANSWER not in text or found is None:
+        # Where nothing comes behind the last answer of all, the token begins the next message.
+        last = self._render(_STAND_IN, begins_turn=False).rpartition(_ANSWER)[2].strip()
+        if _ANSWER not in text or found is None or not last:
             raise InvalidArgument(
                 "model.chat_template: it has no end of turn, which episodes need: behind the policy's answer comes "
-                f"{behind[:40]!r}, and the tokenizer has no token of its own for its beginning. Choose a template "
+                f"{behind[:40]!r}, and no token of its own ends the answer. Choose a template "
                 'that ends each answer with one, such as model.chat_template = "chatml"'
             )
         return found
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
-        """Raises `InvalidArgument` for a message of a role that the template leaves out, as many do in silence."""
-        for role in {message.role for message in messages} - self._shown_roles:
-            trial = {"role": role, "content": _ANSWER}
-            if _ANSWER not in self._render([_STAND_IN[0], {"role": "assistant", "content": "-"}, trial], True):
+        """Raises `InvalidArgument` for messages of a role that the template leaves out, as many do in silence, or
+        writes inside the policy's turn."""
+        roles = [message.role for message in messages]
+        for role in {*roles}:
+            number = min(roles.count(role), 2)
+            if (role, number) in self._shown:
+                continue
+            calls = [ToolCall(f"call1234{i}", "-", "{}", ToolCallStatus.OK, "") for i in range(number)]
+            trials = [ChatMessage(role, f"{_TRIAL}-{i}", tool_call_id=calls[i].id, name="-") for i in range(number)]
+            text = self._behind_answer(calls, trials)
+            if any(trial.content not in text for trial in trials):
                 raise InvalidArgument(
-                    f"model.chat_template: it writes no messages of the role {role!r}, which the environment sends: "
-                    "choose a template that does, or another role in the environment"
+                    f"model.chat_template: it leaves out messages of the role {role!r} behind the policy's turn, and "
+                    "the environment sends them: choose a template that writes them, or another role in the environment"
                 )
-            self._shown_roles.add(role)
+            self._shown.add((role, number))
 
     def _render(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
         try:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), tools=self._tools, add_generation_prompt=begins_turn, tokenize=False, **self._variables
-            )
+            return self._apply(messages, begins_turn)
         except Exception as error:  # A template is a program: it may raise anything.
+            with contextlib.suppress(Exception):
+                if texts := _with_texts_of_arguments(messages):
+                    return self._apply(texts, begins_turn)
             raise InvalidArgument(
                 "model.chat_template: it refuses messages of the roles "
                 f"{', '.join(str(message['role']) for message in messages)}: {str(error) or type(error).__name__}"
             ) from None
+
+    def _apply(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
+        text = self._tokenizer.apply_chat_template(
+            list(messages), tools=self._tools, add_generation_prompt=begins_turn, tokenize=False, **self._variables
+        )
         assert isinstance(text, str)
         return text
 
@@ -168,8 +197,13 @@ class TurnRenderer:
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:
-    named = {"tool_call_id": message.tool_call_id, "name": message.name}
+    calls = [_call_for_template(call, json.loads(call.arguments_json or "{}")) for call in message.tool_calls]
+    named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
     return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
+
+
+def _call_for_template(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 def _tool_for_template(tool: ToolDefinition) -> dict[str, Any]:
@@ -179,11 +213,23 @@ def _tool_for_template(tool: ToolDefinition) -> dict[str, Any]:
 
 def _stand_in_with(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     """Returns the stand-in with as many calls as the policy made."""
-    functions = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": {"-": _ANSWER}}}
-        for call in calls
-    ]
+    functions = [_call_for_template(call, {"-": _ANSWER}) for call in calls]
     return [_STAND_IN[0], _STAND_IN[1] | {"tool_calls": functions}]
+
+
+def _with_texts_of_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the messages with the arguments of calls as texts of JSON, as a few templates take them; empty if there
+    are no calls."""
+    if not any("tool_calls" in message for message in messages):
+        return []
+    changed = []
+    for message in messages:
+        calls = [
+            call | {"function": call["function"] | {"arguments": json.dumps(call["function"]["arguments"])}}
+            for call in message.get("tool_calls", ())
+        ]
+        changed.append({**message, "tool_calls": calls} if calls else dict(message))
+    return changed
 
 
 def _difference(first: str, second: str) -> str:

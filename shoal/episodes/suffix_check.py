@@ -7,18 +7,18 @@ policy sees in training what it does not see when the conversation is rendered a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.conversation import ChatMessage
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 
 _CONTEXT_TOKENS = 8
-_TRIAL_ANSWERS = ("It is 4.", "Then it is 5.")
+_ANSWERS = ("It is 4.", "Then it is 5.")
 
 
 @dataclass(frozen=True)
 class Turn:
     """An answer of the policy, and the messages that follow it."""
 
-    answer: str
+    answer: ChatMessage
     messages: tuple[ChatMessage, ...]
 
 
@@ -43,10 +43,16 @@ class Difference:
         )
 
 
-def trial_turns(*, has_tools: bool) -> tuple[Turn, ...]:
-    """Returns turns to try a chat template with: each is answered by a tool's result, or by the user."""
-    role = "tool" if has_tools else "user"
-    return tuple(Turn(answer, (ChatMessage(role, "Result: 5"),)) for answer in _TRIAL_ANSWERS)
+def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
+    """Returns turns to try a chat template with: calls of the first tool with their results, or talk with the user."""
+    if not tools:
+        return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
+    turns = []
+    for number, answer in enumerate(_ANSWERS, start=1):
+        call = ToolCall(f"call-{number}-1", tools[0].name, "{}", ToolCallStatus.OK, "")
+        result = ChatMessage("tool", "Result: 5", tool_call_id=call.id, name=call.name)
+        turns.append(Turn(ChatMessage("assistant", answer, (call,)), (result,)))
+    return tuple(turns)
 
 
 def find_difference(
@@ -61,9 +67,11 @@ def find_difference(
     if difference := _compare(renderer, 0, token_ids, messages):
         return difference
     for number, turn in enumerate(turns, start=1):
-        token_ids += renderer.encode(turn.answer)
-        token_ids += renderer.observation(token_ids[-1], (), turn.messages)
-        messages += [ChatMessage("assistant", turn.answer), *turn.messages]
+        # Calls in the form of the template: the forms that a policy writes them in are as many as there are policies.
+        answer = renderer.written(messages, turn.answer) if turn.answer.tool_calls else turn.answer.content
+        token_ids += renderer.encode(answer)
+        token_ids += renderer.observation(token_ids[-1], turn.answer.tool_calls, turn.messages)
+        messages += [turn.answer, *turn.messages]
         if difference := _compare(renderer, number, token_ids, messages):
             return difference
     return None

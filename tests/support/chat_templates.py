@@ -96,6 +96,25 @@ LLAMA_2 = """\
 {%- endfor %}"""
 """A space before the end of a turn, nothing that begins an answer, and roles that must alternate."""
 
+GEMMA_4 = """\
+{%- for message in messages if message.role != "tool" %}
+{{- "<|im_start|>" + message.role + "\\n" + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- "[" + call.function.name + "]" }}
+{%- for result in messages if result.tool_call_id == call.id %}{{ result.content }}{% endfor %}
+{%- endfor %}
+{{- "<|im_end|>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
+"""Writes results of tools only behind the calls that they answer, inside the policy's turn."""
+
+GLM_4 = """\
+{%- for message in messages %}
+{{- "<|start_header_id|>" + message.role + "\\n" + message.content }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|start_header_id|>assistant\\n" }}{% endif %}"""
+"""Ends a turn with what begins the next one."""
+
 DEEPSEEK = """\
 {%- for message in messages %}
 {%- if message.role == "user" %}{{ "<|im_start|>User: " + message.content }}

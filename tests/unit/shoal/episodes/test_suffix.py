@@ -116,9 +116,9 @@ def test_an_observation_may_contain_the_words_of_the_stand_in() -> None:
 
 def test_a_role_that_the_template_leaves_out_is_refused() -> None:
     renderer = renderer_of(families.QWEN)
-    with pytest.raises(InvalidArgument, match="writes no messages of the role 'environment'"):
+    with pytest.raises(InvalidArgument, match="leaves out messages of the role 'environment'"):
         renderer.observation(7, (), [ChatMessage("environment", "You see a door.")])
-    with pytest.raises(InvalidArgument, match="writes no messages of the role 'environment'"):
+    with pytest.raises(InvalidArgument, match="leaves out messages of the role 'environment'"):
         renderer.opening([QUESTION], [ChatMessage("environment", "You see a door.")])
 
 
@@ -143,6 +143,18 @@ def test_a_template_without_an_end_of_turn_is_refused(name: str) -> None:
 def test_a_template_whose_end_of_turn_is_no_token_is_refused_with_a_cure() -> None:
     with pytest.raises(InvalidArgument, match=r"'</turn>.* no token of its own.*chatml"):
         renderer_of(families.HERMES.replace("<|im_end|>", "</turn>"))
+
+
+def test_a_template_that_ends_a_turn_with_the_beginning_of_the_next_one_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="it has no end of turn"):
+        renderer_of(families.GLM_4)
+
+
+def test_results_that_a_template_writes_inside_the_policys_turn_are_not_lost_but_refused() -> None:
+    renderer = renderer_of(families.GEMMA_4, tools=[SEARCH])
+    with pytest.raises(InvalidArgument, match="leaves out messages of the role 'tool' behind the policy's turn"):
+        renderer.observation(7, [call(1)], [result(1, "K2 here")])
+    renderer.observation(7, [], [ChatMessage("user", "K2 here")])
 
 
 def test_a_template_that_moves_what_it_wrote_before_is_refused() -> None:
