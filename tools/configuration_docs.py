@@ -51,7 +51,8 @@ def page() -> str:
         section = _section(field.annotation)
         assert section is not None, name
         changes = f"{_changes(field)}\n\n" if _changes(field) else ""
-        parts.append(f"## `[{name}]`\n\n{_intro(section)}{changes}{_table(section)}")
+        heading = f"[[{name}]]" if get_origin(field.annotation) is list else f"[{name}]"
+        parts.append(f"## `{heading}`\n\n{_intro(section)}{changes}{_table(section)}")
         for inner_name, inner_field in section.model_fields.items():
             inner = _section(inner_field.annotation)
             if inner is not None and inner_name == "sources" and name == "data":

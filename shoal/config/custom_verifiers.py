@@ -16,7 +16,7 @@ ENTRY_POINT_GROUP = "shoal.verifiers"
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
 
 
 class CustomVerifierConfig(Section):
@@ -95,7 +95,7 @@ class RewardServerConfig(Section):
     @field_validator("address")
     @classmethod
     def _is_host_and_port(cls, address: str) -> str:
-        if not _ADDRESS.fullmatch(address):
+        if not ADDRESS.fullmatch(address):
             raise ValueError("must be host:port, for example 10.0.0.7:7003")
         return address
 

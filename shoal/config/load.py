@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from shoal.chat_templates import FIELD, is_file_name, template_text
 from shoal.config.custom_verifiers import find_files
+from shoal.config.environments import find_environment_files
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.parsing import MAX_DEPTH, check_depth
@@ -50,6 +51,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except (ValueError, OSError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as TOML: {why_unread(error)}") from None
     find_files(values, path.parent)
+    find_environment_files(values, path.parent)
     _override(values, overrides)
     return parse_config(values)
 
@@ -73,6 +75,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
         apply_override(values, override)
     _check_depth(values)
     find_files(values, Path.cwd())
+    find_environment_files(values, Path.cwd())
     _inline_chat_template(values.get("model"), FIELD)
     reward = values.get("reward")
     if isinstance(reward, dict):

@@ -13,6 +13,7 @@ from shoal.config.checkpoint import CheckpointConfig, check_best_metrics
 from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig
 from shoal.config.deterministic import check_deterministic
+from shoal.config.environments import EnvironmentConfig, check_environments
 from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
@@ -83,6 +84,7 @@ class RunConfig(Section):
     correction: Annotated[CorrectionConfig, NEXT_STEP] = CorrectionConfig()
     generator: GeneratorConfig = GeneratorConfig()
     reward: RewardConfig = RewardConfig()
+    environments: list[EnvironmentConfig] = Field(default_factory=list)
     learner: LearnerConfig = LearnerConfig()
     coordinator: CoordinatorConfig = CoordinatorConfig()
     weights: WeightsConfig = WeightsConfig()
@@ -123,6 +125,12 @@ class RunConfig(Section):
             # The data decide; shoal.config.epochs counts them.
             self.__dict__["run"] = self.run.model_copy(update={"num_steps": 0})
         return self
+
+    @field_validator("environments")
+    @classmethod
+    def _environments_have_one_name_each(cls, environments: list[EnvironmentConfig]) -> list[EnvironmentConfig]:
+        check_environments(environments)
+        return environments
 
     @model_validator(mode="after")
     def _context_holds_a_prompt_and_its_completion(self) -> Self:

@@ -1,0 +1,134 @@
+"""Environments that episodes are played in: the tables `[[environments]]`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shoal.config.custom_verifiers import ADDRESS
+from shoal.config.section import Section
+
+BUILT_IN_ENVIRONMENTS = frozenset({"calculator", "counter", "guess_number", "python", "wordle"})
+"""Names of the environments that come with Shoal (services/reward/environments/builtin)."""
+
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
+_OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)", re.DOTALL)
+
+
+class EnvironmentConfig(Section):
+    """An environment that the data may name (docs/environments.md)."""
+
+    name: str
+    """Name by which the data call it: 1 to 63 characters of a-z, 0-9, "_" and "-"."""
+    source: str = ""
+    """The code: the name of an environment that comes with Shoal, "file.py:Class", or "package.module:Class". In place
+    of a class there may be a list of functions, the tools. A relative path in a TOML file begins at that file's folder,
+    with `--set` at the current one. By default the environment of that `name` that comes with Shoal."""
+    server: str = ""
+    """In place of `source`: host:port of a server that offers `shoal.v1.EnvironmentService`, with an environment of
+    that `name`, as the reward service reaches it."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the class."""
+    interpreter: str = ""
+    """Python executable that runs the code, an absolute path; version 3.11 or later, without further packages of ours.
+    By default that of the reward service."""
+    episodes_per_process: int = Field(default=16, ge=1)
+    """Largest number of episodes that share a process. With 1 each episode gets a new process."""
+    max_episodes: int = Field(default=256, ge=1)
+    """Largest number of episodes that one reward service has open at once; more are refused with
+    RESOURCE_EXHAUSTED, and begin when others have ended."""
+    max_observation_chars: int = Field(default=65_536, ge=64, le=500_000)
+    """Largest number of characters of what the environment says to one turn. The middle of more is cut out, with a
+    note in its place."""
+    max_memory_gib: float = Field(default=4.0, gt=0)
+    """Address space that each process may have, in GiB."""
+    reload: bool = False
+    """Use the new code when the file changes: for episodes that begin from then on. A version that does not work is not
+    used. `shoal run resume` reads the code again in any case."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        lower = name.lower()
+        if not _NAME.fullmatch(lower):
+            raise ValueError("use 1 to 63 characters of a-z, 0-9, '_' and '-'")
+        return lower
+
+    @field_validator("server")
+    @classmethod
+    def _is_host_and_port(cls, server: str) -> str:
+        if server and not ADDRESS.fullmatch(server):
+            raise ValueError("must be host:port, for example 10.0.0.7:7003")
+        return server
+
+    @field_validator("interpreter")
+    @classmethod
+    def _is_absolute(cls, interpreter: str) -> str:
+        if interpreter and not Path(interpreter).is_absolute():
+            raise ValueError("must be an absolute path, for example /opt/games/bin/python")
+        return interpreter
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.server:
+            for field in ("source", "settings", "interpreter", "reload"):
+                if getattr(self, field):
+                    raise ValueError(f"give server or {field}, not both: the server decides what it runs")
+            return self
+        if not self.source and self.name not in BUILT_IN_ENVIRONMENTS:
+            raise ValueError(f"give source or server: none that comes with Shoal is named {self.name!r}; {_listed()}")
+        source = self.code
+        if not (source in BUILT_IN_ENVIRONMENTS or _FILE.fullmatch(source) or _OBJECT.fullmatch(source)):
+            raise ValueError(f'source must be "file.py:Class", "package.module:Class", or built in; {_listed()}')
+        if self.file and not self.file.startswith("~") and not Path(self.file).is_absolute():
+            raise ValueError(
+                "source must have an absolute path: there is no configuration file at whose folder it could begin"
+            )
+        if self.reload and not self.file:
+            raise ValueError("reload watches a file: leave it out where source is none")
+        return self
+
+    @property
+    def code(self) -> str:
+        """`source`, or its default."""
+        return self.source or self.name
+
+    @property
+    def file(self) -> str:
+        """The Python file of the code; empty if it is none."""
+        match = _FILE.fullmatch(self.code)
+        return match[1] if match else ""
+
+    @property
+    def module(self) -> str:
+        """The module of an installed package; empty if the code is of a file, or comes with Shoal."""
+        return "" if self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
+
+    @property
+    def object_name(self) -> str:
+        """The class, or the list of functions, in the file or module."""
+        return self.code.rpartition(":")[2]
+
+
+def _listed() -> str:
+    return f"built in: {', '.join(sorted(BUILT_IN_ENVIRONMENTS))}"
+
+
+def check_environments(environments: Sequence[EnvironmentConfig]) -> None:
+    """Raises `ValueError` when two tables have one name."""
+    names = [environment.name for environment in environments]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"environments: {twice[0]!r} is the name of two tables: choose another name for one")
+
+
+def find_environment_files(values: Mapping[str, Any], folder: Path) -> None:
+    """Makes the relative paths of `environments` absolute, in place: other machines do not know the folder."""
+    tables = values.get("environments")
+    for table in tables if isinstance(tables, list) else ():
+        source = table.get("source") if isinstance(table, dict) else None
+        match = _FILE.fullmatch(source) if isinstance(source, str) else None
+        if match and not source.startswith("~"):
+            table["source"] = f"{(folder / match[1]).absolute()}:{match[2]}"
