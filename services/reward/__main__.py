@@ -14,7 +14,9 @@ GRACE_S = 10.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m services.reward", description="Scores completions.")
+    parser = argparse.ArgumentParser(
+        prog="python -m services.reward", description="Scores completions, and plays episodes."
+    )
     add_worker_options(parser)
     add_grace_option(parser, "the completions that are being scored", default_s=GRACE_S)
     add_allowed_options(parser)
@@ -30,7 +32,7 @@ async def _run(arguments: WorkerArguments, allowed: Allowed, grace_s: float) -> 
     from shoal.worker.process import run_worker
 
     service = RewardService(allowed)
-    return await run_worker(service, arguments, drain=partial(service.drain, grace_s))
+    return await run_worker(service, arguments, drain=partial(service.drain, grace_s), beside=[service.environments])
 
 
 if __name__ == "__main__":

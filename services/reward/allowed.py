@@ -11,40 +11,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
+from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, is_registered
 from shoal.config.endpoint import EndpointConfig
+from shoal.config.environments import EnvironmentConfig
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
 _FOLDER, _PACKAGE, _KEY = "--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key"
-_SERVER = "--allow-reward-server"
+_SERVER, _INTERPRETER = "--allow-reward-server", "--allow-interpreter"
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The code that custom verifiers may come from, and the keys and the token that may be sent."""
+    """The code that custom verifiers and environments may come from, and the keys and the token that may be sent."""
 
     verifier_folders: tuple[Path, ...] = ()
-    """Folders whose files, also those in folders below, may be custom verifiers."""
+    """Folders whose files, also those in folders below, may be custom verifiers and environments."""
     verifier_packages: tuple[str, ...] = ()
-    """Packages and modules whose functions may be custom verifiers, besides those that register themselves. They must
-    define them: services/reward/custom/loading.py checks it, which imports them."""
+    """Packages and modules whose functions may be custom verifiers, besides those that register themselves, and whose
+    classes environments. They must define them: what imports them checks it (services/reward/custom/loading.py)."""
     api_keys: tuple[tuple[str, str], ...] = ()
     """Environment variables with keys, each with the base URL that it may be sent to; a longer path is allowed too."""
     reward_servers: tuple[str, ...] = ()
     """Addresses of servers that get this service's token. Others are asked without it."""
+    interpreters: tuple[str, ...] = ()
+    """Executables that may run environments, besides the service's own."""
 
-    def check(self, config: RewardConfig) -> None:
+    def check(self, config: RewardConfig, environments: Sequence[EnvironmentConfig] = ()) -> None:
         """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
-        refused = [*self._refused_verifiers(config), *self._refused_keys(config)]
+        refused = [
+            *self._refused_verifiers(config),
+            *self._refused_environments(environments),
+            *self._refused_keys(config),
+        ]
         if refused:
             lines = "".join(f"\n  {line}" for line in refused)
             raise FailedPrecondition(f"this reward service does not allow:{lines}", reason=ErrorReason.NOT_ALLOWED)
 
     def _refused_verifiers(self, config: RewardConfig) -> Iterator[str]:
         for name, table in config.custom.items():
-            if table.file and not self._allows_file(table):
+            if table.file and not self._allows_file(table.file):
                 yield (
                     f"reward.custom.{name}.file: {table.file} is in no folder of {_FOLDER} "
                     f"({_listed(self.verifier_folders)}): move it there, or start the service with {_FOLDER} "
@@ -58,19 +65,39 @@ class Allowed:
                     f"{module.partition('.')[0]}, or register the function in the group {ENTRY_POINT_GROUP}"
                 )
 
-    def _allows_file(self, table: CustomVerifierConfig) -> bool:
+    def _refused_environments(self, environments: Sequence[EnvironmentConfig]) -> Iterator[str]:
+        for table in environments:
+            field = f"environments.{table.name}"
+            if table.file and not self._allows_file(table.file):
+                yield (
+                    f"{field}.source: {table.file} is in no folder of {_FOLDER} ({_listed(self.verifier_folders)}): "
+                    f"move it there, or start the service with {_FOLDER} {Path(table.file).parent}"
+                )
+            if table.module and not self._allows_module(table.module):
+                yield (
+                    f"{field}.source: {table.module} is in no package of {_PACKAGE} "
+                    f"({_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
+                    f"{table.module.partition('.')[0]}"
+                )
+            if table.interpreter and table.interpreter not in self.interpreters:
+                yield (
+                    f"{field}.interpreter: {table.interpreter} is none of {_INTERPRETER} "
+                    f"({_listed(self.interpreters)}): start the service with {_INTERPRETER} {table.interpreter}"
+                )
+
+    def _allows_file(self, file: str) -> bool:
         # Resolved: neither ".." nor a link leads out of a folder.
         try:
-            path = Path(table.file).expanduser().resolve()
+            path = Path(file).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # No such user after "~", a loop of links, or a null character.
             return False
         return any(path.is_relative_to(folder.expanduser().resolve()) for folder in self.verifier_folders)
 
     def _allows_entry_point(self, entry_point: str) -> bool:
-        module = entry_point.partition(":")[0]
-        if any(f"{module}.".startswith(f"{package}.") for package in self.verifier_packages):
-            return True
-        return is_registered(entry_point)
+        return self._allows_module(entry_point.partition(":")[0]) or is_registered(entry_point)
+
+    def _allows_module(self, module: str) -> bool:
+        return any(f"{module}.".startswith(f"{package}.") for package in self.verifier_packages)
 
     def _refused_keys(self, config: RewardConfig) -> Iterator[str]:
         endpoints: dict[str, EndpointConfig] = {"reward.judge": config.judge, "reward.model": config.model}
@@ -110,14 +137,16 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[Path(value) for value in _from_environment("SHOAL_ALLOW_VERIFIER_FOLDER")],
-        help="folder whose Python files may be custom verifiers [SHOAL_ALLOW_VERIFIER_FOLDER, separated by spaces]",
+        help="folder whose Python files may be custom verifiers and environments [SHOAL_ALLOW_VERIFIER_FOLDER, "
+        "separated by spaces]",
     )
     group.add_argument(
         _PACKAGE,
         metavar="NAME",
         action="append",
         default=_from_environment("SHOAL_ALLOW_VERIFIER_PACKAGE"),
-        help="installed package whose functions may be custom verifiers; functions that a package registers in "
+        help="installed package whose functions may be custom verifiers, and whose classes environments; functions "
+        "that a package registers in "
         f"{ENTRY_POINT_GROUP} always may [SHOAL_ALLOW_VERIFIER_PACKAGE]",
     )
     group.add_argument(
@@ -134,8 +163,15 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         action="append",
         default=_from_environment("SHOAL_ALLOW_REWARD_SERVER"),
-        help="address of reward.servers that gets this service's token; others are asked without one "
+        help="address of reward.servers or environments that gets this service's token; others are asked without one "
         "[SHOAL_ALLOW_REWARD_SERVER]",
+    )
+    group.add_argument(
+        _INTERPRETER,
+        metavar="PATH",
+        action="append",
+        default=_from_environment("SHOAL_ALLOW_INTERPRETER"),
+        help="Python executable that environments may run in, besides the service's own [SHOAL_ALLOW_INTERPRETER]",
     )
 
 
@@ -146,6 +182,7 @@ def allowed_by(namespace: argparse.Namespace) -> Allowed:
         tuple(namespace.allow_verifier_package),
         tuple(namespace.allow_api_key),
         tuple(namespace.allow_reward_server),
+        tuple(namespace.allow_interpreter),
     )
 
 

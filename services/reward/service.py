@@ -4,16 +4,19 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
 
 from services.reward.allowed import Allowed
+from services.reward.common.departure import Departure, leaving
 from services.reward.common.scorer import ListedVerifier, token_ids
 from services.reward.compose import Composer, Output
-from services.reward.departure import Departure, leaving
+from services.reward.environments.environments import Environments
+from services.reward.environments.service import EnvironmentService
 from services.reward.router import Router
+from shoal.config.environments import EnvironmentConfig
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
@@ -46,10 +49,13 @@ class RewardService(RewardServiceServicer):
         self._allowed = allowed
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_RewardServiceServicer_to_server
         self._config = RewardConfig()
+        self._environments_config: Sequence[EnvironmentConfig] = ()
         self._composer = Composer(self._config, length_limit_tokens=1)
         self._router = Router(self._config)
         self._lifecycle = Lifecycle("the reward service")
         self._departure = Departure()
+        self.environments = EnvironmentService(self._lifecycle)
+        """Plays episodes beside this service, on the same server and with the same configuration."""
         self._num_open = 0
         self._nothing_open = asyncio.Event()
         self._nothing_open.set()
@@ -66,19 +72,22 @@ class RewardService(RewardServiceServicer):
         return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, self._router.notice))
 
     async def drain(self, grace_s: float) -> None:
-        """Hands every stream back once its completions are scored, at the latest after `grace_s`: the process was told
-        to end."""
+        """Hands every stream back once its completions are scored, or its episode is over, at the latest after
+        `grace_s`: the process was told to end."""
         if self._lifecycle.leave():
             self._departure.begin()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await self._nothing_open.wait()
+                    await self.environments.wait_until_none_is_open()
             self._departure.end()
+            self.environments.give_up()
 
     async def close(self) -> None:
         """Ends all scorers."""
         await self._lifecycle.close()
         await self._router.close()
+        await self.environments.close()
 
     async def Configure(
         self, request: reward_pb2.RewardServiceConfigureRequest, context: Any
@@ -86,15 +95,16 @@ class RewardService(RewardServiceServicer):
         config = parse_config(request.config)
         if not request.run_id:
             raise invalid("run_id", "is required")
-        self._allowed.check(config.reward)
+        self._allowed.check(config.reward, config.environments)
         if not self._lifecycle.is_configured(request.run_id, config):
-            if self._num_open and request.run_id != self._lifecycle.run_id:
+            if (self._num_open or self.environments.num_open) and request.run_id != self._lifecycle.run_id:
                 raise FailedPrecondition(
-                    f"{self._num_open} completions of {self._lifecycle.run_id} are being scored",
+                    f"{self._num_open} completions of {self._lifecycle.run_id} are being scored, and "
+                    f"{self.environments.num_open} of its episodes played",
                     reason=ErrorReason.OTHER_RUN_ACTIVE,
                     metadata={"run_id": self._lifecycle.run_id},
                 )
-            self._config = config.reward
+            self._config, self._environments_config = config.reward, config.environments
             self._lifecycle.load(
                 request.run_id, config, lambda: self._replace_router(config), message="starting verifier processes"
             )
@@ -110,6 +120,13 @@ class RewardService(RewardServiceServicer):
         )
         await self._router.find()
         await self._router.start()
+        await self.environments.use(
+            Environments(
+                config.environments,
+                packages=self._allowed.verifier_packages,
+                token_servers=self._allowed.reward_servers,
+            )
+        )
         _log.info("verifiers started", extra={"pids": self._router.pool.pids})
 
     async def ScoreGroup(
@@ -244,8 +261,9 @@ class RewardService(RewardServiceServicer):
         self, request: reward_pb2.ReloadVerifiersRequest, context: Any
     ) -> reward_pb2.ReloadVerifiersResponse:
         router = self._ready_router()
-        self._allowed.check(self._config)  # A link may lead elsewhere by now.
+        self._allowed.check(self._config, self._environments_config)  # A link may lead elsewhere by now.
         await router.reload_custom()
+        await self.environments.reload()
         return reward_pb2.ReloadVerifiersResponse()
 
     async def ListVerifiers(

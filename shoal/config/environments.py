@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from shoal.config.custom_verifiers import ADDRESS
 from shoal.config.section import Section
 
-BUILT_IN_ENVIRONMENTS = frozenset({"calculator", "counter", "guess_number", "python", "wordle"})
+BUILT_IN_ENVIRONMENTS = frozenset({"calculator"})
 """Names of the environments that come with Shoal (services/reward/environments/builtin)."""
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
@@ -105,7 +105,7 @@ class EnvironmentConfig(Section):
     @property
     def module(self) -> str:
         """The module of an installed package; empty if the code is of a file, or comes with Shoal."""
-        return "" if self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
+        return "" if self.server or self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
 
     @property
     def object_name(self) -> str:
@@ -129,6 +129,5 @@ def find_environment_files(values: Mapping[str, Any], folder: Path) -> None:
     tables = values.get("environments")
     for table in tables if isinstance(tables, list) else ():
         source = table.get("source") if isinstance(table, dict) else None
-        match = _FILE.fullmatch(source) if isinstance(source, str) else None
-        if match and not source.startswith("~"):
+        if isinstance(source, str) and not source.startswith("~") and (match := _FILE.fullmatch(source)):
             table["source"] = f"{(folder / match[1]).absolute()}:{match[2]}"

@@ -30,6 +30,7 @@ SAFE_METHODS: dict[str, tuple[str, ...]] = {
         "ListVerifiers",
         "GetStatus",
     ),
+    "shoal.v1.EnvironmentService": ("ListEnvironments", "RunEpisode"),
     "shoal.v1.LearnerService": (
         "Configure",
         "ComputeLogprobs",

@@ -69,6 +69,8 @@ FINISH_REASON = AttributeName("shoal.finish_reason", "Why a completion ended: `s
 SOURCE = AttributeName("shoal.source", "Source of a verdict: `endpoint`, or `cache` for a repeated question.")
 DIRECTION = AttributeName("shoal.direction", "Direction of tokens: `input` or `output`.")
 
+ENVIRONMENT = AttributeName("shoal.environment", "Name of the environment.")
+CALL = AttributeName("shoal.environment.call", "Call into an environment: `reset` or `step`.")
 VERIFIER = AttributeName("shoal.verifier", "Name of the verifier.")
 OUTCOME = AttributeName("shoal.outcome", "Outcome of scoring: `scored`, `unscorable` or `failed`.")
 
@@ -147,6 +149,31 @@ REWARD_POOL_RESTARTS = MetricName(
     Instrument.COUNTER,
     "{process}",
     "Processes of the pool replaced because they died or hung.",
+)
+ENVIRONMENT_OPEN = MetricName(
+    "shoal.environment.open", Instrument.GAUGE, "{episode}", "Episodes that a reward service has open, by environment."
+)
+ENVIRONMENT_EPISODES = MetricName(
+    "shoal.environment.episodes",
+    Instrument.COUNTER,
+    "{episode}",
+    "Episodes that ended, by environment and outcome; `aborted` for those without a result.",
+)
+ENVIRONMENT_CALL_DURATION = MetricName(
+    "shoal.environment.call_duration",
+    Instrument.HISTOGRAM,
+    "s",
+    "Time of a call into an environment, the wait for its process included, by environment and call.",
+    _SECONDS,
+)
+ENVIRONMENT_PROCESSES = MetricName(
+    "shoal.environment.processes", Instrument.COUNTER, "{process}", "Processes of environments that were started."
+)
+ENVIRONMENT_REPLAYS = MetricName(
+    "shoal.environment.replays",
+    Instrument.COUNTER,
+    "{episode}",
+    "Episodes that went on in another process, where their turns were played again.",
 )
 JUDGE_QUESTIONS = MetricName(
     "shoal.judge.questions", Instrument.COUNTER, "{question}", "Questions to the judge, by source of the verdict."

@@ -106,8 +106,7 @@ class EnvironmentServiceServicer:
         after the delay in `RetryInfo`.
         * `ABORTED`: the process of the environment ended with the episode. Begin
         it again with the recorded turns, if it is deterministic, else without.
-        * `UNAVAILABLE` with the reason LEAVING: the service ends, and takes no new
-        episode.
+        With the reason SHUTTING_DOWN the service ends: begin it elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -75,8 +75,7 @@ class EnvironmentServiceStub:
       after the delay in `RetryInfo`.
     * `ABORTED`: the process of the environment ended with the episode. Begin
       it again with the recorded turns, if it is deterministic, else without.
-    * `UNAVAILABLE` with the reason LEAVING: the service ends, and takes no new
-      episode.
+      With the reason SHUTTING_DOWN the service ends: begin it elsewhere.
     """
 
 @_typing.type_check_only
@@ -126,8 +125,7 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
       after the delay in `RetryInfo`.
     * `ABORTED`: the process of the environment ended with the episode. Begin
       it again with the recorded turns, if it is deterministic, else without.
-    * `UNAVAILABLE` with the reason LEAVING: the service ends, and takes no new
-      episode.
+      With the reason SHUTTING_DOWN the service ends: begin it elsewhere.
     """
 
 class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -186,8 +184,7 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
           after the delay in `RetryInfo`.
         * `ABORTED`: the process of the environment ended with the episode. Begin
           it again with the recorded turns, if it is deterministic, else without.
-        * `UNAVAILABLE` with the reason LEAVING: the service ends, and takes no new
-          episode.
+          With the reason SHUTTING_DOWN the service ends: begin it elsewhere.
         """
 
 def add_EnvironmentServiceServicer_to_server(servicer: EnvironmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

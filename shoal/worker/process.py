@@ -5,7 +5,7 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from shoal.errors import ShoalError
 from shoal.network import host_of
@@ -20,7 +20,7 @@ from shoal.worker.arguments import WorkerArguments
 from shoal.worker.membership import Membership, wait_for_other_state
 from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import Reexec
-from shoal.worker.service import WorkerService
+from shoal.worker.service import Servicer, WorkerService
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +33,15 @@ async def run_worker(
     reexec: Reexec | None = None,
     *,
     drain: Callable[[], Awaitable[None]] | None = None,
+    beside: Sequence[Servicer] = (),
 ) -> int:
     """Serves and registers until SIGTERM or SIGINT. Returns the exit code of the process.
 
     The code is 0 after a drain, and 1 if the worker could not start, was refused by the coordinator, or ended FAILED.
     Once the worker serves, it writes one JSON line with its address to stdout. `reexec` belongs to a service that can
     restart; the caller calls its `finish`. After a signal `drain` finishes what would be lost with the process; the
-    worker serves and sends heartbeats meanwhile, and stops waiting once the coordinator has parted with it.
+    worker serves and sends heartbeats meanwhile, and stops waiting once the coordinator has parted with it. `beside`
+    are further services of the same server, whose health is that of `service`.
     """
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
@@ -55,7 +57,7 @@ async def run_worker(
             log_file=arguments.log_file,
         )
         auth.use(auth.Credentials.of_server(Role.WORKER, tls_dir=arguments.tls_dir, tokens_file=arguments.tokens_file))
-        await _serve(service, arguments, worker_id, reexec, drain)
+        await _serve(service, arguments, worker_id, reexec, drain, beside)
         if service.status().state == worker_pb2.WORKER_STATE_FAILED:
             exit_code = 1
     except* ShoalError as group:
@@ -75,12 +77,14 @@ async def _serve(
     worker_id: str,
     reexec: Reexec | None,
     drain: Callable[[], Awaitable[None]] | None,
+    others: Sequence[Servicer],
 ) -> None:
     server = RpcServer(
         listen=arguments.listen,
         allow_wildcard_address=arguments.allow_wildcard_address,
     )
-    server.add(service.add_to_server, service, service.full_name)
+    for servicer in (service, *others):
+        server.add(servicer.add_to_server, servicer, servicer.full_name)
     await server.start()
     # By this the coordinator finds out whether the process that registered under this name is still there.
     await server.set_serving(worker_id, True)
@@ -105,7 +109,7 @@ async def _serve(
     try:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(membership.keep())
-            beside = [keeping, tasks.create_task(_show_health(service, server))]
+            beside = [keeping, tasks.create_task(_show_health(service, server, others))]
 
             async def leave() -> None:
                 if drain is not None:
@@ -123,9 +127,10 @@ async def _serve(
         await server.stop(grace_s=0)
 
 
-async def _show_health(service: WorkerService, server: RpcServer) -> None:
-    """Sets the health to SERVING while the service is READY, and to NOT_SERVING otherwise."""
+async def _show_health(service: WorkerService, server: RpcServer, others: Sequence[Servicer]) -> None:
+    """Sets the health of all services to SERVING while the service is READY, and to NOT_SERVING otherwise."""
     state = service.status().state
     while True:
-        await server.set_serving(service.full_name, state == worker_pb2.WORKER_STATE_READY)
+        for servicer in (service, *others):
+            await server.set_serving(servicer.full_name, state == worker_pb2.WORKER_STATE_READY)
         state = await wait_for_other_state(service, state, at_most_s=3600)

@@ -8,12 +8,8 @@ import grpc
 from shoal.v1 import worker_pb2
 
 
-class WorkerService(Protocol):
-    """A servicer, with the facts that the registry needs."""
-
-    @property
-    def kind(self) -> worker_pb2.WorkerKind.ValueType:
-        """The kind of worker."""
+class Servicer(Protocol):
+    """A servicer, with what a server needs to know of it."""
 
     @property
     def full_name(self) -> str:
@@ -22,6 +18,14 @@ class WorkerService(Protocol):
     @property
     def add_to_server(self) -> Callable[[Any, grpc.aio.Server], None]:
         """`add_<X>ServiceServicer_to_server` of the stubs."""
+
+
+class WorkerService(Servicer, Protocol):
+    """A servicer, with the facts that the registry needs."""
+
+    @property
+    def kind(self) -> worker_pb2.WorkerKind.ValueType:
+        """The kind of worker."""
 
     @property
     def num_weight_ranks(self) -> int:

@@ -6,19 +6,21 @@ from typing import Any
 
 from shoal.rpc.limits import Limits
 from shoal.rpc.server import RpcServer
-from shoal.v1 import coordinator_pb2_grpc, generator_pb2_grpc, learner_pb2_grpc, reward_pb2_grpc
+from shoal.v1 import coordinator_pb2_grpc, environment_pb2_grpc, generator_pb2_grpc, learner_pb2_grpc, reward_pb2_grpc
 from shoal.worker.reexec import Program
 
 GENERATOR = "shoal.v1.GeneratorService"
 REWARD = "shoal.v1.RewardService"
 LEARNER = "shoal.v1.LearnerService"
 COORDINATOR = "shoal.v1.CoordinatorService"
+ENVIRONMENT = "shoal.v1.EnvironmentService"
 
 ADD_TO_SERVER = {
     GENERATOR: generator_pb2_grpc.add_GeneratorServiceServicer_to_server,
     REWARD: reward_pb2_grpc.add_RewardServiceServicer_to_server,
     LEARNER: learner_pb2_grpc.add_LearnerServiceServicer_to_server,
     COORDINATOR: coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server,
+    ENVIRONMENT: environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
 }
 
 

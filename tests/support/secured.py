@@ -21,12 +21,12 @@ from shoal.rpc.auth.permissions import Role
 from shoal.rpc.auth.tls import WORKER_NAME, TlsFolder
 from shoal.rpc.auth.tokens import OwnToken, TokensFile, digest_of
 from shoal.rpc.server import RpcServer
-from shoal.v1 import coordinator_pb2, generator_pb2, learner_pb2, reward_pb2
+from shoal.v1 import coordinator_pb2, environment_pb2, generator_pb2, learner_pb2, reward_pb2
 from tests.support.loopback import ADD_TO_SERVER
 
 OURS = [
     service
-    for module in (coordinator_pb2, generator_pb2, learner_pb2, reward_pb2)
+    for module in (coordinator_pb2, environment_pb2, generator_pb2, learner_pb2, reward_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 ]
 DESCRIBING = [

@@ -97,6 +97,13 @@ def _allowed(config: RunConfig) -> tuple[str, ...]:
         else:
             # The package as a whole: a module may offer what another one of it defines.
             allowed += ("--allow-verifier-package", table.entry_point.partition(":")[0].partition(".")[0])
+    for environment in config.environments:
+        if environment.file:
+            allowed += ("--allow-verifier-folder", str(Path(environment.file).parent))
+        elif environment.module:
+            allowed += ("--allow-verifier-package", environment.module.partition(".")[0])
+        if environment.interpreter:
+            allowed += ("--allow-interpreter", environment.interpreter)
     for endpoint in (reward.judge, reward.model):
         if endpoint.api_key_env and endpoint.base_url:
             allowed += ("--allow-api-key", f"{endpoint.api_key_env}={endpoint.base_url}")

@@ -52,7 +52,21 @@ class Code:
 
 def read_code(name: str, table: "CustomVerifierConfig") -> Code:
     """Reads the file that a table names, as it is now. Raises `Unusable`."""
-    file = table.file
+    path, source, digest = read_source(table.file)
+    return Code(
+        name,
+        table.function,
+        path=path,
+        source=source,
+        digest=digest,
+        convention=table.convention,
+        arguments=json.dumps(table.arguments, sort_keys=True),
+        score_key=table.score_key,
+    )
+
+
+def read_source(file: str) -> tuple[str, str, str]:
+    """Reads a Python file; returns its path, its text, and the SHA-256 of its bytes, in hex. Raises `Unusable`."""
     try:
         path = Path(file).expanduser()
         path.stat()
@@ -67,13 +81,4 @@ def read_code(name: str, table: "CustomVerifierConfig") -> Code:
         raise Unusable("file", f"{file} cannot be read: {why}") from None
     except (SyntaxError, ValueError, LookupError) as error:
         raise Unusable("file", f"{file} is not Python source: {error}") from None
-    return Code(
-        name,
-        table.function,
-        path=str(path),
-        source=source,
-        digest=hashlib.sha256(content).hexdigest(),
-        convention=table.convention,
-        arguments=json.dumps(table.arguments, sort_keys=True),
-        score_key=table.score_key,
-    )
+    return str(path), source, hashlib.sha256(content).hexdigest()

@@ -4,11 +4,8 @@ import asyncio
 import hashlib
 import importlib
 import inspect
-import linecache
 import numbers
 import reprlib
-import sys
-import traceback
 import types
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from services.reward.common.verdict import Broken, Unscorable, Verdict
 from services.reward.custom.code import Code, Unusable
 from services.reward.custom.conventions import adapted
 from services.reward.process.limits import MEMORY_LIMIT_BYTES
+from services.reward.process.source import error_line, import_source
 
 NAMES = ("completion", "label", "prompt", "messages", "token_ids", "finish_reason", "prompt_id")
 """Parameters that a function may have, in any order; it is called with those that it has."""
@@ -129,37 +127,11 @@ def load(code: Code) -> Loaded:
     return Loaded(code, call, _parameters(call, code), code.digest or _digest_of(module), inspect.getdoc(found) or "")
 
 
-def error_line(error: BaseException, path: str) -> str:
-    """Returns an error in one line, "ValueError at /x/score.py:12: ...", with the innermost line of the file `path`."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message raises another error)"
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{type(error).__name__} at {error.filename}:{error.lineno}: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    at = next((frame for frame in reversed(frames) if frame.filename == path), frames[-1] if frames else None)
-    where = f" at {at.filename}:{at.lineno}" if at else ""
-    return f"{type(error).__name__}{where}: {message}" if message else f"{type(error).__name__}{where}"
-
-
 def _module_of_file(code: Code) -> types.ModuleType:
-    name = f"shoal_verifier_{code.name}"
-    module = types.ModuleType(name)
-    module.__file__ = code.path
-    if (folder := str(Path(code.path).parent)) not in sys.path:
-        sys.path.append(folder)  # Last, so that a file called `json.py` hides nothing.
-    # Tracebacks must show the lines that run, not those that the file has by then.
-    linecache.cache[code.path] = (len(code.source), None, code.source.splitlines(keepends=True), code.path)
-    before, sys.modules[name] = sys.modules.get(name), module
     try:
-        exec(compile(code.source, code.path, "exec", dont_inherit=True), module.__dict__)
+        return import_source(f"shoal_verifier_{code.name}", code.path, code.source)
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        if before is not None:
-            sys.modules[name] = before
         raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from error
-    return module
 
 
 def _installed(code: Code) -> types.ModuleType:

@@ -38,9 +38,10 @@ class LineBudget:
 class VerifierOutput:
     """The output of one process, standard output and standard error, as it arrives."""
 
-    def __init__(self, budget: LineBudget) -> None:
+    def __init__(self, budget: LineBudget, verifier: str = "") -> None:
+        """`verifier` speaks until the output names another one."""
         self._budget = budget
-        self._verifier = ""
+        self._verifier = verifier
         self._rest = b""
 
     def feed(self, data: bytes) -> None:

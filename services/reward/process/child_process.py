@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.reward.process.frames import FrameBuffer, Message, encode_frame
@@ -29,30 +29,39 @@ class PoolProcess(asyncio.SubprocessProtocol):
         *,
         on_output: Callable[["PoolProcess", bytes], None] | None = None,
         module: str = "services.reward.pool.worker",
+        command: Sequence[str] = (),
         environment: Mapping[str, str] = ENVIRONMENT,
+        without: Sequence[str] = (),
     ) -> None:
-        """`module` is run with `environment` in addition to the service's own. `on_output` gets its standard error;
-        without it that is the service's."""
+        """`module` is run, or in its place `command`; both get the pid of this process as the last argument.
+
+        It gets `environment` in addition to the service's own variables, `without` some of them. `on_output` gets its
+        standard error; without it that is the service's.
+        """
         self._on_message = on_message
         self._on_output = on_output
         self._on_exit = on_exit
-        self._module, self._environment = module, environment
+        self._command = (*(command or (sys.executable, "-m", module)), str(os.getpid()))
+        kept = {name: value for name, value in os.environ.items() if name not in without}
+        self._environment = {**kept, **environment}
         self._frames = FrameBuffer()
         self._transport: asyncio.SubprocessTransport | None = None
         self.pid = 0
+
+    @property
+    def program(self) -> str:
+        """The executable that it runs."""
+        return self._command[0]
 
     async def start(self) -> None:
         """Starts the process; its first message, "ready", means that it takes jobs."""
         await asyncio.get_running_loop().subprocess_exec(
             lambda: self,
-            sys.executable,
-            "-m",
-            self._module,
-            str(os.getpid()),
+            *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if self._on_output else None,
-            env={**os.environ, **self._environment},
+            env=self._environment,
             process_group=0,
         )
 
@@ -67,6 +76,22 @@ class PoolProcess(asyncio.SubprocessProtocol):
         if self._transport is not None and self._transport.get_returncode() is None:
             self._kill_group()
 
+    def pause_output(self) -> None:
+        """Lets standard error wait in the pipe, until `resume_output`: who writes more than it holds waits as well."""
+        self._output_pipe().pause_reading()
+
+    def resume_output(self) -> None:
+        """Reads standard error again."""
+        pipe = self._output_pipe()
+        if not pipe.is_closing():
+            pipe.resume_reading()
+
+    def _output_pipe(self) -> asyncio.ReadTransport:
+        assert self._transport is not None
+        pipe = self._transport.get_pipe_transport(2)
+        assert isinstance(pipe, asyncio.ReadTransport)
+        return pipe
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
@@ -74,8 +99,11 @@ class PoolProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
-            for message in self._frames.feed(data):
-                self._on_message(self, message)
+            try:
+                for message in self._frames.feed(data):
+                    self._on_message(self, message)
+            except ValueError:
+                self.kill()  # It wrote something else to the pipe of its answers: what follows has no meaning.
         elif self._on_output:
             self._on_output(self, data)
 

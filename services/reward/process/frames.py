@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 _LENGTH_BYTES = 4
+_MAX_BYTES = 256 << 20
+"""More than any answer has."""
 
 Message = dict[str, Any]
 
@@ -61,10 +63,12 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yields each message that is now complete."""
+        """Yields each message that is now complete. Raises `ValueError` for what is no message."""
         self._data += data
         while len(self._data) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "little")
+            if end > _MAX_BYTES:
+                raise ValueError(f"a message of {end} bytes")
             if len(self._data) < end:
                 return
             body = bytes(self._data[_LENGTH_BYTES:end])

@@ -43,7 +43,7 @@ _READERS = _PEOPLE | {Role.COORDINATOR}
 _OPERATOR = frozenset({Role.OPERATOR})
 _WORKER = frozenset({Role.WORKER})
 _COORDINATOR = frozenset({Role.COORDINATOR})
-# A reward service asks reward servers (`reward.servers`), which are reward services themselves.
+# A reward service asks reward servers (`reward.servers`), which are reward services themselves, and forwards episodes.
 _SCORERS = frozenset({Role.COORDINATOR, Role.WORKER})
 
 _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
@@ -83,6 +83,10 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "ReloadVerifiers": _COORDINATOR,
         "ListVerifiers": _PEOPLE | _SCORERS,
         "GetStatus": _READERS,
+    },
+    "shoal.v1.EnvironmentService": {
+        "ListEnvironments": _PEOPLE | _SCORERS,
+        "RunEpisode": _OPERATOR | _SCORERS,
     },
     "shoal.v1.LearnerService": {
         "Configure": _COORDINATOR,

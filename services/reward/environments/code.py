@@ -1,0 +1,67 @@
+"""One version of an environment's code, with all that its processes need to know."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.reward.custom.code import read_source
+from services.reward.environments.builtin.registry import CLASSES
+from shoal.config.environments import EnvironmentConfig
+
+_BUILT_IN = "services.reward.environments.builtin"
+
+
+@dataclass(frozen=True)
+class EnvironmentCode:
+    """It travels to the processes, so that all of them run the same version."""
+
+    name: str
+    """Name of the environment."""
+    object: str
+    """The class, or the list of functions."""
+    settings: str
+    """JSON."""
+    interpreter: str
+    memory_bytes: int
+    max_chars: int
+    """Of an observation."""
+    path: str = ""
+    """Path of the file, for messages."""
+    source: str = ""
+    digest: str = ""
+    """SHA-256 of the file, in hex."""
+    module: str = ""
+    """In place of a file."""
+    defined_in: tuple[str, ...] = ()
+    """Of a module: the packages one of which must define the object; without any, another one may."""
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it comes with Shoal."""
+        return self.module.startswith(f"{_BUILT_IN}.")
+
+    def message(self) -> dict[str, Any]:
+        """Returns what the process reads."""
+        named = {name: getattr(self, name) for name in ("name", "object", "path", "source", "digest", "module")}
+        return named | {"settings": json.loads(self.settings), "defined_in": self.defined_in}
+
+
+def read_code(config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> EnvironmentCode:
+    """Reads the code that a table names, as it is now. Raises `Unusable`.
+
+    Without `packages` an object of a module may be defined anywhere; else one of them defines it.
+    """
+    code = EnvironmentCode(
+        config.name,
+        config.object_name,
+        json.dumps(config.settings, sort_keys=True),
+        config.interpreter,
+        memory_bytes=round(config.max_memory_gib * 2**30),
+        max_chars=config.max_observation_chars,
+    )
+    if config.file:
+        path, source, digest = read_source(config.file)
+        return replace(code, path=path, source=source, digest=digest)
+    if config.module:
+        return replace(code, module=config.module, defined_in=packages)
+    return replace(code, object=CLASSES[config.code], module=f"{_BUILT_IN}.{config.code}")

@@ -1,0 +1,164 @@
+"""One episode of an environment that runs here."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.reward.environments.pool import EnvironmentPool
+from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
+from shoal.errors import Aborted, InvalidArgument
+from shoal.rollout import ScoreOutcome
+from shoal.telemetry import metrics, names
+
+_REPLAYS = metrics.counter(names.ENVIRONMENT_REPLAYS)
+_MAX_DEATHS = 2
+"""Times that a process may die in a call of an episode: the first may have come from outside."""
+
+Message = dict[str, Any]
+
+
+class EpisodeFailed(Exception):
+    """The episode is over without a reward. The message says why."""
+
+    def __init__(self, detail: str, outcome: ScoreOutcome = ScoreOutcome.FAILED) -> None:
+        super().__init__(detail)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of an episode."""
+
+    episode_id: str
+    task: Message
+    seed: int
+    messages: Sequence[Message]
+    call_timeout_s: float
+
+
+class EpisodeHere:
+    """Plays one episode. One call at a time, and `close` at the end.
+
+    Every method raises `EpisodeFailed` if the environment breaks, and `Aborted` if the process died and the
+    environment is not deterministic. After either the episode is over, and only `close` remains.
+    """
+
+    def __init__(self, pool: EnvironmentPool, start: Start, *, is_deterministic: bool) -> None:
+        self._pool, self._start, self._is_deterministic = pool, start, is_deterministic
+        pool.begin_episode()
+        self._process: EnvironmentProcess | None = None
+        self._turns: list[Message] = []
+        self._digests: list[str] = []
+        """Of the observations, that of the start first."""
+        self._num_deaths = 0
+        self._key = uuid.uuid4().hex
+        """Its name in processes: an episode may begin again under its id while the old stream still ends."""
+
+    async def begin(self, replay: Sequence[Message] = ()) -> Message:
+        """Returns the first observation; with turns to replay, that of the last of them. Raises `InvalidArgument` for a
+        task that is none."""
+        observation = await self._answered("reset")
+        for turn in replay:
+            observation = await self.step(turn)
+        return observation
+
+    async def step(self, turn: Message) -> Message:
+        """Returns the observation of a turn of the policy."""
+        self._turns.append(turn)
+        return await self._answered("step")
+
+    async def result(self) -> Message:
+        """Returns reward, metrics and detail."""
+        return await self._survived(lambda process: self._call(process, "result"))
+
+    async def close(self) -> None:
+        """Frees what the environment holds. Returns when it has; a process that does not free it is ended."""
+        try:
+            if self._process is not None:
+                await self._call(self._process, "close")
+        except CallFailed as error:
+            if error.kind == "late" and self._process is not None:
+                self._process.kill("close of another episode hung")
+        except ProcessLost:
+            pass
+        finally:
+            if self._process is not None:
+                self._pool.leave(self._process)
+            self._pool.end_episode()
+
+    async def _answered(self, call: str) -> Message:
+        """Carries out `reset`, or the last turn, and returns the observation."""
+
+        async def carry_out(process: EnvironmentProcess) -> Message:
+            if call == "reset":
+                return await self._reset(process)
+            return await self._call(process, "step", turn=self._turns[-1])
+
+        observation = await self._survived(carry_out)
+        self._digests.append(_digest(observation))
+        return observation
+
+    async def _survived(self, carry_out: Any) -> Message:
+        """Carries something out, in another process if this one dies."""
+        while True:
+            try:
+                process = self._process
+                if process is None:
+                    process = self._process = await self._pool.place()
+                    if self._digests:
+                        await self._replay(process)
+                return await carry_out(process)  # type: ignore[no-any-return]
+            except ProcessLost as lost:
+                self._lose_process(lost)
+            except CallFailed as error:
+                raise self._failure(error) from None
+
+    def _lose_process(self, lost: ProcessLost) -> None:
+        if self._process is not None:
+            self._pool.leave(self._process)
+            self._process = None
+        if self._digests and not self._is_deterministic:
+            raise Aborted(f"episode {self._start.episode_id}: {lost}; begin it again") from None
+        self._num_deaths += lost.in_call
+        if self._num_deaths >= _MAX_DEATHS:
+            raise EpisodeFailed(f"its process died in {self._num_deaths} calls of this episode: {lost}") from None
+
+    async def _replay(self, process: EnvironmentProcess) -> None:
+        """Brings a new process to where the lost one was."""
+        _REPLAYS.add(1, {names.ENVIRONMENT: self._pool.code.name})
+        self._compare(0, await self._reset(process))
+        for number in range(1, len(self._digests)):
+            observation = await self._call(process, "step", turn=self._turns[number - 1])
+            self._compare(number, observation)
+
+    def _compare(self, number: int, observation: Message) -> None:
+        if _digest(observation) != self._digests[number]:
+            raise EpisodeFailed(
+                f"its process died, and turn {number} had another observation when it was played again, although "
+                "is_deterministic is true"
+            )
+
+    async def _reset(self, process: EnvironmentProcess) -> Message:
+        start = self._start
+        return await self._call(process, "reset", task=start.task, seed=start.seed, messages=list(start.messages))
+
+    async def _call(self, process: EnvironmentProcess, name: str, **arguments: Any) -> Message:
+        start = self._start
+        answer = await process.call(name, timeout_s=start.call_timeout_s, episode=self._key, **arguments)
+        return answer  # type: ignore[no-any-return]
+
+    def _failure(self, error: CallFailed) -> Exception:
+        if error.kind == "invalid_task":
+            return InvalidArgument(f"start.task: the environment {self._pool.code.name} does not take it: {error}")
+        if error.kind == "unscorable":
+            return EpisodeFailed(str(error), ScoreOutcome.UNSCORABLE)
+        return EpisodeFailed(str(error))
+
+
+def _digest(observation: Message) -> str:
+    """Returns the digest of an observation, without the times that its calls took."""
+    outcomes = [outcome | {"duration_s": 0.0} for outcome in observation["tool_outcomes"]]
+    return hashlib.sha256(json.dumps(observation | {"tool_outcomes": outcomes}, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,116 @@
+"""What the methods of an environment return, checked and in bounds, as JSON."""
+
+import math
+import numbers
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from shoal.conversation import ChatMessage
+from shoal.environment import Environment, Observation
+
+_MAX_MESSAGES = 256
+_MAX_METRICS = 64
+_MAX_NAME_CHARS = 100
+_MAX_DETAIL_CHARS = 500
+
+
+class BadAnswer(Exception):
+    """A method returned what is no answer. The message says what it was."""
+
+
+def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
+    """Returns what `reset` or `step` returned as JSON, with at most `max_chars` characters of text, notes aside.
+
+    Raises `BadAnswer`.
+    """
+    said = value if isinstance(value, Observation) else Observation(() if value is None else value)
+    messages = list(_messages(said.messages))
+    if len(messages) > _MAX_MESSAGES:
+        raise BadAnswer(f"{len(messages)} messages were said at once, more than {_MAX_MESSAGES}")
+    return {
+        "messages": _cut(messages, max_chars),
+        "reward": None if said.reward is None else _number(said.reward, "the reward"),
+        "done": bool(said.done),
+        "tool_outcomes": [
+            asdict(outcome) | {"name": _text(outcome.name)[:_MAX_NAME_CHARS]}
+            for outcome in said.tool_outcomes[:_MAX_MESSAGES]
+        ],
+    }
+
+
+def result_of(environment: Environment) -> dict[str, Any]:
+    """Returns what an environment says of its episode as JSON. Raises `BadAnswer`."""
+    metrics = dict(environment.metrics)
+    if len(metrics) > _MAX_METRICS:
+        raise BadAnswer(f"{len(metrics)} metrics, more than {_MAX_METRICS}")
+    reward = environment.reward
+    return {
+        "reward": None if reward is None else _number(reward, "the reward"),
+        "metrics": {
+            _text(str(name))[:_MAX_NAME_CHARS]: _number(value, f"the metric {name!r}")
+            for name, value in metrics.items()
+        },
+        "detail": _text(str(environment.detail))[:_MAX_DETAIL_CHARS],
+    }
+
+
+def _messages(said: Any) -> Iterator[dict[str, str]]:
+    if isinstance(said, str):
+        yield _message(ChatMessage("user", said))
+    elif isinstance(said, ChatMessage | Mapping):
+        yield _message(said)
+    elif isinstance(said, Iterable):
+        for one in said:
+            yield _message(ChatMessage("user", one) if isinstance(one, str) else one)
+    else:
+        raise BadAnswer(
+            f"{reprlib.repr(said)} ({type(said).__name__}) was returned: return a text, a message, a list of messages, "
+            "an Observation, or None"
+        )
+
+
+def _message(message: Any) -> dict[str, str]:
+    if isinstance(message, ChatMessage):
+        message = {
+            "role": message.role, "content": message.content, "tool_call_id": message.tool_call_id, "name": message.name
+        }  # fmt: skip
+    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str) or not message.get("role"):
+        raise BadAnswer(f"{reprlib.repr(message)} is no message: it needs a role and a text as its content")
+    fields = {name: message.get(name) or "" for name in ("role", "content", "tool_call_id", "name")}
+    return {name: _text(value if name == "content" else str(value)[:_MAX_NAME_CHARS]) for name, value in fields.items()}
+
+
+def _cut(messages: list[dict[str, str]], max_chars: int) -> list[dict[str, str]]:
+    """Cuts the middle out of long messages: a fair share each of `max_chars`."""
+    lengths = sorted(len(message["content"]) for message in messages)
+    left, share = max_chars, max_chars
+    for number, length in enumerate(lengths):
+        share = left // (len(lengths) - number)
+        if length > share:
+            break
+        left -= length
+        share = max_chars
+    return [message | {"content": _without_middle(message["content"], share)} for message in messages]
+
+
+def _without_middle(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
+        return text
+    head, tail = (max_chars + 1) // 2, max_chars // 2
+    return f"{text[:head]}\n[{len(text) - max_chars} characters are left out here]\n{text[len(text) - tail :]}"
+
+
+def _number(value: Any, what: str) -> float:
+    """Converts a number or bool, also one of numpy or torch."""
+    if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
+        value = value.item()
+    if isinstance(value, numbers.Real) and math.isfinite(value):
+        return float(value)
+    raise BadAnswer(f"{what} must be a finite number (given: {reprlib.repr(value)})")
+
+
+def _text(text: str) -> str:
+    """Replaces lone surrogates, which protobuf strings cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

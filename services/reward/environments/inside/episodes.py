@@ -1,0 +1,76 @@
+"""The episodes of one process: an object of the environment's class for each."""
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from services.reward.environments.inside.answers import observation_of, result_of
+from services.reward.environments.inside.loading import Loaded
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
+from shoal.environment import Environment, Turn
+from shoal.rollout import FinishReason
+
+
+class Episodes:
+    """Carries out the calls of the episodes of a process. The caller sends one call of an episode at a time, except
+    that `close` may come during another one, which it ends."""
+
+    def __init__(self, loaded: Loaded, max_chars: int) -> None:
+        """`max_chars`: largest number of characters of an observation."""
+        self._loaded, self._max_chars = loaded, max_chars
+        self._environments: dict[str, Environment] = {}
+        self._running: dict[str, asyncio.Task[Any]] = {}
+
+    async def call(self, call: Mapping[str, Any]) -> Any:
+        """Returns the answer as JSON. Raises what the environment raises."""
+        episode = call["episode"]
+        if call["call"] == "close":
+            return await self._close(episode)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[episode] = task
+        try:
+            match call["call"]:
+                case "reset":
+                    environment = self._environments[episode] = self._loaded.make()
+                    environment.prompt = tuple(map(message_of, call["messages"]))
+                    return observation_of(
+                        await _awaited(environment.reset(call["task"], call["seed"])), self._max_chars
+                    )
+                case "step":
+                    environment = self._environments[episode]
+                    return observation_of(await _awaited(environment.step(turn_of(call["turn"]))), self._max_chars)
+                case "result":
+                    return result_of(self._environments[episode])
+        finally:
+            del self._running[episode]
+        raise ValueError(f"no such call: {call['call']}")
+
+    async def _close(self, episode: str) -> None:
+        if (running := self._running.get(episode)) is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        if (environment := self._environments.pop(episode, None)) is not None:
+            await _awaited(environment.close())
+
+
+def turn_of(turn: Mapping[str, Any]) -> Turn:
+    """Reads a turn as it travels to the process."""
+    return Turn(
+        turn["number"],
+        turn["message"]["content"],
+        message_of(turn["message"]).tool_calls,
+        FinishReason(turn["finish_reason"]),
+        turn["num_tokens"],
+    )
+
+
+def message_of(message: Mapping[str, Any]) -> ChatMessage:
+    """Reads a message as it travels to the process."""
+    calls = [ToolCall(**{**call, "status": ToolCallStatus(call["status"])}) for call in message["tool_calls"]]
+    return ChatMessage(message["role"], message["content"], tuple(calls), message["tool_call_id"], message["name"])
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

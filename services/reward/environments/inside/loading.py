@@ -1,0 +1,110 @@
+"""Finds the class of an environment, and describes it."""
+
+import contextlib
+import hashlib
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from services.reward.process.source import error_line, import_source
+from shoal.environment import Environment
+
+
+class CannotLoad(Exception):
+    """The code is no environment that can be played. The message says why."""
+
+
+class FunctionTools(Environment):
+    """Tools made from plain functions."""
+
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+        self.tools = tuple(functions)
+
+
+class Loaded:
+    """The class of an environment, with its settings."""
+
+    def __init__(self, code: Mapping[str, Any], make: Callable[[], Environment], module: types.ModuleType) -> None:
+        self.path: str = code["path"] or getattr(module, "__file__", None) or ""
+        self.make = make
+        self._code = code
+        self._found = getattr(module, code["object"])
+
+    async def describe(self) -> dict[str, Any]:
+        """Returns what `ListEnvironments` tells of it.
+
+        Raises `CannotLoad` for settings that the class does not take, and for tools that cannot be described.
+        """
+        name, settings = self._code["object"], self._code["settings"]
+        try:
+            environment = self.make()
+        except (Exception, SystemExit) as error:
+            why = error_line(error, self.path)
+            raise CannotLoad(f"{name} cannot be made with the settings {settings}: {why}") from error
+        try:
+            tools = await environment.offered_tools()
+        except Exception as error:
+            raise CannotLoad(f"the tools of {name} cannot be listed: {error}") from error
+        finally:
+            with contextlib.suppress(Exception):  # It may rely on `reset`.
+                closing = environment.close()
+                if inspect.isawaitable(closing):
+                    await closing
+        return {
+            "description": inspect.getdoc(self._found) if isinstance(self._found, type) else FunctionTools.__doc__,
+            "tools": [asdict(tool) for tool, _ in tools.values()],
+            "is_deterministic": bool(environment.is_deterministic),
+            "unavailable": str(environment.unavailable()),
+            "digest": self._code["digest"] or _digest_of(self.path),
+        }
+
+
+def load(code: Mapping[str, Any]) -> Loaded:
+    """Imports the code. Raises `CannotLoad`."""
+    module = _module(code)
+    where, name = code["path"] or code["module"], code["object"]
+    found = getattr(module, name, None)
+    settings = code["settings"]
+    if isinstance(found, type) and issubclass(found, Environment):
+        _check_origin(found, code)
+        return Loaded(code, lambda: found(**settings), module)
+    if isinstance(found, list | tuple) and found and all(callable(item) for item in found):
+        for item in found:
+            _check_origin(item, code)
+        if settings:
+            raise CannotLoad(f"{name} is a list of functions, which takes no settings: remove them")
+        return Loaded(code, lambda: FunctionTools(found), module)
+    what = "nothing of that name" if found is None else type(found).__name__
+    raise CannotLoad(
+        f"{where} has no environment {name!r} (found: {what}): name a subclass of shoal.environment.Environment, or a "
+        "list of functions"
+    )
+
+
+def _module(code: Mapping[str, Any]) -> types.ModuleType:
+    try:
+        if code["path"]:
+            return import_source(f"shoal_environment_{code['name'].replace('-', '_')}", code["path"], code["source"])
+        return importlib.import_module(code["module"])
+    except (Exception, SystemExit) as error:
+        where = code["path"] or code["module"]
+        raise CannotLoad(f"{where} does not import: {error_line(error, code['path'])}") from error
+
+
+def _check_origin(found: Any, code: Mapping[str, Any]) -> None:
+    """Raises `CannotLoad` for what a module only imports from a package that is not allowed."""
+    origin = str(getattr(found, "__module__", None) or "nowhere")
+    if code["defined_in"] and not any(f"{origin}.".startswith(f"{package}.") for package in code["defined_in"]):
+        raise CannotLoad(
+            f"{code['module']} only imports {code['object']!r}, which {origin} defines: name what is defined in what "
+            f"--allow-verifier-package allows ({', '.join(code['defined_in'])})"
+        )
+
+
+def _digest_of(path: str) -> str:
+    """Returns the digest of a module's file; its imports are not part of it."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

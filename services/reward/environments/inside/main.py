@@ -1,0 +1,92 @@
+"""The main loop of a process of environments.
+
+Reads calls from stdin and answers each on stdout. A call is a task of one event loop, and says when it begins: methods
+that are no coroutines run one after the other, and those that wait do not run yet. The parent ends a process in which
+one of them hangs.
+"""
+
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from services.reward.environments.inside.episodes import Episodes
+from services.reward.environments.inside.loading import CannotLoad, Loaded, load
+from services.reward.process.frames import encode_frame, take_pipes
+from services.reward.process.limits import limit_process
+from services.reward.process.source import error_line
+from shoal.environment import InvalidTask, Unscorable
+
+_MAX_DETAIL_CHARS = 500
+_MAX_TRACEBACK_CHARS = 20_000
+_HEAD_BYTES = 4
+
+
+def main(memory_bytes: int, parent_pid: int) -> None:
+    limit_process(parent_pid=parent_pid, memory_bytes=memory_bytes)
+    logging.disable(logging.NOTSET)
+    calls, answers = take_pipes(shows_output=True)
+    asyncio.run(_Process(answers).serve(calls))
+
+
+class _Process:
+    def __init__(self, answers: BinaryIO) -> None:
+        self._answers = answers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loaded: Loaded | None = None
+        self._episodes: Episodes | None = None
+
+    async def serve(self, calls: BinaryIO) -> None:
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), calls)
+        while True:
+            try:
+                head = await reader.readexactly(_HEAD_BYTES)
+                call = json.loads(await reader.readexactly(int.from_bytes(head, "little")))
+            except asyncio.IncompleteReadError:
+                return
+            task = asyncio.create_task(self._answer(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: Mapping[str, Any]) -> None:
+        self._answers.write(encode_frame({"id": call["id"], "event": "began"}))
+        try:
+            async with asyncio.timeout(call["timeout_s"]) as limit:
+                value = await self._called(call)
+            answer = {"value": value}
+        except (Exception, SystemExit) as error:
+            is_late = isinstance(error, TimeoutError) and limit.expired()
+            answer = {"error": self._error(error, f"{call['call']} took longer than {call['timeout_s']:g} s", is_late)}
+        except asyncio.CancelledError:
+            answer = {"error": {"kind": "canceled", "detail": "the episode was closed", "traceback": ""}}
+        self._answers.write(encode_frame({"id": call["id"], "event": "answer"} | answer))
+
+    async def _called(self, call: Mapping[str, Any]) -> Any:
+        match call["call"]:
+            case "load":
+                self._loaded = load(call["code"])
+                self._episodes = Episodes(self._loaded, call["max_chars"])
+                return None
+            case "describe":
+                assert self._loaded is not None
+                return await self._loaded.describe()
+        assert self._episodes is not None
+        return await self._episodes.call(call)
+
+    def _error(self, error: BaseException, late: str, is_late: bool) -> dict[str, Any]:
+        path = self._loaded.path if self._loaded else ""
+        known = {InvalidTask: "invalid_task", Unscorable: "unscorable", CannotLoad: "cannot_load"}
+        kind = next((kind for known_class, kind in known.items() if isinstance(error, known_class)), "failed")
+        if is_late:
+            return {"kind": "late", "detail": late, "traceback": ""}
+        if kind != "failed":
+            return {"kind": kind, "detail": _short(str(error)), "traceback": ""}
+        full = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+        return {"kind": kind, "detail": _short(error_line(error, path)), "traceback": full}
+
+
+def _short(text: str) -> str:
+    return text[:_MAX_DETAIL_CHARS].encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,138 @@
+"""An environment whose code runs in processes of this service."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
+from typing import Any, TypeAlias
+
+from services.reward.custom.code import Unusable
+from services.reward.environments.code import EnvironmentCode, read_code
+from services.reward.environments.episode import EpisodeFailed, EpisodeHere
+from services.reward.environments.pool import EnvironmentPool
+from services.reward.environments.process import LOAD_TIMEOUT_S, CallFailed, ProcessLost
+from services.reward.environments.wire import (
+    failure_to_wire,
+    info_to_wire,
+    observation_to_wire,
+    result_to_wire,
+    start_from_wire,
+    turn_from_wire,
+)
+from shoal.config.environments import EnvironmentConfig
+from shoal.telemetry import metrics, names
+from shoal.v1 import environment_pb2
+from shoal.wire import invalid
+
+_log = logging.getLogger(__name__)
+
+_DURATION = metrics.histogram(names.ENVIRONMENT_CALL_DURATION)
+
+Requests: TypeAlias = AsyncIterator[environment_pb2.RunEpisodeRequest]
+Responses: TypeAlias = AsyncGenerator[environment_pb2.RunEpisodeResponse, None]
+
+
+class LocalEnvironment:
+    """Plays episodes in processes. Belongs to one event loop."""
+
+    def __init__(self, config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> None:
+        """`packages` are those that environments may be defined in; without any, all may."""
+        self.config, self._packages = config, packages
+        self.info = environment_pb2.EnvironmentInfo(name=config.name)
+        self._pool: EnvironmentPool | None = None
+        self._beside: set[asyncio.Task[None]] = set()
+        """Old code that ends with its episodes, and episodes that free what they hold."""
+
+    @property
+    def pids(self) -> list[int]:
+        return self._pool.pids if self._pool is not None else []
+
+    async def find(self) -> None:
+        """Loads the code as it is now, in a process, and uses it for the episodes that begin from then on.
+
+        Raises `Unusable`; the former code then stays in use.
+        """
+        code = await asyncio.to_thread(read_code, self.config, self._packages)
+        pool = EnvironmentPool(code, self.config.episodes_per_process)
+        try:
+            self.info = info_to_wire(code.name, await _described(pool))
+            if code.is_built_in:
+                self.info.code_digest = ""
+        except BaseException:
+            await pool.close()
+            raise
+        former, self._pool = self._pool, pool
+        if former is not None:
+            self._run_beside(former.retire())
+
+    def has_code(self, code: EnvironmentCode) -> bool:
+        """Whether this is the code in use."""
+        return self._pool is not None and self._pool.code == code
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        if self._pool is not None:
+            await self._pool.close()
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
+
+    async def play(self, first: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
+        """Plays one episode."""
+        assert self._pool is not None, "find first"
+        start = start_from_wire(first)
+        replay = [turn_from_wire(turn, number) for number, turn in enumerate(first.replay, start=1)]
+        if replay and not self.info.is_deterministic:
+            raise invalid("start.replay", f"the environment {self.config.name} is not deterministic: begin without")
+        episode = EpisodeHere(self._pool, start, is_deterministic=self.info.is_deterministic)
+        try:
+            number = len(replay)
+            observation = await self._timed("reset", episode.begin(replay))
+            yield observation_to_wire(observation, number)
+            while not observation["done"]:
+                request = await anext(requests, None)
+                if request is None:
+                    return
+                if request.WhichOneof("part") == "end":
+                    break
+                if request.WhichOneof("part") != "turn":
+                    raise invalid("turn", "after the start come turns, then the end")
+                number += 1
+                observation = await self._timed("step", episode.step(turn_from_wire(request.turn, number)))
+                yield observation_to_wire(observation, number)
+            yield result_to_wire(await episode.result())
+        except EpisodeFailed as error:
+            _log.warning(
+                "episode without a result",
+                extra={"environment": self.config.name, "episode": start.episode_id, "why": str(error)},
+            )
+            yield failure_to_wire(error.outcome, str(error))
+        finally:
+            # Shielded: whoever ends the stream does not end the cleaning up, on which its end waits.
+            await asyncio.shield(self._run_beside(episode.close()))
+
+    async def _timed(self, call: str, carrying_out: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            return await carrying_out
+        finally:
+            _DURATION.record(loop.time() - started, {names.ENVIRONMENT: self.config.name, names.CALL: call})
+
+    def _run_beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+
+async def _described(pool: EnvironmentPool) -> dict[str, Any]:
+    """Returns what a process says of its code. Raises `Unusable`."""
+    try:
+        process = await pool.place()
+        try:
+            described: dict[str, Any] = await process.call("describe", timeout_s=LOAD_TIMEOUT_S)
+            return described
+        finally:
+            pool.leave(process)
+    except (CallFailed, ProcessLost) as error:
+        raise Unusable("source", str(error)) from None

@@ -1,0 +1,48 @@
+"""What an environment prints: lines of the log, in bounds."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from services.reward.pool.output import LineBudget, VerifierOutput
+from services.reward.process.child_process import PoolProcess
+
+BURST_BYTES, BYTES_PER_S = 4 << 20, 1 << 20
+"""A process that prints more waits: reading it would keep the service from its other episodes."""
+
+
+class Printing(Protocol):
+    """A process whose output can be held up."""
+
+    is_lost: bool
+
+    @property
+    def channel(self) -> PoolProcess: ...
+
+
+class BoundedOutput:
+    """The output of one process, standard output and standard error, as it arrives."""
+
+    def __init__(self, environment: str, process: Printing, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lines = VerifierOutput(LineBudget(clock), environment)
+        self._process, self._clock = process, clock
+        self._allowed_bytes, self._since = float(BURST_BYTES), clock()
+
+    def feed(self, data: bytes) -> None:
+        """Takes data, and logs the lines that are complete; holds the process up if it prints too much."""
+        now = self._clock()
+        self._allowed_bytes = min(BURST_BYTES, self._allowed_bytes + (now - self._since) * BYTES_PER_S) - len(data)
+        self._since = now
+        self._lines.feed(data)
+        if self._allowed_bytes < 0 and not self._process.is_lost:
+            self._process.channel.pause_output()
+            asyncio.get_running_loop().call_later(-self._allowed_bytes / BYTES_PER_S, self._resume)
+
+    def end(self) -> None:
+        """Logs what has come of a line that will not be completed."""
+        self._lines.end()
+
+    def _resume(self) -> None:
+        if not self._process.is_lost:
+            self._process.channel.resume_output()

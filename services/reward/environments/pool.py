@@ -1,0 +1,134 @@
+"""The processes of one environment, and the places in them."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import psutil
+
+from services.reward.environments.code import EnvironmentCode
+from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
+from shoal.telemetry import metrics, names
+
+_log = logging.getLogger(__name__)
+
+_STARTED = metrics.counter(names.ENVIRONMENT_PROCESSES)
+_MAX_STARTS = 3
+"""Attempts to start a process, if it dies as it starts."""
+
+
+class EnvironmentPool:
+    """Gives each episode a place in a process, and starts processes as they are needed. Belongs to one event loop."""
+
+    def __init__(self, code: EnvironmentCode, episodes_per_process: int) -> None:
+        self.code = code
+        self._episodes_per_process = episodes_per_process
+        self._processes: dict[EnvironmentProcess, asyncio.Task[None]] = {}
+        """With the task that starts each."""
+        self._num_episodes = 0
+        self._is_closing = self._is_retiring = False
+        self._empty = asyncio.Event()
+        """Set when it is retiring and no episode is left."""
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes if process.pid and not process.is_lost]
+
+    def begin_episode(self) -> None:
+        """Counts an episode, until `end_episode`: the code stays for it, also if its process has to be replaced."""
+        self._num_episodes += 1
+
+    def end_episode(self) -> None:
+        """Counts an episode no longer."""
+        self._num_episodes -= 1
+        self._check_empty()
+
+    async def place(self) -> EnvironmentProcess:
+        """Returns a process with room for one more episode, which the caller gives back with `leave`.
+
+        Raises `CallFailed` if the code cannot be loaded, or processes die as they start.
+        """
+        for attempt in range(1, _MAX_STARTS + 1):
+            process = self._with_room() or self._added()
+            process.num_episodes += 1
+            try:
+                await asyncio.shield(self._processes[process])
+                return process
+            except ProcessLost as lost:
+                self.leave(process)
+                if attempt == _MAX_STARTS or self._is_closing:
+                    raise CallFailed("cannot_load", f"no process of it starts: {lost}") from None
+            except BaseException:
+                self.leave(process)
+                raise
+        raise AssertionError("the loop ends by return or raise")
+
+    def leave(self, process: EnvironmentProcess) -> None:
+        """Gives a place back. A process that nobody else is in ends if something stayed behind in it."""
+        process.num_episodes -= 1
+        if process.num_episodes == 0 and not process.is_lost and (why := self._why_replace(process)):
+            process.kill(why)
+
+    async def close(self) -> None:
+        """Ends all processes, and waits until they are gone."""
+        self._is_closing = True
+        processes = list(self._processes)
+        for process in processes:
+            process.kill("the service ends it")
+        for process in processes:
+            await process.gone.wait()
+
+    async def retire(self) -> None:
+        """Closes once all episodes have ended: no other begins here."""
+        self._is_retiring = True
+        self._check_empty()
+        await self._empty.wait()
+        await self.close()
+
+    def _check_empty(self) -> None:
+        if self._is_retiring and self._num_episodes == 0:
+            self._empty.set()
+
+    def _with_room(self) -> EnvironmentProcess | None:
+        """Returns the process with the fewest episodes; None if all are full."""
+        open_ones = [
+            process
+            for process in self._processes
+            if not process.is_lost and process.num_episodes < self._episodes_per_process
+        ]
+        return min(open_ones, key=lambda process: process.num_episodes, default=None)
+
+    def _added(self) -> EnvironmentProcess:
+        process = EnvironmentProcess(self.code, on_gone=self._forget)
+        starting = self._processes[process] = asyncio.create_task(self._start(process))
+        starting.add_done_callback(_retrieve)
+        return process
+
+    def _forget(self, process: EnvironmentProcess) -> None:
+        self._processes.pop(process, None)
+
+    async def _start(self, process: EnvironmentProcess) -> None:
+        _STARTED.add(1, {names.ENVIRONMENT: self.code.name})
+        try:
+            await process.start()
+        except CallFailed as error:
+            process.kill(str(error))
+            raise
+        _log.info("environment process started", extra={"environment": self.code.name, "pid": process.pid})
+
+    def _why_replace(self, process: EnvironmentProcess) -> str:
+        if self._episodes_per_process == 1:
+            return "each episode has a process of its own"
+        with suppress(psutil.Error):
+            seen = psutil.Process(process.pid)
+            # What comes with Shoal keeps its sandbox.
+            if not self.code.is_built_in and seen.children():
+                return "its episodes left processes behind"
+            if seen.memory_info().rss > self.code.memory_bytes // 2:
+                return "its episodes left memory behind"
+        return ""
+
+
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,202 @@
+"""A process of one environment, seen from the service."""
+
+import asyncio
+import itertools
+import logging
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.reward.environments.code import EnvironmentCode
+from services.reward.environments.descendants import MARK_VARIABLE, end_descendants
+from services.reward.environments.output import BoundedOutput
+from services.reward.process.child_process import ENVIRONMENT, PoolProcess
+from services.reward.process.frames import Message
+
+_log = logging.getLogger(__name__)
+
+LOAD_TIMEOUT_S = 120.0
+"""Longest time for importing the code."""
+_GRACE_S = 1.0
+"""Time beyond a call's own limit, after which the process is ended: it ends calls that wait, but none that computes."""
+_BEGIN_TIMEOUT_S = 60.0
+"""Longest time in which a process begins none of its calls while none is in progress."""
+_ROOT = Path(__file__).resolve().parents[3]
+_BOOT = """
+import sys, types
+for name in ("shoal", "services"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [sys.argv[1] + "/" + name]
+from services.reward.environments.inside.main import main
+main(int(sys.argv[2]), int(sys.argv[3]))
+"""
+"""Runs the code without this project, or anything else, on the path of an interpreter: two names are enough."""
+_NOT_FOR_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
+
+class CallFailed(Exception):
+    """A call was answered with an error. `kind` is "failed", "late", "invalid_task", "unscorable", "canceled" or
+    "cannot_load"; the message is for people."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+class ProcessLost(Exception):
+    """The process ended before it answered. The message says why."""
+
+    def __init__(self, why: str, *, in_call: bool) -> None:
+        super().__init__(why)
+        self.in_call = in_call
+        """Whether the call had begun."""
+
+
+@dataclass(eq=False)
+class _Call:
+    name: str
+    timeout_s: float
+    done: "asyncio.Future[Any]"
+    deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.deadline is not None
+
+    def end(self, value: Any = None, error: Exception | None = None) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+        if self.done.done():  # Its caller has gone.
+            return
+        if error is None:
+            self.done.set_result(value)
+        else:
+            self.done.set_exception(error)
+            self.done.exception()  # Retrieved, even if nobody awaits it any more.
+
+
+class EnvironmentProcess:
+    """Runs one environment. Belongs to one event loop."""
+
+    def __init__(self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], None]) -> None:
+        """`on_gone` is called once the process and those that it has started are gone."""
+        self.code = code
+        self._on_gone = on_gone
+        self.num_episodes = 0
+        """Episodes that have a place in it; its pool counts them."""
+        self.is_lost = False
+        """Whether it has ended, or is about to."""
+        self.gone = asyncio.Event()
+        self._why = ""
+        self._mark = uuid.uuid4().hex
+        self._numbers = itertools.count()
+        self._calls: dict[int, _Call] = {}
+        self._idle_watch: asyncio.TimerHandle | None = None
+        self._output = BoundedOutput(code.name, self)
+        environment = {**ENVIRONMENT, MARK_VARIABLE: self._mark, "PYTHONHASHSEED": "0"}
+        self._process = PoolProcess(
+            self._on_message,
+            self._on_exit,
+            on_output=lambda _, data: self._output.feed(data),
+            command=(
+                code.interpreter or sys.executable, "-c", _BOOT, str(_ROOT), str(code.memory_bytes)
+            ),
+            environment=environment,
+            without=_NOT_FOR_OTHERS if code.interpreter else (),
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def channel(self) -> PoolProcess:
+        """The process and its pipes."""
+        return self._process
+
+    async def start(self) -> None:
+        """Starts the process and imports the code. Raises `CallFailed` (cannot_load) and `ProcessLost`."""
+        try:
+            await self._process.start()
+        except OSError as error:
+            self.is_lost = True
+            self._end()
+            raise CallFailed("cannot_load", f"{self._process.program} cannot be started: {error.strerror}") from None
+        if self.is_lost:  # `kill` came first, and found nothing.
+            self._process.kill()
+        await self.call("load", timeout_s=LOAD_TIMEOUT_S, code=self.code.message(), max_chars=self.code.max_chars)
+
+    async def call(self, name: str, *, timeout_s: float, **arguments: Any) -> Any:
+        """Returns the answer to a call. The clock begins when the process begins with it.
+
+        Raises `CallFailed`, and `ProcessLost`. A call whose caller is canceled goes on, and its clock as well.
+        """
+        if self.is_lost:
+            raise ProcessLost(self._why, in_call=False)
+        number = next(self._numbers)
+        call = self._calls[number] = _Call(name, timeout_s, asyncio.get_running_loop().create_future())
+        self._process.send({"id": number, "call": name, "timeout_s": timeout_s, **arguments})
+        self._watch()
+        return await call.done
+
+    def kill(self, why: str) -> None:
+        """Ends the process and all that it has started; calls in flight raise `ProcessLost`."""
+        if not self.is_lost:
+            self.is_lost, self._why = True, why
+            self._process.kill()
+
+    def _on_message(self, _: PoolProcess, message: Message) -> None:
+        call = self._calls.get(message["id"])
+        if call is None:
+            return
+        if message["event"] == "began":
+            loop = asyncio.get_running_loop()
+            call.deadline = loop.call_later(call.timeout_s + _GRACE_S, self._overrun, message["id"])
+        else:
+            del self._calls[message["id"]]
+            if "error" in message:
+                call.end(error=self._failure(message["error"]))
+            else:
+                call.end(message["value"])
+        self._watch()
+
+    def _watch(self) -> None:
+        """Ends the process if it takes no calls: something that it does beside them hangs."""
+        if self._idle_watch is not None:
+            self._idle_watch.cancel()
+            self._idle_watch = None
+        if self._calls and not any(call.has_begun for call in self._calls.values()):
+            loop = asyncio.get_running_loop()
+            self._idle_watch = loop.call_later(_BEGIN_TIMEOUT_S, self.kill, "the process of the environment hung")
+
+    def _failure(self, error: Mapping[str, str]) -> CallFailed:
+        if error["traceback"]:
+            _log.error("the environment %s raised\n%s", self.code.name, error["traceback"])
+        return CallFailed(error["kind"], error["detail"])
+
+    def _overrun(self, number: int) -> None:
+        call = self._calls.pop(number)
+        call.end(error=CallFailed("late", f"{call.name} took longer than {call.timeout_s:g} s"))
+        _log.warning(
+            "environment process killed", extra={"environment": self.code.name, "pid": self.pid, "call": call.name}
+        )
+        self.kill(f"{call.name} of another episode hung")
+
+    def _on_exit(self, _: PoolProcess, how: str) -> None:
+        if not self.is_lost:
+            self.is_lost, self._why = True, f"the process of the environment ended ({how})"
+        self._output.end()
+        if self._idle_watch is not None:
+            self._idle_watch.cancel()
+        for call in self._calls.values():
+            call.end(error=ProcessLost(self._why, in_call=call.has_begun))
+        self._calls.clear()
+        self._sweep = asyncio.get_running_loop().run_in_executor(None, end_descendants, self._mark)
+        self._sweep.add_done_callback(lambda _: self._end())
+
+    def _end(self) -> None:
+        self.gone.set()
+        self._on_gone(self)

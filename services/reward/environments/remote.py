@@ -1,0 +1,96 @@
+"""An environment of another server that offers `shoal.v1.EnvironmentService`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import grpc.aio
+
+from services.reward.environments.local import Requests, Responses
+from services.reward.environments.wire import failure_to_wire
+from shoal.config.environments import EnvironmentConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
+from shoal.rollout import ScoreOutcome
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.channel import connect
+from shoal.v1 import environment_pb2
+from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
+
+SERVICE = "shoal.v1.EnvironmentService"
+_LIST_TIMEOUT_S = 10.0
+_PAUSE_S = 0.2
+_EPISODE_TIMEOUT_S = 86_400.0
+"""The caller ends an episode long before."""
+
+
+class RemoteEnvironment:
+    """Forwards episodes to a server. Belongs to one event loop."""
+
+    def __init__(self, config: EnvironmentConfig, *, gets_token: bool, patience_s: float) -> None:
+        """`gets_token`: whether this process may show its token there, if it has one. `patience_s`: how long to wait
+        for the server's first answer, since servers start in any order."""
+        self.config = config
+        self.info = environment_pb2.EnvironmentInfo(name=config.name)
+        self.pids: list[int] = []
+        self._field, self._patience_s = f"environments.{config.name}.server", patience_s
+        credentials = auth.current() if gets_token else replace(auth.current(), token=None)
+        self._channel: grpc.aio.Channel = connect(config.server, SERVICE, credentials)
+        self._stub = EnvironmentServiceStub(self._channel)
+
+    async def find(self) -> None:
+        """Asks the server what it has. Raises `FailedPrecondition` if it does not answer, `InvalidArgument` if it has
+        no environment of that name."""
+        give_up = time.monotonic() + self._patience_s
+        while True:
+            try:
+                request = environment_pb2.ListEnvironmentsRequest()
+                listed = await self._stub.ListEnvironments(request, timeout=_LIST_TIMEOUT_S)
+                break
+            except ShoalError as error:
+                if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
+                    raise FailedPrecondition(
+                        f"{self._field}: {self.config.server} does not list its environments: {error.message}",
+                        reason=ErrorReason.NO_REWARD_SERVER,
+                    ) from None
+                await asyncio.sleep(_PAUSE_S)
+        found = {info.name: info for info in listed.environments}
+        if self.config.name not in found:
+            raise InvalidArgument(
+                f"{self._field}: {self.config.server} has no environment {self.config.name!r}; it has: "
+                f"{', '.join(sorted(found)) or 'none'}"
+            )
+        self.info = found[self.config.name]
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def play(self, first: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
+        """Plays one episode there. An error of the server's own is an outcome, FAILED."""
+
+        async def forwarded() -> AsyncIterator[environment_pb2.RunEpisodeRequest]:
+            yield environment_pb2.RunEpisodeRequest(start=first)
+            async for request in requests:
+                yield request
+
+        call = self._stub.RunEpisode(forwarded(), timeout=_EPISODE_TIMEOUT_S)
+        try:
+            async for response in call:
+                yield response
+        except (InvalidArgument, ResourceExhausted, Aborted):
+            raise
+        except Unavailable as error:
+            # As UNAVAILABLE it would say that this service is away.
+            raise Aborted(f"{self._field}: {error.message}; begin the episode again") from None
+        except ShoalError as error:
+            yield failure_to_wire(ScoreOutcome.FAILED, f"{self._field}: {error.message}"[:500])
+        finally:
+            call.cancel()

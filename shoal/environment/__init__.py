@@ -1,0 +1,17 @@
+"""What an environment is written with: `from shoal.environment import Environment, Observation, Turn, tool`.
+
+docs/environments.md is the tutorial. This package needs the standard library alone, so that an environment can run in
+another Python, where its own packages are installed and ours are not.
+"""
+
+from shoal.environment.environment import (
+    Environment,
+    InvalidTask,
+    Observation,
+    ToolError,
+    Turn,
+    Unscorable,
+)
+from shoal.environment.tools import tool
+
+__all__ = ["Environment", "InvalidTask", "Observation", "ToolError", "Turn", "Unscorable", "tool"]

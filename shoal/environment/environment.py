@@ -1,0 +1,213 @@
+"""The base class of environments, and what goes into its methods and comes out of them."""
+
+import inspect
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.environment.tools import definition, marked_tools
+from shoal.rollout import FinishReason, ToolOutcome
+
+
+class InvalidTask(Exception):
+    """Raised by `reset`: the task is not one of this environment. The message says why."""
+
+
+class Unscorable(Exception):
+    """Raised by any method: this task cannot be judged, through no fault of the policy. The message says why."""
+
+
+class ToolError(Exception):
+    """Raised by a tool: the policy gets the message as the answer. Any other exception does the same, and names its
+    class as well."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the policy said in a turn."""
+
+    number: int
+    """From 1."""
+    text: str
+    """Without the tool calls."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The tool calls that were found, also those that cannot be carried out: see their `status`."""
+    finish_reason: FinishReason = FinishReason.STOP
+    """LENGTH where a limit cut the turn off."""
+    num_tokens: int = 0
+
+
+Said: TypeAlias = str | ChatMessage | Mapping[str, Any] | Sequence["str | ChatMessage | Mapping[str, Any]"]
+"""A text, which is said as a user, or a message, or a list of them. A message may be {"role": ..., "content": ...}."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the environment answers."""
+
+    messages: Said = ()
+    reward: float | None = None
+    """Reward of the turn, if the environment gives one."""
+    done: bool = False
+    """The episode is over."""
+    tool_outcomes: tuple[ToolOutcome, ...] = ()
+    """What became of the turn's tool calls, in their order."""
+
+
+Answer: TypeAlias = Observation | Said | None
+"""What a method may return: None says nothing, and what is no `Observation` has no reward."""
+
+
+class Environment:
+    """An environment. Each episode has an object of its own, made with the settings of the configuration as keyword
+    arguments, in a process that it may share with other episodes. Every method may be `async`.
+
+    Example:
+        class Doubling(Environment):
+            \"\"\"Asks for the double of a number.\"\"\"
+
+            is_deterministic = True
+
+            def reset(self, task, seed):
+                self.number = random.Random(seed).randint(1, 100)
+                return f"What is {self.number} times 2?"
+
+            def step(self, turn):
+                right = str(2 * self.number) in turn.text
+                return Observation(reward=float(right), done=True)
+    """
+
+    is_deterministic: bool = False
+    """Whether the same settings, task, seed and turns always give the same answers, in every process. Then an episode
+    whose process dies goes on in another one, where its turns are played again."""
+    tools: "Sequence[Callable[..., Any] | ToolDefinition] | Callable[[], Any]" = ()
+    """The tools that the policy is offered, beside the methods that are marked with `@tool`: functions, whose signature
+    and docstring describe them, or definitions of tools that `step` carries out itself. May be a method that returns
+    them."""
+
+    prompt: tuple[ChatMessage, ...]
+    """The conversation that the policy reads before the first turn; set before `reset`."""
+    metrics: dict[str, float]
+    """Numbers of the episode for the metrics, by name; read when it ends."""
+    reward: float | None
+    """Reward of the whole episode, besides those of turns; read when it ends."""
+    detail: str
+    """For people, what the episode came to; read when it ends."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        # Here, so that a class with an `__init__` of its own need not call this one's.
+        environment = super().__new__(cls)
+        environment.prompt, environment.metrics, environment.reward, environment.detail = (), {}, None, ""
+        return environment
+
+    def reset(self, task: dict[str, Any], seed: int) -> Any:
+        """Begins the episode; returns what the policy reads first, if anything (`Answer`).
+
+        Raises `InvalidTask` for a task that is none of this environment.
+        """
+
+    def step(self, turn: Turn) -> "Answer | Awaitable[Answer]":
+        """Answers a turn. Without a method of its own, an environment carries out the tool calls."""
+        return self.call_tools(turn)
+
+    def close(self) -> Any:
+        """Frees what the episode holds. Called once, however the episode ends, unless its process dies."""
+
+    def unavailable(self) -> str:
+        """Returns why it cannot work on this machine; empty if it can. Asked before any episode begins."""
+        return ""
+
+    async def call_tools(self, turn: Turn) -> Observation:
+        """Carries out the tool calls of a turn, one after the other; a message answers each.
+
+        A call that cannot be carried out, or whose tool raises, is answered with what is wrong. A tool returns a text,
+        a value that is written as JSON, or an `Observation`, whose reward and end are those of the turn: rewards add
+        up, and nothing is called after the end.
+        """
+        functions = await self._functions()
+        messages: list[ChatMessage] = []
+        outcomes: list[ToolOutcome] = []
+        rewards: list[float] = []
+        for call in turn.tool_calls:
+            started = time.perf_counter()
+            said, ok, timed_out = await _carried_out(call, functions)
+            outcomes.append(ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started))
+            text = said.messages if isinstance(said.messages, str) else _joined(said.messages)
+            messages.append(ChatMessage("tool", text, tool_call_id=call.id, name=call.name))
+            if said.reward is not None:
+                rewards.append(said.reward)
+            if said.done:
+                return Observation(messages, sum(rewards) if rewards else None, True, tuple(outcomes))
+        return Observation(messages, sum(rewards) if rewards else None, False, tuple(outcomes))
+
+    async def offered_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
+        """Returns each tool with the function that carries it out; None where `step` does. Raises `ValueError` for a
+        function whose arguments cannot be described, and for two tools of one name."""
+        listed = self.tools
+        if callable(listed):
+            listed = listed()
+            if inspect.isawaitable(listed):
+                listed = await listed
+        tools: dict[str, tuple[ToolDefinition, Callable[..., Any] | None]] = {}
+        for item in (*marked_tools(self), *listed):
+            described = item if isinstance(item, ToolDefinition) else definition(item)
+            if described.name in tools:
+                raise ValueError(f"two tools have the name {described.name!r}: rename one")
+            tools[described.name] = (described, None if isinstance(item, ToolDefinition) else item)
+        return tools
+
+    async def _functions(self) -> dict[str, Callable[..., Any]]:
+        # Kept with the episode: a method `tools` may ask a server.
+        kept: dict[str, Callable[..., Any]] | None = self.__dict__.get("_kept_functions")
+        if kept is None:
+            tools = await self.offered_tools()
+            kept = {name: function for name, (_, function) in tools.items() if function is not None}
+            self.__dict__["_kept_functions"] = kept
+        return kept
+
+
+async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> tuple[Observation, bool, bool]:
+    """Returns the answer to a call, whether it worked, and whether it took too long."""
+    if call.status is not ToolCallStatus.OK:
+        return Observation(f"error: {call.detail or call.status.value}"), False, False
+    if call.name not in functions:
+        return Observation(f"error: there is no tool {call.name!r}"), False, False
+    try:
+        arguments = json.loads(call.arguments_json or "{}")
+        inspect.signature(functions[call.name]).bind(**arguments)
+    except (TypeError, ValueError) as error:
+        return Observation(f"error: {call.name} cannot be called so: {error}"), False, False
+    try:
+        value = functions[call.name](**arguments)
+        if inspect.isawaitable(value):
+            value = await value
+    except Unscorable:
+        raise
+    except ToolError as error:
+        return Observation(f"error: {error}"), False, False
+    except TimeoutError as error:
+        return Observation(f"error: {call.name} took too long{f': {error}' if str(error) else ''}"), False, True
+    except Exception as error:
+        return Observation(f"error: {type(error).__name__}: {error}"), False, False
+    return _observed(value), True, False
+
+
+def _observed(value: Any) -> Observation:
+    """Returns what a tool returned as the text that the policy reads."""
+    if isinstance(value, Observation):
+        return value
+    if value is None or isinstance(value, str):
+        return Observation(value or "")
+    return Observation(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _joined(said: Any) -> str:
+    parts = said if isinstance(said, Sequence) else [said]
+    return "\n".join(part if isinstance(part, str) else _content(part) for part in parts)
+
+
+def _content(message: Any) -> str:
+    return message.content if isinstance(message, ChatMessage) else str(message["content"])
