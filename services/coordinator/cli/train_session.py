@@ -57,6 +57,8 @@ class TrainSession:
         self._furthest_step = 0
         self._joined: set[str] = set()
         """Kinds of worker that have joined since the last new step."""
+        self._checking: set[asyncio.Task[None]] = set()
+        """Checks of workers that have lost their leases."""
         self._signals: list[signal.Signals] = []
         self._last_signal_at = -SAME_SIGNAL_S
         self._signaled = asyncio.Event()  # Replaced at every signal.
@@ -190,16 +192,20 @@ class TrainSession:
         async for event in follow(stub, run_id):
             if event.sequence > self._run.last_past_event:
                 self._view.show(event)
-                self._forgive(event)
+                self._supervise(event)
             else:
                 self._view.remember(event)
         request = pb.GetRunRequest(run_id=run_id)
         return (await patiently(lambda: stub.GetRun(request, timeout=CALL_TIMEOUT_S))).run
 
-    def _forgive(self, event: pb.RunEvent) -> None:
-        """Lets the supervisor forget restarts after which the run has taken a new step."""
+    def _supervise(self, event: pb.RunEvent) -> None:
+        """Lets the supervisor kill a lost worker that hangs, and forget restarts after which there is a new step."""
         attributes = json_format.MessageToDict(event.attributes)
-        if event.kind == "worker_joined":
+        if event.kind == "worker_lost":
+            checking = asyncio.create_task(self._supervisor.end_hanging(attributes["address"]))
+            self._checking.add(checking)
+            checking.add_done_callback(self._checking.discard)
+        elif event.kind == "worker_joined":
             self._joined.add(attributes["worker_kind"].partition(" ")[0])
         elif event.kind == "step" and attributes["step"] > self._furthest_step:
             self._furthest_step = attributes["step"]

@@ -49,6 +49,14 @@ class ChildProcess:
         """None while the process lives; else its exit code, or minus the signal that killed it."""
         return self._process.poll()
 
+    def listens_at(self, address: str) -> bool:
+        """Returns whether the process itself listens at the port of an address of this machine."""
+        port = int(address.rpartition(":")[2])
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(self.pid).net_connections("tcp")
+            return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in found)
+        return False
+
     def record_descendants(self) -> None:
         """Records the descendants of the process, so that `kill` finds also those that left its group."""
         with contextlib.suppress(psutil.Error):

@@ -10,10 +10,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from services.coordinator.launcher.plan import ProcessPlan
 from services.coordinator.launcher.process import ChildProcess
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Internal
+from shoal.errors import DeadlineExceeded, Internal, ShoalError, Unavailable
+from shoal.rpc.channel import connect
 
 POLL_S = 0.2
 END_POLL_S = 0.05
@@ -24,6 +27,8 @@ MAX_RESTARTS = 5
 RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
+ANSWER_S = 10.0
+"""Longest time for the answer of a process that has lost its lease."""
 # Exit codes after which a restart would end the same way: bad options, a missing package.
 _FINAL_EXIT_CODES = (2, 3)
 
@@ -82,6 +87,18 @@ class Supervisor:
             if process.child.plan.kind in kinds and process.restart_at is None:
                 process.num_restarts = 0
 
+    async def end_hanging(self, address: str) -> None:
+        """Kills the process that listens at the address of a lost worker and does not answer: `watch` restarts it.
+
+        One that answers has missed its heartbeats, and registers again.
+        """
+        for process in self._processes.values():
+            if process.child.listens_at(address) and not await _answers(address) and process.child.listens_at(address):
+                self._report(
+                    f"{process.child.plan.name} hangs: its lease is over, and it does not answer; it is killed"
+                )
+                process.child.kill()
+
     async def watch(self) -> None:
         """Restarts processes that die, until one dies that the run needs.
 
@@ -139,3 +156,14 @@ class Supervisor:
         """Kills all processes and their descendants, and reaps them."""
         for process in self._processes.values():
             process.child.kill()
+
+
+async def _answers(address: str) -> bool:
+    async with connect(address, "grpc.health.v1.Health") as channel:
+        try:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
+        except (DeadlineExceeded, Unavailable):
+            return False
+        except ShoalError:
+            return True
+    return True

@@ -163,6 +163,45 @@ async def test_a_kind_of_process_survives_while_one_of_it_does(tmp_path: Path) -
         supervisor.kill()
 
 
+# Serves as a worker does, and writes its address to its log.
+SERVER = """
+import asyncio
+from shoal.rpc.server import RpcServer
+async def serve():
+    server = RpcServer(listen="127.0.0.1:0")
+    await server.start()
+    print(f"127.0.0.1:{server.port}", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(serve())
+"""
+
+
+async def test_a_worker_that_hangs_after_its_lease_is_killed_and_restarted_and_one_that_answers_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
+    reports: list[str] = []
+    supervisor = Supervisor(tmp_path, reports.append)
+    hangs, _ = (supervisor.start(_plan(name, "learner", SERVER)) for name in ("learner", "other"))
+    addresses = [await _first_line(tmp_path / f"{name}.log") for name in ("learner", "other")]
+    watching = asyncio.create_task(supervisor.watch())
+    try:
+        for address in addresses:
+            await supervisor.end_hanging(address)
+        await supervisor.end_hanging("127.0.0.1:1")
+        assert not reports, f"all answer: {reports}"
+        monkeypatch.setattr(supervisor_module, "ANSWER_S", 0.5)
+        os.kill(hangs.pid, signal.SIGSTOP)
+        await supervisor.end_hanging(addresses[0])
+        await eventually(lambda: len(reports) == 3, "the process is restarted")
+    finally:
+        watching.cancel()
+        supervisor.kill()
+    assert reports[0] == "learner hangs: its lease is over, and it does not answer; it is killed"
+    assert "learner died (killed by SIGKILL" in reports[1] and "learner is restarted" in reports[2], reports
+    assert hangs.exit_status() == -signal.SIGKILL
+
+
 def test_kill_dash_nine_of_the_parent_ends_its_processes(tmp_path: Path) -> None:
     code = f"""
 import sys, time
