@@ -13,9 +13,10 @@ class CheckpointConfig(Section):
 
     every_steps: Annotated[int, AT_ONCE] = Field(default=50, ge=1)
     """Train steps between checkpoints. A stop, a failure that leaves the learner, and the last step also write one."""
-    timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0, le=1800)
+    timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0, le=86_400)
     """Longest time in which the learner writes or restores a checkpoint, or writes an export. One that takes longer
-    hangs: its processes end, and the run goes on from the last checkpoint once they are back."""
+    hangs: its processes end, and the run goes on from the last checkpoint once they are back. A restore on another
+    number of ranks converts the files first (135M parameters: 10 s)."""
     keep_last: Annotated[int, AT_ONCE] = Field(default=2, ge=1)
     """Number of checkpoints to keep; older ones are deleted once a newer one is committed."""
     best_metric: str = ""

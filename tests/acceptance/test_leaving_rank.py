@@ -55,13 +55,6 @@ class TwoMachines(Standing):
     def steps(self) -> list[int]:
         return [event["attributes"]["step"] for event in self.events(RUN) if event["kind"] == "step"]
 
-    def restored_after(self, after: int) -> int:
-        """Returns the step that the run goes on from, once it has trained its next one."""
-        restored = self.until(RUN, after, "restored")
-        version = int(restored["attributes"]["policy_version"])
-        self.until(RUN, restored["sequence"], "step", step=version + 1)
-        return version
-
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[TwoMachines]:
@@ -90,16 +83,13 @@ def test_a_run_goes_on_when_the_machine_of_another_rank_goes_and_returns(machine
     machines.machine_goes(2, signal.SIGTERM)
     before = max(machines.steps())
     machines.start_machine(2)
-    assert machines.restored_after(after) == before, "a step was lost with a machine that was told to end"
+    assert machines.restored_after(RUN, after) == before, "a step was lost with a machine that was told to end"
 
-    after = machines.last(RUN)
-    machines.shoal("run", "checkpoint")
-    saved = int(machines.until(RUN, after, "checkpoint")["attributes"]["policy_version"])
-    machines.until(RUN, after, "step", step=saved + 1)
+    saved = machines.saved(RUN)
     after = machines.last(RUN)
     machines.machine_goes(2, signal.SIGKILL)
     machines.start_machine(2)
-    assert machines.restored_after(after) == saved, "the run does not go on from its checkpoint"
+    assert machines.restored_after(RUN, after) == saved, "the run does not go on from its checkpoint"
 
     assert stayed.is_running() and not first_rank.is_running(), "torchrun stays, and starts its rank again"
     restarts = [event["message"] for event in machines.events(RUN) if event["kind"] == "restarting"]

@@ -28,10 +28,14 @@ class Standing:
             "coordinator": self._start("coordinator", "--listen", self.coordinator, "--data-dir", str(folder / "runs"))
         }
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in kinds}
-        for name, listen in self.addresses.items():
-            extra = ("--num-ranks", "2") if name == "learner" else ()
-            options = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", str(folder / "runs"))
-            self.processes[name] = self._start(name, *options, *extra)
+        for name in kinds:
+            self.start_worker(name, *(("--num-ranks", "2") if name == "learner" else ()))
+
+    def start_worker(self, kind: str, *options: str) -> None:
+        """Starts the worker of a kind at its address."""
+        listen, data_dir = self.addresses[kind], str(self.folder / "runs")
+        common = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", data_dir)
+        self.processes[kind] = self._start(kind, *common, *options)
 
     def wait_until_registered(self) -> None:
         """Waits until the coordinator knows all workers."""
@@ -85,6 +89,22 @@ class Standing:
                     return event
             time.sleep(0.2)
         raise AssertionError(f"no {kind} {attributes} of {run} within {PATIENCE_S} s: {self.events(run)[-5:]}")
+
+    def restored_after(self, run: str, after: int) -> int:
+        """Returns the step that the run goes on from, once it has trained its next one."""
+        restored = self.until(run, after, "restored")
+        version = int(restored["attributes"]["policy_version"])
+        self.until(run, restored["sequence"], "step", step=version + 1)
+        return version
+
+    def saved(self, run: str) -> int:
+        """Has a checkpoint written; returns its step, once the run has trained its next one."""
+        after = self.last(run)
+        self.shoal("run", "checkpoint")
+        checkpoint = self.until(run, after, "checkpoint")
+        version = int(checkpoint["attributes"]["policy_version"])
+        self.until(run, checkpoint["sequence"], "step", step=version + 1)
+        return version
 
     def last(self, run: str) -> int:
         return max((int(event["sequence"]) for event in self.events(run)), default=-1)

@@ -29,8 +29,10 @@ _log = logging.getLogger(__name__)
 
 IDLE_S = 10.0
 """Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
-_TIMEOUT = timedelta(minutes=30)
-"""Longest wait of one rank for another: a slow disk, a large export."""
+_JOIN_TIMEOUT = timedelta(minutes=30)
+"""Longest wait for all ranks to be there."""
+_TIMEOUT = timedelta(days=1)
+"""Longest wait of one rank for another, as long as any call may take: what hangs is ended by its caller's deadline."""
 _LENGTH = struct.Struct("<q")
 _LEAVING = "leaving"
 """The key in the store of the rank that was told to end."""
@@ -106,8 +108,8 @@ class ProcessGroup:
         else:
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 _check_store_of_torchrun()
-                torchrun_store, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
-                store = fresh_store(torchrun_store, rank=rank, size=size, timeout=_TIMEOUT)
+                torchrun_store, _, _ = next(dist.rendezvous("env://", timeout=_JOIN_TIMEOUT))
+                store = fresh_store(torchrun_store, rank=rank, size=size, timeout=_JOIN_TIMEOUT)
             elif store is None:
                 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
