@@ -24,13 +24,13 @@ class SourceConfig(Section):
     """Name of a reasoning-gym task, for example `basic_arithmetic`, or `arithmetic` for Shoal's own sums."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task, by the names that it gives them."""
-    task_size: int = Field(default=1000, ge=1)
+    task_size: int = Field(default=1000, ge=1, le=1_000_000)
     """Number of questions that the task generates."""
     task_seed: int = Field(default=0, ge=0, lt=2**53)
     """Seed of the task's questions; another seed gives other questions."""
-    fraction: float | None = Field(default=None, gt=0)
+    fraction: float | None = Field(default=None, gt=0, le=1000)
     """Share of the rows to use; above 1 repeats rows. Cannot be combined with `count`."""
-    count: int | None = Field(default=None, ge=1)
+    count: int | None = Field(default=None, ge=1, le=10_000_000)
     """Number of rows to use; more than the source has repeats rows. Cannot be combined with `fraction`."""
     messages_column: str = "messages"
     """Column with the chat messages (a list of role and content, or that list as JSON text), or with a plain

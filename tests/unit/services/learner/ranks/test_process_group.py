@@ -41,9 +41,9 @@ def test_a_rank_takes_the_gpu_of_its_number_on_the_machine_and_nccl_beside_gloo(
     assert group.device == torch.device("cuda", 1)
     calls["set_device"].assert_called_once_with(torch.device("cuda", 1))
     calls["init_process_group"].assert_called_once_with(
-        "cpu:gloo,cuda:nccl", store=store, rank=3, world_size=4, timeout=timedelta(minutes=30)
+        "cpu:gloo,cuda:nccl", store=store, rank=3, world_size=4, timeout=timedelta(days=1)
     )
-    calls["new_group"].assert_called_once_with(backend="gloo", timeout=timedelta(minutes=30))
+    calls["new_group"].assert_called_once_with(backend="gloo", timeout=timedelta(days=1))
     group.form_sequence_groups(2)
     # Of the kind of the whole group: rows are shared between GPUs.
     assert [call.args for call in calls["new_group"].call_args_list[1:]] == [([0, 1],), ([2, 3],)]
