@@ -26,7 +26,7 @@ class OperatorCall:
     rpc: str
     """Without its service: "StopRun"."""
     run_id: str
-    """That of the request, else of the response; empty where neither names a run."""
+    """That of the request, else of the response; empty where neither names a run, and for a caller that is refused."""
     caller: Caller | None
     """None on a server that knows no callers, and for one that the server does not know."""
     peer: str
@@ -44,26 +44,36 @@ class OperatorCall:
 
 
 Record: TypeAlias = Callable[[OperatorCall], None]
-_Unary: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
+"""Reads the request of a call."""
+_Unary: TypeAlias = Callable[[Receive, Any], Awaitable[Any]]
 
 
 def audited(unary: _Unary, method: str, record: Record) -> _Unary:
     """Returns the handler of a unary call that also records each call at its end."""
 
-    async def call(request: Any, context: Any) -> Any:
+    async def call(receive: Receive, context: Any) -> Any:
+        request: Any = None
         response: Any = None
         was_canceled = False
+
+        async def receive_known() -> Any:
+            nonlocal request
+            request = await receive()
+            return request
+
         try:
-            response = await unary(request, context)
+            response = await unary(receive_known, context)
             return response
         except asyncio.CancelledError:
             was_canceled = True  # The caller has gone.
             raise
         finally:
+            run_id = "" if request is None else request.run_id
             record(
                 OperatorCall(
                     method.rpartition("/")[2],
-                    (request.run_id or _run_id_of(response))[:_MAX_RUN_ID_CHARS],
+                    (run_id or _run_id_of(response))[:_MAX_RUN_ID_CHARS],
                     current_caller(),
                     context.peer(),
                     grpc.StatusCode.CANCELLED if was_canceled else context.code() or grpc.StatusCode.OK,

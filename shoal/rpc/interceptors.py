@@ -18,7 +18,7 @@ from opentelemetry.util.types import AttributeValue
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DataLoss, DeadlineExceeded, Internal, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rpc import spans
-from shoal.rpc.audit import AUDITED, Record, audited
+from shoal.rpc.audit import AUDITED, Receive, Record, audited
 from shoal.rpc.auth.callers import authorize
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import OPEN_SERVICE
@@ -43,8 +43,8 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     into statuses.
 
     One interceptor does it all because the order matters: the span must be open when the error becomes a status, or it
-    lacks the status. Streaming handlers are async generators and are closed before the call ends, so
-    that their `finally` runs when a caller disconnects.
+    lacks the status, and callers are refused before their request is read. Streaming handlers are async generators and
+    are closed before the call ends, so that their `finally` runs when a caller disconnects.
     """
 
     def __init__(self, credentials: Credentials, limits: Limits, audit: Record | None = None) -> None:
@@ -71,67 +71,77 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         """Adds the check of the caller to a handler of gRPC's own packages, and nothing else."""
         respond = _respond_of(handler)
 
-        async def check(context: _Context) -> None:
+        async def checked(receive: Receive, context: _Context) -> Any:
             try:
                 authorize(method, context, self._credentials)
-            except ShoalError as error:
+                return await receive()
+            except (ShoalError, DecodeError) as error:
                 await context.abort(*_status_for(error, method))
 
-        async def unary(request: Any, context: _Context) -> Any:
-            await check(context)
-            response = respond(request, context)
+        async def unary(receive: Receive, context: _Context) -> Any:
+            response = respond(await checked(receive, context), context)
             return await response if inspect.isawaitable(response) else response
 
-        async def stream(request: Any, context: _Context) -> None:
-            await check(context)
-            async for response in respond(request, context):
+        async def stream(receive: Receive, context: _Context) -> None:
+            async for response in respond(await checked(receive, context), context):
                 await context.write(response)
 
-        return _handler_like(handler, unary, stream)
+        return self._receiving(handler, method, unary, stream)
 
     def _wrap(self, handler: _Handler, method: str) -> _Handler:
         respond = _respond_of(handler)
 
-        async def unary(request: Any, context: _Context) -> Any:
+        async def unary(receive: Receive, context: _Context) -> Any:
             async with self._call(method, context):
-                return await respond(request, context)
+                request = await receive()
+                with self._within_limit(method):
+                    return await respond(request, context)
 
-        async def stream(request: Any, context: _Context) -> None:
-            async with self._call(method, context), aclosing(respond(request, context)) as responses:
-                async for response in responses:
-                    await context.write(response)
+        async def stream(receive: Receive, context: _Context) -> None:
+            async with self._call(method, context):
+                request = await receive()
+                with self._within_limit(method):
+                    async with aclosing(respond(request, context)) as responses:
+                        async for response in responses:
+                            await context.write(response)
 
         answer = unary if self._audit is None or method not in AUDITED else audited(unary, method, self._audit)
-        if handler.request_streaming:
-            return _handler_like(handler, answer, stream)
-        return self._with_deadline(handler, method, answer, stream)
+        return self._receiving(handler, method, answer, stream)
 
-    def _with_deadline(self, handler: _Handler, method: str, unary: Any, stream: Any) -> _Handler:
-        """Returns a handler that also waits for the one request, which gRPC would do without end."""
+    def _receiving(self, handler: _Handler, method: str, unary: Any, stream: Any) -> _Handler:
+        """Returns a handler that begins before its request has arrived, and reads it when `unary` or `stream` asks.
 
-        async def receive(requests: AsyncIterator[Any], context: _Context) -> Any:
-            timeout_s = self._limits.request_timeout_s
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await anext(requests)
-            except TimeoutError:
-                error: Exception = DeadlineExceeded(f"{method}: the request did not arrive within {timeout_s:g} s")
-            except StopAsyncIteration:
-                error = InvalidArgument(f"{method}: the call ended without a request")
-            except DecodeError as unreadable:
-                error = unreadable
-            await context.abort(*_status_for(error, method))
+        To gRPC all requests are streams then: it would read and parse a single one before any code of ours runs, for
+        callers without permission too, and wait for it without end.
+        """
+
+        def receiver(requests: AsyncIterator[Any]) -> Receive:
+            async def all_of_them() -> AsyncIterator[Any]:
+                return requests
+
+            return all_of_them if handler.request_streaming else lambda: self._receive_one(requests, method)
 
         async def receiving_unary(requests: AsyncIterator[Any], context: _Context) -> Any:
-            return await unary(await receive(requests, context), context)
+            return await unary(receiver(requests), context)
 
         async def receiving_stream(requests: AsyncIterator[Any], context: _Context) -> None:
-            await stream(await receive(requests, context), context)
+            await stream(receiver(requests), context)
 
-        codec = (handler.request_deserializer, handler.response_serializer)
+        codec = (handler.request_deserializer, _unless_serialized(handler.response_serializer))
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(receiving_stream, *codec)
         return grpc.stream_unary_rpc_method_handler(receiving_unary, *codec)
+
+    async def _receive_one(self, requests: AsyncIterator[Any], method: str) -> Any:
+        """Returns the one request of a call. Raises `DeadlineExceeded`, and `InvalidArgument` if there is none."""
+        timeout_s = self._limits.request_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await anext(requests)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{method}: the request did not arrive within {timeout_s:g} s") from None
+        except StopAsyncIteration:
+            raise InvalidArgument(f"{method}: the call ended without a request") from None
 
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
@@ -143,8 +153,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             try:
                 authorize(method, context, self._credentials)
-                with self._within_limit(method):
-                    yield
+                yield
             except grpc.aio.InternalError:
                 code = grpc.StatusCode.CANCELLED  # A response could not be sent: the caller has gone.
                 raise asyncio.CancelledError from None
@@ -184,16 +193,9 @@ def _respond_of(handler: _Handler) -> Any:
     return handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
 
 
-def _handler_like(handler: _Handler, unary: Any, stream: Any) -> _Handler:
-    """Returns a handler of the same kind, with `stream` where it streams responses, else with `unary`."""
-    codec = (handler.request_deserializer, handler.response_serializer)
-    if handler.response_streaming:
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, *codec)
-        return grpc.unary_stream_rpc_method_handler(stream, *codec)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(unary, *codec)
-    return grpc.unary_unary_rpc_method_handler(unary, *codec)
+def _unless_serialized(serialize: Any) -> Any:
+    """Returns a serializer that leaves alone what a handler has serialized, for several calls at once."""
+    return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
 def _was_canceled_by_grpc() -> bool:
