@@ -117,22 +117,33 @@ class RunControls:
         self.resume()
 
     def request_checkpoint(self) -> asyncio.Future[str]:
-        """Requests a checkpoint at the next step boundary."""
+        """Requests a checkpoint at the next step boundary, unless the request is canceled before."""
         request: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.checkpoint_requests.append(request)
+        request.add_done_callback(self.end_checkpoint_request)
         self._changed.notify()
         return request
+
+    def end_checkpoint_request(self, request: "asyncio.Future[str]") -> None:
+        """Removes a request that is answered, or whose caller has gone."""
+        if request in self.checkpoint_requests:
+            self.checkpoint_requests.remove(request)
 
     def wake(self) -> None:
         """Lets the loops look again at what is no request: whether the learner is about to leave."""
         self._changed.notify()
 
     def request_evaluation(self) -> "asyncio.Future[EvaluationResult]":
-        """Requests an evaluation at the next step boundary."""
+        """Requests an evaluation at the next step boundary, unless the request is canceled before."""
         request: asyncio.Future[EvaluationResult] = asyncio.get_running_loop().create_future()
         self.evaluation_requests.append(request)
+        request.add_done_callback(self._end_evaluation_request)
         self._changed.notify()
         return request
+
+    def _end_evaluation_request(self, request: "asyncio.Future[EvaluationResult]") -> None:
+        if request in self.evaluation_requests:
+            self.evaluation_requests.remove(request)
 
     def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
         """Removes and returns the requests that the evaluation about to begin answers."""

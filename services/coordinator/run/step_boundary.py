@@ -54,7 +54,6 @@ class StepBoundary:
             while requests := self.controls.checkpoint_requests:
                 before_checkpoint()
                 await self._answer(requests[0])
-                del requests[0]  # Not before: if the run ends meanwhile, the request is refused with its error.
             if self.controls.stop is StopMode.NOW:
                 return False
             if self.controls.evaluation_requests or not self.controls.stands_still:
@@ -122,6 +121,7 @@ class StepBoundary:
         return self.learner.part(f"it was told to end, and {checkpoint_id} has all its steps")
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
+        # It stays among those that wait meanwhile: if the run ends, it is refused with the run's error.
         try:
             checkpoint_id = await self._save()
         except ShoalError as error:
@@ -130,3 +130,4 @@ class StepBoundary:
         else:
             if not request.cancelled():
                 request.set_result(checkpoint_id)
+        self.controls.end_checkpoint_request(request)

@@ -101,3 +101,15 @@ async def test_an_evaluation_in_a_pause_ends_what_is_sampled_for_training_and_ru
     controls.resume()
     assert await training == 2
     assert not controls.stands_still and controls.running_s() >= began
+
+
+async def test_a_request_whose_caller_has_gone_leaves_those_that_wait() -> None:
+    controls = RunControls()
+    gone = [controls.request_checkpoint(), controls.request_evaluation()]
+    stay = [controls.request_checkpoint(), controls.request_evaluation()]
+    for request in gone:
+        request.cancel()
+    await asyncio.sleep(0)
+    assert [controls.checkpoint_requests, controls.evaluation_requests] == [[stay[0]], [stay[1]]]
+    controls.refuse_requests(FailedPrecondition("the run has ended"))
+    assert all(isinstance(request.exception(), FailedPrecondition) for request in stay)

@@ -1,8 +1,10 @@
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from services.coordinator.rollout.controls import RunControls
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.store.progress import Progress
 from shoal.errors import Unavailable
@@ -53,3 +55,24 @@ async def test_before_a_failure_only_a_learner_that_agrees_with_the_ledger_is_sa
     saved: list[int] = []
     await boundary(learner_version, saved).try_to_save()
     assert len(saved) == num_saved, f"{len(saved)} checkpoints of a learner at {learner_version}"
+
+
+async def test_a_request_that_is_canceled_costs_no_checkpoint_and_takes_no_other_one_with_it() -> None:
+    saved: list[int] = []
+    step = boundary(WeightVersion(1, 4), saved)
+    step.controls = controls = RunControls()
+    step.learner.is_leaving = False
+    gone, canceled_meanwhile, stays = (controls.request_checkpoint() for _ in range(3))
+    save = step.checkpoints.save
+
+    async def cancel_and_save(*args: Any, **keywords: Any) -> tuple[str, bool]:
+        canceled_meanwhile.cancel()
+        await asyncio.sleep(0)
+        return await save(*args, **keywords)
+
+    step.checkpoints.save = cancel_and_save  # type: ignore[method-assign]
+    gone.cancel()
+    await asyncio.sleep(0)
+    assert await step.wait_while_paused()
+    assert await stays == "step-00000004"
+    assert len(saved) == 2, f"{len(saved)} checkpoints, of a request that was canceled meanwhile and one that waits"
