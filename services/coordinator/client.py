@@ -59,12 +59,13 @@ async def follow(
     """
     patience = Patience()
     while True:
-        request = pb.WatchRunRequest(run_id=run_id, after_sequence=after_sequence)
+        request = pb.WatchRunRequest(run_id=run_id, after_sequence=after_sequence, batches=True)
         try:
             async for response in stub.WatchRun(request, timeout=WATCH_TIMEOUT_S):
-                after_sequence = response.event.sequence
                 patience = Patience()
-                yield response.event
+                for event in response.events or (response.event,):
+                    after_sequence = event.sequence
+                    yield event
             return
         except DeadlineExceeded:
             continue

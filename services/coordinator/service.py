@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -58,9 +59,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: grpc.aio.ServicerContext[pb.WatchRunRequest, pb.WatchRunResponse]
-    ) -> AsyncIterator[pb.WatchRunResponse]:
-        async for event in self._runs.watch(request.run_id, request.after_sequence):
-            yield pb.WatchRunResponse(event=event)
+    ) -> AsyncIterator[Any]:
+        # Serialized already, once for all watchers.
+        async for response in self._runs.watch(request.run_id, request.after_sequence, batches=request.batches):
+            yield response
 
     async def PauseRun(
         self, request: pb.PauseRunRequest, context: grpc.aio.ServicerContext[pb.PauseRunRequest, pb.PauseRunResponse]

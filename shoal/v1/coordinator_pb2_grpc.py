@@ -186,6 +186,7 @@ class CoordinatorServiceServicer:
         * `NOT_FOUND`: there is no such run.
         * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
         * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
+        * `DATA_LOSS`: the run's events cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

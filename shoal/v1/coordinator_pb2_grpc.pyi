@@ -90,6 +90,7 @@ class CoordinatorServiceStub:
     * `NOT_FOUND`: there is no such run.
     * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
     * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
+    * `DATA_LOSS`: the run's events cannot be read.
     """
     PauseRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]
     """Pauses a run: it issues no prompt, samples nothing, and begins no step.
@@ -278,6 +279,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no such run.
     * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
     * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
+    * `DATA_LOSS`: the run's events cannot be read.
     """
     PauseRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]  # type: ignore[assignment]
     """Pauses a run: it issues no prompt, samples nothing, and begins no step.
@@ -487,6 +489,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no such run.
         * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
         * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
+        * `DATA_LOSS`: the run's events cannot be read.
         """
 
     @_abc_1.abstractmethod

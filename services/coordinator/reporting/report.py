@@ -47,7 +47,7 @@ class Report:
         self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
         self._remaining = RemainingTime(config)
-        self._effective = EffectiveTime(events.past)
+        self._effective = EffectiveTime(events.past())
 
     def state(self, state: RunState, message: str) -> None:
         """Reports that the run has entered a state."""

@@ -47,7 +47,7 @@ class ConfigUpdates:
 
     def __post_init__(self) -> None:
         self.stored = self.config.model_copy()
-        self._left = _left_waiting(self.events.past)
+        self._left = _left_waiting(self.events.past())
 
     def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> list[pb.ConfigChange]:
         """Checks and stores changes, and applies those that do not wait for the next step; returns what has changed.

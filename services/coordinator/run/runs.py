@@ -27,7 +27,7 @@ from shoal.config.notes import notes_on
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
-from shoal.v1.coordinator_pb2 import RunEvent
+from shoal.v1.coordinator_pb2 import WatchRunResponse
 from shoal.wire import invalid
 
 _log = logging.getLogger(__name__)
@@ -255,14 +255,15 @@ class Runs:
         waiting = self._waiting(run_id)
         return self.folders.find(run_id) if waiting is None else waiting.record
 
-    def watch(self, run_id: str, after_sequence: int) -> AsyncIterator[RunEvent]:
-        """Yields the events of a run after one, until the run ends."""
+    def watch(self, run_id: str, after_sequence: int, *, batches: bool) -> AsyncIterator[bytes]:
+        """Yields the events of a run after one, until the run ends, as `EventLog.watch` does."""
         record = self.find(run_id)
         if self._active is not None and self._active.record.run_id == record.run_id:
-            return self._active.events.watch(after_sequence)
+            return self._active.events.watch(after_sequence, batches=batches)
         if (waiting := self._waiting(run_id)) is not None:
-            return waiting.events.watch(after_sequence)
-        return follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
+            return waiting.events.watch(after_sequence, batches=batches)
+        followed = follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
+        return (WatchRunResponse(event=event).SerializeToString() async for event in followed)
 
     async def close(self, grace_s: float) -> None:
         """Interrupts the active run with a checkpoint, and waits for that for at most `grace_s` seconds.

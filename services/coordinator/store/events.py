@@ -4,13 +4,15 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.store.event_pages import EventPages
 from services.coordinator.store.files.line_file import LineFile
 from services.coordinator.store.turns import Turns
 from shoal.concurrency import Signal
@@ -24,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 EVENTS = "events.jsonl"
 _POLL_S = 0.2
+_READ_BYTES = 1 << 20
+"""Of a file that is followed, at once."""
 
 
 class EventLog:
@@ -34,49 +38,62 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         """Opens or creates a log. Raises as `read_events` does, and `OSError`."""
-        self._events = read_events(path)
         self._file = LineFile(path)
         self._file.cut()
+        self._pages = EventPages(path, partial(_parse, path=path))
         self._changed = Signal()
         self._turns = Turns()
         self._closed = self._goes_on = False
 
-    @property
-    def past(self) -> Sequence[pb.RunEvent]:
-        """The events so far."""
-        return self._events
+    def past(self) -> Iterator[pb.RunEvent]:
+        """Yields the events so far. Blocks while it reads. Raises `DataLoss` when the file cannot be read."""
+        return self._pages.past()
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
         """Appends one event and logs its message."""
         # Messages carry no lone surrogates, which stand for bytes of paths that are not UTF-8.
         event = pb.RunEvent(
-            sequence=self._events[-1].sequence + 1 if self._events else 1,
+            sequence=self._pages.last_sequence + 1,
             kind=kind,
             message=message.encode(errors="replace").decode(),
             attributes=json_format.Parse(json.dumps(attributes, ensure_ascii=False).encode(errors="replace"), Struct()),
         )
         event.event_time.FromMicroseconds(int(time.time() * 1e6))
-        self._events.append(event)
         _log.info(message, extra={"event": kind})
-        self._file.add(json_line(event))
+        line = json_line(event)
+        self._pages.add(event, len(line) + 1)
+        self._file.add(line)
+        if not self._file.is_behind:
+            self._pages.forget()
         self._changed.notify()
 
-    async def watch(self, after_sequence: int = 0) -> AsyncIterator[pb.RunEvent]:
+    async def watch(self, after_sequence: int = 0, *, batches: bool = False) -> AsyncIterator[bytes]:
         """Yields the events after a sequence number, including future ones, until the log is closed.
 
-        A watcher that reads slowly gets them later, and skips none: it takes no memory, since the log keeps all events.
+        Each is a serialized `WatchRunResponse` with one event, or with `batches` those that are there. A watcher that
+        reads slowly gets them later, and skips none: what has left the memory is read from the file.
 
-        Raises `Unavailable` at the end of the coordinator for a run that goes on at its next start.
+        Raises `Unavailable` at the end of the coordinator for a run that goes on at its next start, and `DataLoss` when
+        the file cannot be read.
         """
-        position = 0
+        number, index = self._pages.first_after(after_sequence), 0
         while True:
             changed = self._changed.next
-            while position < len(self._events):
-                event = self._events[position]
-                position += 1
-                if event.sequence > after_sequence:
+            while number < len(self._pages):
+                page = await self._pages.page(number)
+                while index < len(page.events):
+                    if page.sequences[index] <= after_sequence:
+                        index += 1
+                        continue
                     await self._turns.take()
-                    yield event
+                    if batches:
+                        response, index = page.batch(index)
+                    else:
+                        response, index = page.single(index), index + 1
+                    yield response
+                if number + 1 == len(self._pages):
+                    break  # The page that grows.
+                number, index = number + 1, 0
             if self._closed and self._goes_on:
                 raise Unavailable("the coordinator ends; the run goes on at its next start", reason=ErrorReason.ENDING)
             if self._closed:
@@ -108,22 +125,28 @@ async def follow_events(
     position = 0
     while True:
         goes_on = is_driven()  # Asked before reading: what is written until the end is read, too.
-        events, position = await asyncio.to_thread(read_events_from, path, position)
-        for event in events:
-            if event.sequence > after_sequence:
-                yield event
+        before = None
+        while position != before:
+            before = position
+            events, position = await asyncio.to_thread(read_events_from, path, position, _READ_BYTES)
+            for event in events:
+                if event.sequence > after_sequence:
+                    yield event
         if not goes_on:
             return
         await asyncio.sleep(_POLL_S)
 
 
-def read_events_from(path: Path, position: int) -> tuple[list[pb.RunEvent], int]:
-    """Reads the whole lines from a position in the file on; returns their events, and the position behind them."""
+def read_events_from(path: Path, position: int, num_bytes: int = -1) -> tuple[list[pb.RunEvent], int]:
+    """Reads the whole lines from a position in the file on; returns their events, and the position behind them.
+
+    With `num_bytes` these are the lines that begin within so many bytes.
+    """
     if not path.exists():
         return [], position
     with path.open("rb") as file:
         file.seek(position)
-        whole, newline, _ = file.read().rpartition(b"\n")
+        whole, newline, _ = (file.read(num_bytes) + file.readline()).rpartition(b"\n")
     events = [event for line in whole.split(b"\n") if (event := _parse(line, path)) is not None]
     return events, position + len(whole + newline)
 

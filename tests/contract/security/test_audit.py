@@ -35,7 +35,7 @@ class OneRun:
         return SimpleNamespace(events=self.events)
 
     def told(self) -> list[tuple[str, str]]:
-        return [(event.kind, event.message) for event in self.events.past]
+        return [(event.kind, event.message) for event in self.events.past()]
 
 
 @asynccontextmanager

@@ -25,9 +25,14 @@ class LineFile:
         whole = self.path.read_bytes().rfind(b"\n") + 1
         os.truncate(self.path, whole)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether lines wait to be written."""
+        return bool(self._waiting)
+
     def add(self, line: str) -> None:
         """Appends a line. One that cannot be written waits for the next: no run ends because of its reports."""
-        was_behind = bool(self._waiting)
+        was_behind = self.is_behind
         self._waiting.append(line + "\n")
         try:
             self._write("".join(self._waiting).encode())

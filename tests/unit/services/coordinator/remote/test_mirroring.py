@@ -23,6 +23,7 @@ from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.support.mirrored_run import MirroredRun
 from tests.support.s3_server import s3_server
+from tests.support.watched_events import watched
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,7 @@ async def test_a_mirror_that_fails_is_an_event_and_is_tried_again(
     events = EventLog(run.folder / "events.jsonl")
     mirroring = Mirroring(str(tmp_path / "mirror"), run.places, events)
     mirroring.offer(run.checkpoints.contents(await run.save(1)), keep_last=2)
-    async for event in events.watch():
+    async for event in watched(events):
         if event.kind == "mirror_failed":
             (tmp_path / "mirror").unlink(missing_ok=True)
         if event.kind == "checkpoint_mirrored":

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from services.coordinator.store import events as module
+from services.coordinator.store.event_pages import PAGE_BYTES
 from services.coordinator.store.events import EVENTS, EventLog, follow_events, read_events
 from shoal.errors import FailedPrecondition
 from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire.json_form import json_line
+from tests.support.watched_events import watched
 
 
 def _log(folder: Path, *kinds: str) -> EventLog:
@@ -32,15 +35,15 @@ async def test_a_log_that_is_opened_again_continues_its_sequence(tmp_path: Path)
     _log(tmp_path, "state").close()
     again = _log(tmp_path, "step")
     again.close()
-    assert [(event.sequence, event.kind) async for event in again.watch(after_sequence=1)] == [(2, "step")]
+    assert [(event.sequence, event.kind) async for event in watched(again, after_sequence=1)] == [(2, "step")]
 
 
 async def test_the_file_has_the_events_that_watchers_receive_in_the_one_json_form(tmp_path: Path) -> None:
     log = _log(tmp_path, "state", "step")
     log.close()
-    watched = [event async for event in log.watch()]
-    assert (tmp_path / EVENTS).read_text().splitlines() == [json_line(event) for event in watched]
-    assert read_events(tmp_path / EVENTS) == watched
+    received = [event async for event in watched(log)]
+    assert (tmp_path / EVENTS).read_text().splitlines() == [json_line(event) for event in received]
+    assert read_events(tmp_path / EVENTS) == received
 
 
 async def test_text_that_is_not_unicode_and_numbers_that_are_not_finite_break_no_run(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ async def test_a_thousand_watchers_of_an_event_take_turns_with_the_runs_own_work
     received: list[int] = []
 
     async def watch() -> None:
-        async for event in log.watch():
+        async for event in watched(log):
             received.append(event.sequence)
 
     watching = [asyncio.create_task(watch()) for _ in range(1000)]
@@ -104,7 +107,7 @@ async def test_a_thousand_watchers_of_an_event_take_turns_with_the_runs_own_work
 
 async def test_a_watcher_that_is_alone_waits_for_no_turn_and_one_that_is_slow_skips_nothing(tmp_path: Path) -> None:
     log = _log(tmp_path)
-    slow, sequence = log.watch(), []
+    slow, sequence = watched(log), list[int]()
     log.add("step", "first")
     sequence.append((await anext(slow)).sequence)
     for number in range(50):
@@ -112,3 +115,32 @@ async def test_a_watcher_that_is_alone_waits_for_no_turn_and_one_that_is_slow_sk
     log.close()
     sequence += [event.sequence async for event in slow]
     assert sequence == list(range(1, 52)), sequence
+
+
+@pytest.mark.parametrize("batches", [False, True])
+async def test_a_run_that_is_resumed_yields_its_past_events(tmp_path: Path, batches: bool) -> None:
+    _log(tmp_path, *map(str, range(20))).close()
+    log = _log(tmp_path, "restored")
+    log.close()
+    received = [(event.sequence, event.kind) async for event in watched(log, 18, batches=batches)]
+    assert received == [(19, "18"), (20, "19"), (21, "restored")]
+    assert [event.sequence for event in log.past()] == list(range(1, 22))
+
+
+async def test_past_events_come_in_few_responses_to_watchers_that_take_several_at_once(tmp_path: Path) -> None:
+    log = _log(tmp_path, *["step"] * 5000)
+    log.add("completions", "x" * (1 << 20))
+    log.add("step", "last")
+    log.close()
+    sizes = [len(response) async for response in log.watch(batches=True)]
+    assert len(sizes) < 40, f"5002 events in {len(sizes)} responses"
+    assert max(sizes) < (1 << 20) + PAGE_BYTES, "a large event makes no response larger than it is"
+    assert [event.sequence async for event in watched(log, batches=True)] == list(range(1, 5003))
+
+
+async def test_lines_of_a_file_that_are_followed_in_parts_are_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_READ_BYTES", 100)
+    _log(tmp_path, "a", "b" * 500, "c").close()
+    assert [event.sequence async for event in follow_events(tmp_path / EVENTS, lambda: False)] == [1, 2, 3]

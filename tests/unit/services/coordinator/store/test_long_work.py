@@ -9,6 +9,7 @@ from services.coordinator.store import long_work
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.long_work import shown_alive
 from shoal.v1.coordinator_pb2 import RunEvent
+from tests.support.watched_events import watched
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EventLog:
 async def first(events: EventLog, count: int) -> list[RunEvent]:
     found: list[RunEvent] = []
     async with asyncio.timeout(60):
-        async for event in events.watch():
+        async for event in watched(events):
             found.append(event)
             if len(found) == count:
                 break
@@ -36,7 +37,7 @@ async def test_long_work_says_how_far_it_is_until_it_ends(events: EventLog) -> N
     assert (one.attributes["work"], two.attributes["state"]) == ("writing checkpoint c1", "computing digests")
     events.close()
     await asyncio.sleep(0)
-    assert len([event async for event in events.watch()]) == 2
+    assert len([event async for event in watched(events)]) == 2
 
 
 async def test_work_that_fails_is_not_shown_any_more(events: EventLog) -> None:
@@ -44,7 +45,7 @@ async def test_work_that_fails_is_not_shown_any_more(events: EventLog) -> None:
         async with shown_alive(events, "writing the trained model", lambda: "at work"):
             await first(events, 1)
             raise RuntimeError
-    num_events = len(events._events)
+    num_events = len(list(events.past()))
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(events._events) == num_events
+    assert len(list(events.past())) == num_events
