@@ -35,10 +35,13 @@ async def ended(cluster: Cluster, name: str) -> list[str]:
 async def test_queued_runs_begin_one_after_the_other_and_can_be_followed_meanwhile(
     cluster: Cluster, model: Path
 ) -> None:
-    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.02)
+    generator.may_sample.clear()
+    await cluster.add_all(generator)
     runs = [await start(cluster, arithmetic_config(model, run={"num_steps": 3}), name) for name in ("a", "b", "c")]
     assert [run.state for run in runs] == [pb.RUN_STATE_STARTING, pb.RUN_STATE_QUEUED, pb.RUN_STATE_QUEUED]
     assert (await state(cluster, "")).run_id == "a"
+    generator.may_sample.set()
     states = await asyncio.gather(*(ended(cluster, name) for name in ("a", "b", "c")))
     assert states[0] == ["STARTING", "RUNNING", "FINISHED"], states
     assert states[1] == states[2] == ["QUEUED", "STARTING", "RUNNING", "FINISHED"], states

@@ -26,7 +26,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EventLog:
 
 def pages() -> list[EventPage]:
     gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, EventPage)]
+    return [each for each in gc.get_objects() if type(each) is EventPage]
 
 
 def fill(log: EventLog, num_events: int = NUM_EVENTS) -> None:
