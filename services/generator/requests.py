@@ -2,22 +2,21 @@
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from services.generator.batches import Batches, Place
 from services.generator.engine import Engine
-from shoal.arrays import Int32Array
+from services.generator.groups.batches import Batches
+from services.generator.groups.group import Group, GroupRequest, Reader, Update
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, Internal, ResourceExhausted, ShoalError, Unavailable
 from shoal.grpo.seeds import continuation_seed
-from shoal.rollout import Completion, SamplingParams
+from shoal.rollout import Completion
 from shoal.telemetry import metrics, names
-from shoal.token_run import TokenRun, joined
+from shoal.token_run import TokenRun
 from shoal.wire import invalid
 
 log = logging.getLogger(__name__)
@@ -25,115 +24,6 @@ log = logging.getLogger(__name__)
 _RETRY_AFTER_S = 1.0
 _ABORT_S = 5.0  # Longest wait for the tokens of aborted completions.
 _NO_PREFIX = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True)
-class GroupRequest:
-    """A request for one completion of the prompt per seed."""
-
-    request_id: str
-    prompt_token_ids: Int32Array
-    """[P]"""
-    sampling: SamplingParams
-    seeds: tuple[int, ...]
-    place: Place | None = None
-    """In its batch, if it belongs to one."""
-    prefixes: Mapping[int, Int32Array] = field(default_factory=dict)
-    """The first tokens of completions, by sample index. Fewer than `sampling.max_completion_tokens`."""
-    report_every_tokens: int = 0  # Of an unfinished completion; 0 reports none.
-
-    def is_same_as(self, other: "GroupRequest") -> bool:
-        return (
-            self.seeds == other.seeds
-            and self.place == other.place
-            and self.sampling == other.sampling
-            and self.prompt_token_ids.tobytes() == other.prompt_token_ids.tobytes()
-            and self.prefixes.keys() == other.prefixes.keys()
-            and all(tokens.tobytes() == other.prefixes[index].tobytes() for index, tokens in self.prefixes.items())
-        )
-
-
-@dataclass
-class Update:
-    """What has happened to a group since the update before."""
-
-    has_begun: bool  # Whether the engine has sampled the group's first token since then.
-    parts: list[tuple[int, int, TokenRun]]
-    """Tokens of unfinished completions: sample index, number of tokens before them, tokens."""
-    completions: list[Completion]
-    """Without the tokens of their prefixes."""
-
-
-class _Reader:
-    """One caller of a group: what it was told."""
-
-    def __init__(self) -> None:
-        self._has_begun = False
-        self._num_completions = 0
-        self._num_runs: Counter[int] = Counter()
-
-    def news(self, group: "_Group") -> Update:
-        """Returns what the caller was not told. From then on it counts as told."""
-        update = Update(
-            has_begun=group.has_begun and not self._has_begun,
-            parts=list(self._parts(group)),
-            completions=group.finished[self._num_completions :],
-        )
-        self._has_begun, self._num_completions = group.has_begun, len(group.finished)
-        return update
-
-    def _parts(self, group: "_Group") -> Iterator[tuple[int, int, TokenRun]]:
-        for index, runs in group.runs.items():
-            told = self._num_runs[index]
-            num_new = sum(run.num_tokens for run in runs[told:])
-            # The first token is not worth a report of its own, unless no more come.
-            if num_new >= group.request.report_every_tokens or (num_new and group.error):
-                self._num_runs[index] = len(runs)
-                yield index, sum(run.num_tokens for run in runs[:told]), joined(runs[told:])
-
-
-@dataclass
-class _Group:
-    """The progress of one request."""
-
-    request: GroupRequest
-    finished: list[Completion] = field(default_factory=list)
-    """In the order in which they finished."""
-    running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """By index of the seed."""
-    error: ShoalError | None = None
-    has_begun: bool = False
-    """Whether the engine has sampled a token."""
-    runs: dict[int, list[TokenRun]] = field(default_factory=dict)
-    """The tokens of the unfinished completions, by index of the seed; empty if nobody asked for reports."""
-    num_readers: int = 0
-    progress: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.finished) == len(self.request.seeds)
-
-    @property
-    def missing(self) -> list[int]:
-        """Indexes of seeds that are neither finished nor being sampled."""
-        done = {completion.sample_index for completion in self.finished}
-        return [index for index in range(len(self.request.seeds)) if index not in done and index not in self.running]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(completion.num_bytes for completion in self.finished)
-
-    def sampled(self, index: int, run: TokenRun) -> None:
-        """Records tokens of an unfinished completion."""
-        is_first, self.has_begun = not self.has_begun, True
-        if self.request.report_every_tokens:
-            self.runs.setdefault(index, []).append(run)
-        if is_first or len(self.runs.get(index, ())) > 1:
-            self.wake_readers()
-
-    def wake_readers(self) -> None:
-        self.progress.set()
-        self.progress = asyncio.Event()
 
 
 class Requests:
@@ -155,10 +45,10 @@ class Requests:
         self._while_paused = while_paused
         self._capacity = capacity
         self._max_kept_bytes = max_kept_bytes
-        self._groups: OrderedDict[str, _Group] = OrderedDict()
+        self._groups: OrderedDict[str, Group] = OrderedDict()
         self._sampling: set[asyncio.Task[None]] = set()
         """What the engine samples, canceled completions included until they are out of it."""
-        self._batches: Batches[_Group] = Batches(self._begin_together, self._fail)
+        self._batches: Batches[Group] = Batches(self._begin_together, self._fail)
         self._is_draining = False
         self.num_sampled_tokens = 0
 
@@ -174,7 +64,7 @@ class Requests:
         queue is full, `InvalidArgument` if the id was used for another group, `Aborted` during a drain, and the errors
         of the engine.
         """
-        group = self._groups.setdefault(request.request_id, _Group(request))
+        group = self._groups.setdefault(request.request_id, Group(request))
         if not group.request.is_same_as(request):
             raise invalid("request_id", f"{request.request_id!r} was used for another prompt, sampling or seeds")
         self._groups.move_to_end(request.request_id)
@@ -186,7 +76,7 @@ class Requests:
                 raise _leaving()
             else:
                 self._batches.enter(request.place, group)
-            reader = _Reader()
+            reader = Reader()
             while True:
                 error, progress = group.error, group.progress
                 update = reader.news(group)
@@ -224,7 +114,7 @@ class Requests:
             if not group.is_complete:
                 self._fail(group, _leaving())
 
-    def _start_missing(self, group: _Group) -> None:
+    def _start_missing(self, group: Group) -> None:
         missing = group.missing
         if missing and self._is_draining:
             raise _leaving()
@@ -239,7 +129,7 @@ class Requests:
             )
         self._start(group)
 
-    def _start(self, group: _Group) -> None:
+    def _start(self, group: Group) -> None:
         # In the order of the seeds, because the engine admits requests in the order of their creation.
         for index in group.missing:
             group.runs.pop(index, None)
@@ -247,7 +137,7 @@ class Requests:
             self._sampling.add(task)
             task.add_done_callback(self._sampling.discard)
 
-    async def _begin_together(self, groups: Sequence[_Group]) -> None:
+    async def _begin_together(self, groups: Sequence[Group]) -> None:
         """Begins the groups of a batch in order, when the engine samples nothing else.
 
         Raises `InvalidArgument` for a batch that is larger than the queue.
@@ -265,15 +155,23 @@ class Requests:
 
         await self._while_paused(start)
 
-    async def _sample(self, group: _Group, index: int) -> None:
+    async def _sample(self, group: Group, index: int) -> None:
         request = group.request
         prefix = request.prefixes.get(index, _NO_PREFIX)
+        num_counted = 0
+
+        def on_tokens(run: TokenRun) -> None:
+            nonlocal num_counted
+            num_counted += run.num_tokens
+            self._count(run.num_tokens)
+            group.sampled(index, run)
+
         try:
             sample = await self._engine.sample(
                 [*request.prompt_token_ids.tolist(), *prefix.tolist()],
                 replace(request.sampling, max_completion_tokens=request.sampling.max_completion_tokens - len(prefix)),
                 continuation_seed(request.seeds[index], len(prefix)),
-                partial(group.sampled, index),
+                on_tokens,
                 request.report_every_tokens,
             )
         except Aborted as error:
@@ -307,19 +205,22 @@ class Requests:
         group.has_begun = True
         group.runs.pop(index, None)
         group.finished.append(completion)
-        self.num_sampled_tokens += completion.num_tokens
-        metrics.counter(names.GENERATOR_TOKENS).add(completion.num_tokens)
+        self._count(completion.num_tokens - num_counted)
         metrics.counter(names.GENERATOR_COMPLETIONS).add(1, {names.FINISH_REASON: completion.finish_reason.value})
         group.wake_readers()
 
-    def _fail(self, group: _Group, error: ShoalError) -> None:
+    def _count(self, num_tokens: int) -> None:
+        self.num_sampled_tokens += num_tokens
+        metrics.counter(names.GENERATOR_TOKENS).add(num_tokens)
+
+    def _fail(self, group: Group, error: ShoalError) -> None:
         """Ends a group with an error; a repeat of the request samples it again."""
         group.error = group.error or error
         self._groups.pop(group.request.request_id, None)
         self._cancel(group)
         group.wake_readers()
 
-    def _leave(self, group: _Group) -> None:
+    def _leave(self, group: Group) -> None:
         self._cancel(group)
         if group.request.place is not None:
             self._batches.leave(group.request.place, group, is_complete=group.is_complete)
@@ -327,7 +228,7 @@ class Requests:
             self._groups.pop(group.request.request_id, None)
         self._evict()
 
-    def _cancel(self, group: _Group) -> None:
+    def _cancel(self, group: Group) -> None:
         for task in group.running.values():
             if task is not asyncio.current_task():
                 task.cancel()

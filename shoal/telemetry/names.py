@@ -90,7 +90,10 @@ LOOP_LAG = MetricName(
     _SECONDS,
 )
 GENERATOR_TOKENS = MetricName(
-    "shoal.generator.tokens", Instrument.COUNTER, "{token}", "Tokens of finished completions."
+    "shoal.generator.tokens",
+    Instrument.COUNTER,
+    "{token}",
+    "Tokens that were sampled; those of an unfinished completion as they are reported.",
 )
 GENERATOR_COMPLETIONS = MetricName(
     "shoal.generator.completions", Instrument.COUNTER, "{completion}", "Finished completions, by finish reason."

@@ -718,7 +718,9 @@ class GeneratorServiceGetStatusResponse(_message.Message):
     num_weight_ranks: _builtins.int
     """Number of the generator's ranks in a broadcast group."""
     num_sampled_tokens: _builtins.int
-    """Tokens sampled since the start."""
+    """Tokens sampled since the start; those of an unfinished completion as they
+    are reported.
+    """
     @_builtins.property
     def status(self) -> _worker_pb2.WorkerStatus:
         """State and load."""

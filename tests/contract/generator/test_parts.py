@@ -48,11 +48,13 @@ async def test_unfinished_completions_are_reported_together_each_n_tokens_and_fi
             tokens[(10, 20)[index]] += run.token_ids.tolist()
             assert run.logprobs.tolist() == [-0.5] * run.num_tokens
     assert tokens == {10: list(range(10, 17)), 20: list(range(20, 27))}
+    assert (await ready.status()).num_sampled_tokens == 2 * 7
     assert ready.engine.sample_gate is not None
     ready.engine.sample_gate.set()
     rest = [message async for message in call]
     completions = [completion_from_wire(message.completion) for message in rest]
     assert {tuple(c.token_ids) for c in completions} == {tuple(range(10, 22)), tuple(range(20, 32))}
+    assert (await ready.status()).num_sampled_tokens == 2 * 12, "a token was counted twice, or not at all"
 
 
 async def test_nothing_is_reported_where_nobody_asks_and_fewer_than_n_tokens_are_no_report(ready: Generator) -> None:

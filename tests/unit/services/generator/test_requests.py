@@ -8,7 +8,8 @@ from typing import cast
 import numpy as np
 
 from services.generator.engine import Engine, Sample
-from services.generator.requests import GroupRequest, Requests, Update
+from services.generator.groups.group import GroupRequest, Update
+from services.generator.requests import Requests
 from shoal.rollout import Completion, FinishReason, SamplingParams
 from shoal.token_run import TokenRun
 

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from services.generator.batches import Place
-from services.generator.requests import GroupRequest, Requests
+from services.generator.groups.batches import Place
+from services.generator.groups.group import GroupRequest
+from services.generator.requests import Requests
 from shoal.errors import Aborted, InvalidArgument
 from shoal.rollout import Completion, SamplingParams
 from tests.support.scripted_engine import ScriptedEngine
