@@ -225,6 +225,9 @@ class GeneratorServiceServicer:
     def PauseGeneration(self, request, context):
         """Pauses sampling. Requests in flight keep their tokens.
 
+        Returns at once during a load of weights, which then ends paused; while it
+        scores its canary, requests in flight may get a few more tokens.
+
         Idempotent. Safe to retry.
 
         Errors:

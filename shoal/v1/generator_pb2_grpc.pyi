@@ -131,6 +131,9 @@ class GeneratorServiceStub:
     PauseGeneration: _grpc.UnaryUnaryMultiCallable[_generator_pb2.PauseGenerationRequest, _generator_pb2.PauseGenerationResponse]
     """Pauses sampling. Requests in flight keep their tokens.
 
+    Returns at once during a load of weights, which then ends paused; while it
+    scores its canary, requests in flight may get a few more tokens.
+
     Idempotent. Safe to retry.
 
     Errors:
@@ -283,6 +286,9 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     """Leaves the broadcast group, if it is in one. Safe to retry."""
     PauseGeneration: _aio.UnaryUnaryMultiCallable[_generator_pb2.PauseGenerationRequest, _generator_pb2.PauseGenerationResponse]  # type: ignore[assignment]
     """Pauses sampling. Requests in flight keep their tokens.
+
+    Returns at once during a load of weights, which then ends paused; while it
+    scores its canary, requests in flight may get a few more tokens.
 
     Idempotent. Safe to retry.
 
@@ -469,6 +475,9 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generator_pb2.PauseGenerationResponse, _abc.Awaitable[_generator_pb2.PauseGenerationResponse]]:
         """Pauses sampling. Requests in flight keep their tokens.
+
+        Returns at once during a load of weights, which then ends paused; while it
+        scores its canary, requests in flight may get a few more tokens.
 
         Idempotent. Safe to retry.
 

@@ -1,5 +1,6 @@
 """Publishes that wait until nothing is sampled, over real gRPC."""
 
+import asyncio
 from pathlib import Path
 
 from shoal.v1 import coordinator_pb2 as pb
@@ -33,6 +34,34 @@ async def test_without_updates_in_flight_no_generator_that_samples_loads(cluster
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 8), run.message
     sampling = [num for generator in generators for num in generator.sampling_at_loads]
     assert not any(sampling), f"completions being sampled when each load began: {sampling}"
+
+
+async def test_a_pause_in_a_publish_holds_the_generators_that_have_the_weights_already(
+    cluster: Cluster, model: Path
+) -> None:
+    """Two steps are in flight, and the second generator takes long to load the weights of the first one."""
+    generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
+    for generator in generators:
+        generator.holds_from = 4
+        generator.may_sample.clear()
+    await cluster.add_all(*generators)
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}, grpo={"max_staleness": 1}))
+    await cluster.until(lambda event: event.kind == "publish")
+    generators[1].may_load.clear()
+    await eventually(lambda: [generator.num_loads for generator in generators] == [2, 2], "both load the next version")
+    await eventually(lambda: generators[0]._version.policy_version == 1, "the first one has it")  # type: ignore[union-attr]
+    num_completions = sum(generator.num_completions for generator in generators)
+    pausing = asyncio.ensure_future(cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60))
+    await eventually(lambda: all(generator.is_paused for generator in generators), "both are paused")
+    assert not pausing.done(), "the publish has ended"
+    for generator in generators:
+        generator.may_sample.set()
+    generators[1].may_load.set()
+    await pausing
+    assert sum(generator.num_completions for generator in generators) == num_completions, "it sampled in a pause"
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
 
 
 async def hold_first_publish(cluster: Cluster, model: Path) -> ScriptedGenerator:

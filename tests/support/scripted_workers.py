@@ -101,6 +101,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.server: RpcServer | None = None
         self.loaded = asyncio.Event()
         self._version: rollout_pb2.WeightVersion | None = None
+        self.is_paused = False
         self._running = asyncio.Event()
         self._running.set()
         self._status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
@@ -187,7 +188,8 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self._version = request.version
         self.loaded.set()
         self._status.state = worker_pb2.WORKER_STATE_READY
-        self._running.set()
+        if not self.is_paused:
+            self._running.set()
         hashes = [weights_pb2.TensorHash(name="w", xxh3="ff")] if self.corrupt else HASHES
         yield generator_pb2.LoadWeightsResponse(
             stage=generator_pb2.LOAD_STAGE_DONE,
@@ -200,6 +202,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         return generator_pb2.LeaveWeightGroupResponse()
 
     async def PauseGeneration(self, request: Any, context: Any) -> generator_pb2.PauseGenerationResponse:
+        self.is_paused = True
         self._running.clear()
         return generator_pb2.PauseGenerationResponse()
 
@@ -212,6 +215,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         return generator_pb2.WakeResponse()
 
     async def ResumeGeneration(self, request: Any, context: Any) -> generator_pb2.ResumeGenerationResponse:
+        self.is_paused = False
         self._running.set()
         return generator_pb2.ResumeGenerationResponse()
 

@@ -276,9 +276,11 @@ class Publisher:
         await asyncio.gather(*leaving, return_exceptions=True)
 
     async def pause(self) -> None:
-        """Stops sampling on every generator."""
-        async with self.lock:
-            await self._call("PauseGeneration", generator_pb2.PauseGenerationRequest(), self._serving)
+        """Stops sampling on every generator, at once: a load that is under way ends paused."""
+        request = generator_pb2.PauseGenerationRequest()
+        await self._call("PauseGeneration", request, self._serving)
+        async with self.lock:  # For those that serve since the publish under way.
+            await self._call("PauseGeneration", request, self._serving)
 
     async def resume(self) -> None:
         """Resumes sampling on every generator that serves."""
