@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.workers import losses, standing
+from services.coordinator.workers import losses
+from services.coordinator.workers.loads import standing
 from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
