@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from shoal.config.custom_verifiers import ADDRESS
 from shoal.config.section import Section
 
-BUILT_IN_ENVIRONMENTS = frozenset({"calculator"})
+BUILT_IN_ENVIRONMENTS = frozenset({"calculator", "counter", "guess_number", "python", "wordle"})
 """Names of the environments that come with Shoal (services/reward/environments/builtin)."""
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")

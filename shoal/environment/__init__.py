@@ -5,6 +5,7 @@ another Python, where its own packages are installed and ours are not.
 """
 
 from shoal.environment.environment import (
+    Broken,
     Environment,
     InvalidTask,
     Observation,
@@ -14,4 +15,4 @@ from shoal.environment.environment import (
 )
 from shoal.environment.tools import tool
 
-__all__ = ["Environment", "InvalidTask", "Observation", "ToolError", "Turn", "Unscorable", "tool"]
+__all__ = ["Broken", "Environment", "InvalidTask", "Observation", "ToolError", "Turn", "Unscorable", "tool"]

@@ -20,9 +20,14 @@ class Unscorable(Exception):
     """Raised by any method: this task cannot be judged, through no fault of the policy. The message says why."""
 
 
+class Broken(Exception):
+    """Raised by any method or tool: something that it needs is broken, through no fault of the policy. The episode is
+    FAILED, and the message says why."""
+
+
 class ToolError(Exception):
-    """Raised by a tool: the policy gets the message as the answer. Any other exception does the same, and names its
-    class as well."""
+    """Raised by a tool: the policy gets the message as the answer. Any other exception but `Broken` and `Unscorable`
+    does the same, and names its class as well."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,7 @@ async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any
         value = functions[call.name](**arguments)
         if inspect.isawaitable(value):
             value = await value
-    except Unscorable:
+    except (Broken, Unscorable):
         raise
     except ToolError as error:
         return Observation(f"error: {error}"), False, False

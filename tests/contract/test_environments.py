@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from services.reward.allowed import Allowed
+from shoal.config.environments import BUILT_IN_ENVIRONMENTS
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
@@ -448,3 +450,17 @@ async def test_the_end_of_another_server_aborts_its_episodes(scripted: dict[str,
             await player.observe()
         with pytest.raises(Aborted, match=r"environments\.scripted\.server"):
             await player.say("a")
+
+
+async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> None:
+    await stage.configure(*({"name": name} for name in sorted(BUILT_IN_ENVIRONMENTS)))
+    listed = await stage.listed()
+    assert {name: [tool.name for tool in info.tools] for name, info in listed.items()} == {
+        "calculator": [],
+        "counter": ["increment", "decrement", "submit"],
+        "guess_number": ["guess"],
+        "python": ["python"],
+        "wordle": [],
+    }
+    assert all(info.description and not info.code_digest for info in listed.values())
+    assert bool(listed["python"].unavailable) == (shutil.which("bwrap") is None)

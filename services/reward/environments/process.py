@@ -38,8 +38,8 @@ _NOT_FOR_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 class CallFailed(Exception):
-    """A call was answered with an error. `kind` is "failed", "late", "invalid_task", "unscorable", "canceled" or
-    "cannot_load"; the message is for people."""
+    """A call was answered with an error. `kind` is "failed", "broken", "late", "invalid_task", "unscorable", "canceled"
+    or "cannot_load"; the message is for people."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)

@@ -21,7 +21,7 @@ from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unr
 _INSIDE = Path(__file__).parent / "inside"
 _CODE = "/shoal"
 _START_TIMEOUT_S = 30.0
-_MAX_VERDICT_BYTES = 1 << 16
+_MAX_VERDICT_BYTES = 1 << 20
 _MIB = 1 << 20
 _EXAMINER_BYTES = 1 << 30
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")

@@ -5,9 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.reward.sandbox.bubblewrap import Limits, Sandbox, SandboxLost, SandboxUnavailable
-from services.reward.sandbox.inside.subject import FUNCTIONS, PROGRAM
+from services.reward.sandbox.inside.subject import FUNCTIONS, OUTPUT, PROGRAM
 
-__all__ = ["FUNCTIONS", "PROGRAM", "SandboxLost", "SandboxUnavailable", "TestResult", "Unfit", "check", "run_tests"]
+__all__ = [
+    "FUNCTIONS",
+    "OUTPUT",
+    "PROGRAM",
+    "SandboxLost",
+    "SandboxUnavailable",
+    "TestResult",
+    "Unfit",
+    "check",
+    "run_tests",
+]
 
 _HUNG = "no result, and the test itself could not be stopped"
 _MAX_LOSSES = 2
@@ -44,6 +54,8 @@ class TestResult:
     detail: str
     """Why it failed, for people only: part of it comes from the program."""
     seconds: float
+    output: str = ""
+    """What a program of the kind OUTPUT has printed."""
 
 
 _kept: dict[Limits, Sandbox] = {}
@@ -54,8 +66,9 @@ def run_tests(
 ) -> tuple[TestResult, ...]:
     """Runs the program anew for each test; returns the results in the tests' order.
 
-    `kind`: FUNCTIONS (a test is Python text that uses the program's names) or PROGRAM ({"input": text, "output": text}
-    of a script). Tests that are not finished after `total_timeout_s` are not passed.
+    `kind`: FUNCTIONS (a test is Python text that uses the program's names), PROGRAM ({"input": text, "output": text}
+    of a script) or OUTPUT ({"input": text}; the result has what the script prints, passed or not). Tests that are not
+    finished after `total_timeout_s` are not passed.
 
     Raises `Unfit`, `SandboxUnavailable`, or `SandboxLost` if the sandbox ends twice during the same test.
     """
@@ -94,7 +107,7 @@ def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[Tes
         while (event := sandbox.receive(deadline=deadline))["event"] != "end":
             if event["event"] == "unfit":
                 raise Unfit(event["detail"])
-            result = TestResult(event["passed"], event["detail"], event["seconds"])
+            result = TestResult(event["passed"], event["detail"], event["seconds"], event["output"])
             results += [result] * (missing if event["rest_fails"] else 1)
             missing -= missing if event["rest_fails"] else 1
         if event["why"] == "hung":

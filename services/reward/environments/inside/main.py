@@ -17,7 +17,7 @@ from services.reward.environments.inside.loading import CannotLoad, Loaded, load
 from services.reward.process.frames import encode_frame, take_pipes
 from services.reward.process.limits import limit_process
 from services.reward.process.source import error_line
-from shoal.environment import InvalidTask, Unscorable
+from shoal.environment import Broken, InvalidTask, Unscorable
 
 _MAX_DETAIL_CHARS = 500
 _MAX_TRACEBACK_CHARS = 20_000
@@ -78,7 +78,7 @@ class _Process:
 
     def _error(self, error: BaseException, late: str, is_late: bool) -> dict[str, Any]:
         path = self._loaded.path if self._loaded else ""
-        known = {InvalidTask: "invalid_task", Unscorable: "unscorable", CannotLoad: "cannot_load"}
+        known = {InvalidTask: "invalid_task", Unscorable: "unscorable", CannotLoad: "cannot_load", Broken: "broken"}
         kind = next((kind for known_class, kind in known.items() if isinstance(error, known_class)), "failed")
         if is_late:
             return {"kind": "late", "detail": late, "traceback": ""}

@@ -19,7 +19,7 @@ from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
 from services.reward.sandbox.inside.remote import CannotCross, Subject
 from services.reward.sandbox.inside.stdio import same_output
-from services.reward.sandbox.inside.subject import FUNCTIONS, PROGRAM
+from services.reward.sandbox.inside.subject import FUNCTIONS, OUTPUT, PROGRAM
 
 _MAX_JOB_BYTES = 256 << 20
 _MAX_VALUE_BYTES = 8 << 20
@@ -76,7 +76,9 @@ def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
     verdicts = Channel(jobs_fd, verdicts_fd, max_bytes=0)
     seccomp.confine()
     signal.signal(signal.SIGALRM, _run_out)
-    examine = _examine_functions if job["kind"] == FUNCTIONS else _examine_output
+    kinds: dict[str, Callable[[Message, Any, _Keeper], None]]
+    kinds = {FUNCTIONS: _examine_functions, PROGRAM: _examine_output, OUTPUT: _return_output}
+    examine = kinds[job["kind"]]
     for index, test in enumerate(job["tests"]):
         verdict = _examine(examine, job, test, keeper)
         verdicts.send({"index": index, **verdict})
@@ -113,6 +115,7 @@ def _examine(
         "detail": detail[:_MAX_DETAIL_CHARACTERS],
         "seconds": time.perf_counter() - started,
         "rest_fails": rest_fails,
+        "output": keeping.output,
     }
 
 
@@ -135,6 +138,8 @@ class _Keeper:
         self.deadline = time.monotonic() + timeout_s
         self.cpu_s = 0.0
         """Processor time of the processes that have ended."""
+        self.output = ""
+        """What a program has printed that is run for its output."""
         connection.send(f"test {timeout_s}".encode())
 
     @contextlib.contextmanager
@@ -233,21 +238,38 @@ def _is_binding(node: ast.AST) -> bool:
 
 def _examine_output(job: Message, test: Message, keeper: _Keeper) -> None:
     """Runs the program as a script on one input. Raises unless it writes the expected output and exits with 0."""
-    given = test["input"].encode("utf-8", "surrogatepass")
     wanted = test["output"]
     max_bytes = max(job["output_limit_bytes"], 2 * len(wanted.encode("utf-8", "surrogatepass")))
-    with keeper.process(PROGRAM) as [channel, to_program, from_program]:
-        Channel(channel, channel, max_bytes=0).send({"program": job["program"]}, deadline=keeper.deadline)
-        output = _converse(given, to_program, from_program, keeper.deadline, max_bytes)
-        status = keeper.end(min(_EXIT_PATIENCE_S, max(keeper.deadline - time.monotonic(), 0.0)))
-    if status != 0:
-        raise _Failed("the program did not end" if status is None else f"the program ended with status {status}")
+    output, status = _run_script(job, test, keeper, max_bytes)
+    _check_status(status)
     signal.setitimer(signal.ITIMER_REAL, max(keeper.deadline - time.monotonic(), 0.1))
     try:
         if not same_output(output.decode("utf-8", "replace"), wanted):
             raise _Failed(f"wrong output: {output[:100].decode('utf-8', 'replace')!r}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _return_output(job: Message, test: Message, keeper: _Keeper) -> None:
+    """Runs the program as a script on one input, for its output. Raises unless it exits with 0."""
+    output, status = _run_script(job, test, keeper, job["output_limit_bytes"])
+    keeper.output = output.decode("utf-8", "replace")
+    _check_status(status)
+
+
+def _check_status(status: int | None) -> None:
+    if status != 0:
+        raise _Failed("the program did not end" if status is None else f"the program ended with status {status}")
+
+
+def _run_script(job: Message, test: Message, keeper: _Keeper, max_bytes: int) -> tuple[bytes, int | None]:
+    """Runs the program on one input; returns its output and its exit status, None if it did not end."""
+    given = test["input"].encode("utf-8", "surrogatepass")
+    with keeper.process(PROGRAM) as [channel, to_program, from_program]:
+        Channel(channel, channel, max_bytes=0).send({"program": job["program"]}, deadline=keeper.deadline)
+        output = _converse(given, to_program, from_program, keeper.deadline, max_bytes)
+        status = keeper.end(min(_EXIT_PATIENCE_S, max(keeper.deadline - time.monotonic(), 0.0)))
+    return output, status
 
 
 def _converse(given: bytes, to_program: int, from_program: int, deadline: float, max_bytes: int) -> bytes:

@@ -17,7 +17,7 @@ from services.reward.sandbox.inside.channel import Channel, Message
 from services.reward.sandbox.inside.values import decode, encode, plain_copy
 
 CHANNEL_FD = 3
-FUNCTIONS, PROGRAM = "functions", "program"
+FUNCTIONS, PROGRAM, OUTPUT = "functions", "program", "output"
 _MAX_MESSAGE_BYTES = 64 << 20
 _MODULE = "solution"
 _MUTABLE = (list, dict, set, bytearray)

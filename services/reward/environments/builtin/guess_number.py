@@ -1,0 +1,58 @@
+"""The environment `guess_number`."""
+
+import random
+from typing import Any
+
+from shoal.conversation import ToolCallStatus
+from shoal.environment import Environment, InvalidTask, Observation, Turn, tool
+
+_NO_INTEGER = -0.1
+
+
+class GuessNumber(Environment):
+    """A number that is to be guessed with a tool, which says whether it is higher or lower.
+
+    Task: {"number": 42}; without it the number is drawn from the seed, between the settings `min_val` and `max_val`.
+    Rewards, as in open-instruct: each guess 1 - distance / (max_val - min_val), at least 0, so 1 for the number, which
+    ends the episode; -0.1 for a guess that is no whole number.
+
+    Metrics: `guesses`, `solved`.
+    """
+
+    is_deterministic = True
+
+    def __init__(self, min_val: int = 1, max_val: int = 100) -> None:
+        if min_val >= max_val:
+            raise ValueError(f"min_val must be below max_val (given: {min_val}, {max_val})")
+        self._min, self._max = min_val, max_val
+
+    def reset(self, task: dict[str, Any], seed: int) -> str:
+        self._number = task.get("number", random.Random(seed).randint(self._min, self._max))
+        if type(self._number) is not int or not self._min <= self._number <= self._max or task.keys() - {"number"}:
+            raise InvalidTask(f'give a whole number from {self._min} to {self._max}, {{"number": {self._min}}}')
+        self.metrics |= {"guesses": 0, "solved": 0}
+        return f"I think of a whole number from {self._min} to {self._max}. Guess it."
+
+    async def step(self, turn: Turn) -> Observation:
+        answer = await self.call_tools(turn)
+        bad = sum(call.status is ToolCallStatus.BAD_ARGUMENTS for call in turn.tool_calls)
+        reward = (answer.reward or 0.0) + bad * _NO_INTEGER if bad else answer.reward
+        return Observation(answer.messages, reward, answer.done, answer.tool_outcomes)
+
+    @tool
+    def guess(self, number: int) -> Observation:
+        """Guess the number.
+
+        Args:
+            number: a whole number
+        """
+        self.metrics["guesses"] += 1
+        if type(number) is not int:
+            return Observation("A guess must be a whole number.", reward=_NO_INTEGER)
+        distance = abs(number - self._number)
+        if distance == 0:
+            self.metrics["solved"] = 1
+            return Observation(f"Yes, it is {number}.", reward=1.0, done=True)
+        hint = "higher" if self._number > number else "lower"
+        reward = max(0.0, 1.0 - distance / (self._max - self._min))
+        return Observation(f"It is {hint} than {number}.", reward=reward)

@@ -1,0 +1,74 @@
+"""The environment `python`."""
+
+from typing import Any
+
+from services.reward.sandbox import run
+from services.reward.sandbox.bubblewrap import Limits
+from shoal.environment import Broken, Environment, Observation, ToolError, tool
+
+_GRACE_S = 10.0
+"""Time beyond the program's own for the sandbox, which gives a program that was kept waiting three times as much."""
+
+_SCRIPT = """\
+import sys, traceback
+try:
+    exec(compile({code!r}, "program.py", "exec"), {{"__name__": "__main__"}})
+except Exception:
+    kind, error, frames = sys.exc_info()
+    print("".join(traceback.format_exception(kind, error, frames.tb_next)), end="")
+    sys.exit(1)
+"""
+"""Writes a traceback to the output, without its own line: what a program writes to standard error is not read."""
+
+
+class Python(Environment):
+    """A tool that runs a Python program in a sandbox and answers what it prints.
+
+    The program has the standard library, no network and no files; nothing stays for the next call. The settings are
+    `timeout_s` (3), `memory_mib` (512) and `output_limit_kib` (16) of one program. It takes any task and gives no
+    reward: the verifiers of the data judge the answer.
+
+    Metrics: `runs`, `errors`.
+    """
+
+    is_deterministic = False
+
+    def __init__(self, timeout_s: float = 3.0, memory_mib: int = 512, output_limit_kib: int = 16) -> None:
+        if not (timeout_s > 0 and memory_mib >= 64 and 1 <= output_limit_kib <= 64):
+            raise ValueError("timeout_s must be above 0, memory_mib at least 64, output_limit_kib from 1 to 64")
+        self._limits = Limits(timeout_s, memory_mib, output_limit_kib)
+
+    def unavailable(self) -> str:
+        try:
+            run.check()
+        except run.SandboxUnavailable as error:
+            return str(error)
+        return ""
+
+    def reset(self, task: dict[str, Any], seed: int) -> None:
+        self.metrics |= {"runs": 0, "errors": 0}
+
+    @tool
+    def python(self, code: str) -> Observation:
+        """Run a Python program, and read what it prints.
+
+        Args:
+            code: the program; print what you want to read
+        """
+        self.metrics["runs"] += 1
+        script, total_s = _SCRIPT.format(code=code), 4 * self._limits.timeout_s + _GRACE_S
+        try:
+            [result] = run.run_tests(
+                script, [{"input": ""}], kind=run.OUTPUT, limits=self._limits, total_timeout_s=total_s
+            )
+        except ValueError as error:  # A null character, or a lone surrogate.
+            raise ToolError(str(error)) from None
+        except (run.SandboxLost, run.SandboxUnavailable) as error:
+            raise Broken(str(error)) from None
+        if result.detail.startswith("no result"):
+            raise TimeoutError(result.detail)
+        said = result.output
+        if not result.passed:
+            self.metrics["errors"] += 1
+            said += f"{'' if said.endswith(chr(10)) or not said else chr(10)}[{result.detail}]"
+        return Observation(said or "[it printed nothing]")
