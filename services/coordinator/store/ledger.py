@@ -317,7 +317,7 @@ class Ledger:
         def transaction() -> ResultT:
             if self._connection is None:
                 return work(None)
-            with self._connection:
+            with self._segments.transaction(), self._connection:
                 return work(self._connection)
 
         return await asyncio.get_running_loop().run_in_executor(

@@ -1,9 +1,11 @@
 """One segment: an append-only file of records, each behind a frame of its length and its checksum.
 
 A record is read by its place, which the ledger has. Bytes that no place names do not count: what a killed process or a
-full disk left of a record is overwritten by the next one, or stays behind the last.
+full disk left of a record is overwritten by the next one, or stays behind the last. Records of a transaction that
+failed are removed.
 """
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -39,6 +41,15 @@ class SegmentDigest:
     sha256: str
 
 
+@dataclass(frozen=True)
+class Mark:
+    """The end of a segment at some moment."""
+
+    num_bytes: int
+    digest: "hashlib._Hash"
+    """Of the contents until then."""
+
+
 class Segment:
     """A segment that is being written. Its digest grows with it, so that nothing is read again to be hashed."""
 
@@ -68,6 +79,16 @@ class Segment:
         while rest:
             written = os.pwrite(self._file, rest, offset)
             rest, offset = rest[written:], offset + written
+
+    def mark(self) -> "Mark":
+        """Returns the present end of the segment, for `go_back`."""
+        return Mark(self.num_bytes, self._digest.copy())
+
+    def go_back(self, mark: "Mark | None") -> None:
+        """Removes what was appended after a mark; without one, everything."""
+        self.num_bytes, self._digest = (mark.num_bytes, mark.digest) if mark else (0, hashlib.sha256())
+        with contextlib.suppress(OSError):  # Then the next record is written over it.
+            os.ftruncate(self._file, self.num_bytes)
 
     def digest(self) -> SegmentDigest:
         """Returns the digest of what has been written."""

@@ -11,7 +11,7 @@ what an abandoned attempt wrote stays behind the lengths that the checkpoint nam
 import contextlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -57,6 +57,20 @@ class SegmentWriter:
         if segment.num_bytes >= SEGMENT_BYTES:
             self._end(series)
         return place
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Removes what the block has appended if it raises, since no ledger will have the places.
+
+        A segment that ended meanwhile keeps it.
+        """
+        marks = {number: segment.mark() for number, segment in self._open.values()}
+        try:
+            yield
+        except BaseException:
+            for number, segment in self._open.values():
+                segment.go_back(marks.get(number))
+            raise
 
     def _begin(self, series: Series) -> tuple[int, Segment]:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -362,6 +362,24 @@ PRAGMA user_version = 2;
 """What version 2 of the tables has after one step."""
 
 
+async def test_transactions_that_fail_leave_nothing_in_the_segments(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER, attempt=0)
+    await ledger.open()
+    await bring_to_scored(ledger, 0)
+
+    def sizes() -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in (tmp_path / SEGMENTS).iterdir()}
+
+    before = sizes()
+    for _ in range(20):
+        with pytest.raises(DataLoss, match="UNIQUE"):
+            await ledger.sampled(0, [completion(0), completion(1)], 2, "again")
+    assert sizes() == before
+    await bring_to_scored(ledger, 1)
+    await ledger.close()
+    assert [[rollout.text for rollout in group.rollouts] for group in groups(tmp_path)] == [["2", "2"], ["2", "2"]]
+
+
 async def test_a_ledger_of_the_version_before_is_read_and_goes_on(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / LEDGER) as connection:
         connection.executescript(OLD_TABLES)

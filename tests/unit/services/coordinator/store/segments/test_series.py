@@ -48,3 +48,43 @@ def test_tokens_that_nobody_needs_go_and_texts_stay(tmp_path: Path, monkeypatch:
     assert left == {segment_name(Series.TEXT, 1), segment_name(Series.TOKENS, 3)}, left
     assert {digest.name for digest in writer.digests()} == left
     writer.close()
+
+
+def test_what_a_failed_transaction_appended_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "SEGMENT_BYTES", 1000)
+    writer = SegmentWriter(tmp_path)
+    kept = writer.append(Series.TEXT, b"kept" * 20)
+    before = writer.digests()
+    for _ in range(500):
+        with pytest.raises(RuntimeError), writer.transaction():
+            writer.append(Series.TEXT, b"lost" * 50)
+            writer.append(Series.TOKENS, b"lost" * 50)
+            raise RuntimeError
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes == {segment_name(Series.TEXT, 1): before[0].num_bytes, segment_name(Series.TOKENS, 2): 0}, sizes
+    assert writer.digests()[0] == before[0]
+    with writer.transaction():
+        more = writer.append(Series.TEXT, b"more")
+    path = tmp_path / segment_name(Series.TEXT, 1)
+    assert read_record(path, kept.offset, kept.num_bytes) == b"kept" * 20
+    assert read_record(path, more.offset, more.num_bytes) == b"more"
+    assert writer.digests()[0].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    writer.close()
+
+
+def test_a_segment_that_ends_in_a_failed_transaction_is_followed_by_one_that_does_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "SEGMENT_BYTES", 100)
+    writer = SegmentWriter(tmp_path)
+    writer.append(Series.TEXT, b"kept")
+    for _ in range(50):
+        with pytest.raises(RuntimeError), writer.transaction():
+            writer.append(Series.TEXT, b"x" * 60)
+            writer.append(Series.TEXT, b"x" * 20)
+            raise RuntimeError
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert total < 300, f"{total} bytes are left of 50 transactions that failed"
+    place = writer.append(Series.TEXT, b"more")
+    assert read_record(tmp_path / segment_name(Series.TEXT, place.segment), place.offset, place.num_bytes) == b"more"
+    writer.close()
