@@ -159,7 +159,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return await asyncio.to_thread(list_rollouts, record.folder, request)
 
     async def _describe(self, record: RunRecord) -> pb.Run:
-        return await asyncio.to_thread(describe, record)
+        return await asyncio.to_thread(describe, record, self._runs.config_of(record))
 
     def _worker_to_wire(self, record: WorkerRecord, max_chars: int) -> pb.Worker:
         return pb.Worker(

@@ -15,7 +15,7 @@ from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 from tests.support.small_disk import SmallDisk, small_disk
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +176,18 @@ async def test_a_run_whose_folder_is_deleted_ends_and_says_so(small_cluster: Clu
     assert events[-1].attributes["state"] == "FAILED", events[-1]
     assert f"{small_cluster.data_dir / 'full'}" in events[-1].message, events[-1].message
     assert "cannot be written: No such file or directory" in events[-1].message, events[-1].message
+    run = await small_cluster.run()
+    assert (run.state, run.config["run"]["num_steps"]) == (pb.RUN_STATE_FAILED, 1000), run
+
+
+async def test_an_active_run_whose_configuration_is_deleted_is_shown_paused_and_resumed(
+    small_cluster: Cluster, model: Path
+) -> None:
+    await start(small_cluster, model, num_steps=4)
+    await small_cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=PATIENCE_S)
+    (small_cluster.data_dir / "full" / "config.json").unlink()
+    run = await small_cluster.run()
+    assert (run.state, run.config["run"]["num_steps"]) == (pb.RUN_STATE_PAUSED, 4), run
+    await small_cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=PATIENCE_S)
+    run, _ = await small_cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message

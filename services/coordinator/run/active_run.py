@@ -111,6 +111,11 @@ class ActiveRun:
             raise Unavailable("the run loads its data; ask again in a moment")
         return self._updates
 
+    @property
+    def stored_config(self) -> RunConfig:
+        """The configuration with all changes, as the run's folder has it."""
+        return self._config if self._updates is None else self._updates.stored
+
     async def evaluate(self) -> EvaluationResult:
         """Requests an evaluation, as `Evaluations.request`. Raises `Unavailable` before the first attempt."""
         if self._attempt is None:

@@ -255,6 +255,17 @@ class Runs:
         waiting = self._waiting(run_id)
         return self.folders.find(run_id) if waiting is None else waiting.record
 
+    def config_of(self, record: RunRecord) -> RunConfig | None:
+        """Returns the configuration of a run that `find` returned, if this coordinator has it in memory.
+
+        That is so for the run that is active, or was the last one, and for those that wait: what they do and how they
+        ended is told although their folder may be gone.
+        """
+        if self._active is not None and record is self._active.record:
+            return self._active.stored_config
+        waiting = self._waiting(record.run_id)
+        return None if waiting is None else waiting.config
+
     def watch(self, run_id: str, after_sequence: int, *, batches: bool) -> AsyncIterator[bytes]:
         """Yields the events of a run after one, until the run ends, as `EventLog.watch` does."""
         record = self.find(run_id)

@@ -40,9 +40,24 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
             f"the ledger {path} cannot be read: {error}; if its folder is read-only, copy the folder and read the copy",
             reason=ErrorReason.FOLDER,
         ) from error
-    except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, OverflowError) as error:
-        # SQLite itself finds only some damage: it gives back any bytes that a row holds.
-        raise DataLoss(
-            f"the ledger {path} is damaged ({error}); resume the run to restore the last checkpoint's",
-            reason=ErrorReason.LEDGER_DAMAGED,
-        ) from error
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, error) from error
+
+
+@contextmanager
+def interpreting(path: Path) -> Iterator[None]:
+    """Surrounds code that makes values of a ledger's rows, and nothing else. Raises `DataLoss` where they make none.
+
+    SQLite itself finds only some damage: it gives back any bytes that a row holds.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DataLoss:
+    return DataLoss(
+        f"the ledger {path} is damaged ({error}); resume the run to restore the last checkpoint's",
+        reason=ErrorReason.LEDGER_DAMAGED,
+    )

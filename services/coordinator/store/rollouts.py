@@ -5,7 +5,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from services.coordinator.store.reading import reading
+from services.coordinator.store.reading import interpreting, reading
 from services.coordinator.store.rollout_page import Page
 from services.coordinator.store.rollout_query import RolloutQuery
 from services.coordinator.store.segments.records import PayloadKind, messages_of
@@ -25,7 +25,7 @@ LEDGER = "ledger.sqlite"
 def count_groups(folder: Path) -> dict[str, int]:
     """Counts the groups of a run's folder by state; nothing before there is a ledger."""
     counts = Counter[str]()
-    with reading(folder / LEDGER) as connection:
+    with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
         if connection is not None:
             for state, _, count in WholeLedger(connection, folder / SEGMENTS).counts():
                 counts[state] += count
@@ -35,7 +35,7 @@ def count_groups(folder: Path) -> dict[str, int]:
 def count_drop_reasons(folder: Path) -> dict[str, int]:
     """Counts the dropped groups of a run's folder by reason; nothing before there is a ledger."""
     counts = Counter[str]()
-    with reading(folder / LEDGER) as connection:
+    with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
         if connection is not None:
             for state, reason, count in WholeLedger(connection, folder / SEGMENTS).counts():
                 if state == "DROPPED":
@@ -48,7 +48,7 @@ def whole_ledger(folder: Path) -> sqlite3.Connection:
 
     Raises `NotFound` before there is a ledger, and what `reading` raises.
     """
-    with reading(folder / LEDGER) as connection:
+    with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
         if connection is None:
             raise NotFound(f"{folder} has no ledger")
         return WholeLedger(connection, folder / SEGMENTS).merged()
@@ -62,15 +62,18 @@ def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRollo
         if connection is None:
             return response
         ledger = WholeLedger(connection, folder / SEGMENTS)
-        query = RolloutQuery(ledger, request)
+        with interpreting(folder / LEDGER):
+            query = RolloutQuery(ledger, request)
+            places = query.places(size + 1)
         page = Page(response)
         num_listed = query.num_listed
-        for index, place in enumerate(query.places(size + 1)):
+        for index, place in enumerate(places):
             rest: int | None = 0
             if index < size:
-                part = ledger.part_of(place.order_number)
-                group = _group(part, place.order_number)
-                _add_payloads(group, part, folder / SEGMENTS)
+                with interpreting(folder / LEDGER):
+                    part = ledger.part_of(place.order_number)
+                    group = _group(part, place.order_number)
+                    _add_payloads(group, part, folder / SEGMENTS)
                 rest = page.add(group, num_listed)
             if rest is not None:
                 response.next_page_token = query.token(place, rest)

@@ -7,7 +7,7 @@ from pathlib import Path
 from services.coordinator.store.rollout_page import MAX_PAGE_BYTES
 from services.coordinator.store.rollouts import count_groups
 from services.coordinator.store.run_record import RunRecord, RunState, is_driven
-from shoal.config.run import RUN_NAME
+from shoal.config.run import RUN_NAME, RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
 from shoal.v1 import coordinator_pb2 as pb
@@ -55,8 +55,8 @@ class RunFolders:
         return next((record for record in active if record.state is not RunState.QUEUED), (active or runs)[0])
 
 
-def describe(record: RunRecord) -> pb.Run:
-    """Returns a run as a message, with its configuration and the number of its groups.
+def describe(record: RunRecord, config: RunConfig | None = None) -> pb.Run:
+    """Returns a run as a message, with its configuration, by default that of its folder, and the number of its groups.
 
     Leaves the number out for a ledger of another version of Shoal. Raises `DataLoss` for a lost configuration.
     """
@@ -66,7 +66,7 @@ def describe(record: RunRecord) -> pb.Run:
         if error.reason != ErrorReason.LEDGER_VERSION:
             raise
         num_groups = {}
-    return record.to_wire(num_groups, record.load_config())
+    return record.to_wire(num_groups, config or record.load_config())
 
 
 def list_runs(folders: RunFolders, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
