@@ -21,7 +21,8 @@ class SourceConfig(Section):
     split: str = "train"
     """Split of the Hugging Face data set."""
     task: str | None = None
-    """Name of a reasoning-gym task, for example `basic_arithmetic`, or `arithmetic` for Shoal's own sums."""
+    """Name of a reasoning-gym task, for example `basic_arithmetic`, or one of Shoal's own: `arithmetic` for sums, and
+    `multiplication` for products that the environment `calculator` computes."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task, by the names that it gives them."""
     task_size: int = Field(default=1000, ge=1, le=1_000_000)
@@ -48,6 +49,14 @@ class SourceConfig(Section):
     file can be several sources, each with a share of its own."""
     verifier: str | list[str] | None = None
     """Verifier for every row, or several, each of which reads the row's label; replaces `verifier_column`."""
+    environment: str | None = Field(default=None, min_length=1)
+    """Environment in which the prompts are played as episodes of several turns (docs/episodes.md). Its rows need no
+    verifier."""
+    environment_column: str | None = Field(default=None, min_length=1)
+    """Column with the name of the environment; a row without one is a prompt of a single turn. Cannot be combined with
+    `environment`."""
+    environment_task_column: str = "environment_task"
+    """Column with the task for the environment: a table, or one as JSON text. A row without it has an empty task."""
     weight: float = Field(default=1.0, gt=0)
     """Factor of the rewards of its prompts."""
     system_prompt: str | None = None
@@ -66,7 +75,14 @@ class SourceConfig(Section):
             raise ValueError("verifier is an empty list: name at least one, or leave it out to use verifier_column")
         if self.labels and self.verifier is not None:
             raise ValueError("labels select rows by verifier_column, which verifier replaces: give one of the two")
+        if self.environment is not None and self.environment_column is not None:
+            raise ValueError("give environment or environment_column, not both")
         return self
+
+    @property
+    def names_environments(self) -> bool:
+        """Whether its prompts may be played in an environment."""
+        return self.environment is not None or self.environment_column is not None
 
 
 class DataConfig(Section):

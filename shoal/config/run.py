@@ -14,6 +14,7 @@ from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig
 from shoal.config.deterministic import check_deterministic
 from shoal.config.environments import EnvironmentConfig, check_environments
+from shoal.config.episodes import EpisodesConfig, check_episodes
 from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
@@ -85,6 +86,7 @@ class RunConfig(Section):
     generator: GeneratorConfig = GeneratorConfig()
     reward: RewardConfig = RewardConfig()
     environments: list[EnvironmentConfig] = Field(default_factory=list)
+    episodes: EpisodesConfig = EpisodesConfig()
     learner: LearnerConfig = LearnerConfig()
     coordinator: CoordinatorConfig = CoordinatorConfig()
     weights: WeightsConfig = WeightsConfig()
@@ -252,6 +254,11 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _episodes_fit(self) -> Self:
+        check_episodes(self)
+        return self
+
+    @model_validator(mode="after")
     def _one_gpu_can_be_shared(self) -> Self:
         if self.generator.sleep_while_training and self.grpo.max_staleness > 0:
             raise ValueError(
@@ -317,7 +324,13 @@ class RunConfig(Section):
     @property
     def has_stop_strings(self) -> bool:
         """Whether engines have to look for strings in what they sample."""
-        return bool(self.sampling.stop_strings or (self.evaluation.sources and self.evaluation.stop_strings))
+        tags = self.plays_episodes and self.episodes.tool_parser == "tag"
+        return bool(self.sampling.stop_strings or tags or (self.evaluation.sources and self.evaluation.stop_strings))
+
+    @property
+    def plays_episodes(self) -> bool:
+        """Whether prompts may be played in environments."""
+        return any(source.names_environments for source in self.data.sources)
 
     @property
     def _longest_evaluation(self) -> int:

@@ -12,11 +12,14 @@ from shoal.config.data import SourceConfig
 from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
 from shoal.conversation import ChatMessage
+from shoal.data.environments import environment_of
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
-from shoal.rollout import GroundTruth
+from shoal.rollout import EnvironmentTask, GroundTruth
 
+PASSTHROUGH = "passthrough"
+"""open-instruct's name for no verifier, in data whose rewards come from an environment."""
 _MAX_COMPARED = 200
 """Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_EXACT = 2**53
@@ -31,6 +34,7 @@ class Conversation:
     messages: tuple[ChatMessage, ...]
     """The messages before the model's answer."""
     ground_truths: tuple[GroundTruth, ...]
+    environment: EnvironmentTask | None = None
 
     @property
     def question(self) -> str:
@@ -40,7 +44,11 @@ class Conversation:
 
 
 def conversation_of(
-    row: Row, source: SourceConfig, known_verifiers: Collection[str] | None, reward: RewardConfig
+    row: Row,
+    source: SourceConfig,
+    known_verifiers: Collection[str] | None,
+    reward: RewardConfig,
+    known_environments: Collection[str] = (),
 ) -> Conversation:
     """Reads a row by the columns that the source names.
 
@@ -55,7 +63,17 @@ def conversation_of(
     if source.system_prompt is not None:
         messages = messages[1:] if messages[0].role == "system" else messages
         messages = (ChatMessage("system", source.system_prompt), *messages)
-    return Conversation(row.where, messages, ground_truths_of(row, source, known_verifiers, reward))
+    environment = environment_of(row, source, known_environments)
+    truths: tuple[GroundTruth, ...] = ()
+    if environment is None or not _rewards_alone(row, source):
+        truths = ground_truths_of(row, source, known_verifiers, reward)
+    return Conversation(row.where, messages, truths, environment)
+
+
+def _rewards_alone(row: Row, source: SourceConfig) -> bool:
+    """Whether a row with an environment has no verifier, so that the reward is the environment's alone."""
+    named = source.verifier if source.verifier is not None else row.values.get(source.verifier_column)
+    return not named or named in (PASSTHROUGH, [PASSTHROUGH])
 
 
 def _column(row: Row, name: str) -> Any:

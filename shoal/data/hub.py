@@ -1,7 +1,7 @@
 """Rows from Hugging Face data sets."""
 
 from shoal.config.data import SourceConfig
-from shoal.data.rows import Row, RowSource, wanted_columns
+from shoal.data.rows import Row, RowSource, optional_columns, wanted_columns
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path
 
@@ -35,6 +35,7 @@ def read_dataset(source: SourceConfig) -> RowSource:
     if missing := [column for column in columns if column not in table.column_names]:
         present = ", ".join(table.column_names)
         raise InvalidArgument(f"data set {name}: there is no column {missing[0]!r}; it has: {present}")
+    columns += [column for column in optional_columns(source) if column in table.column_names]
     label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
     rows = [
         Row(number, f"{label} row {number + 1}", values) for number, values in enumerate(table.select_columns(columns))

@@ -34,15 +34,16 @@ def load_prompts(
     seed: int,
     reward: RewardConfig,
     known_verifiers: Collection[str] | None,
+    known_environments: Collection[str] = (),
     tokenizer: Any = None,
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
     `reward` gives the names and weights of verifiers. `known_verifiers` are the names that rows may use; None allows
-    any. `tokenizer` saves loading the model's again.
+    any. `known_environments` are those of `environments`. `tokenizer` saves loading the model's again.
 
-    Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or a failing
-    chat template, and when every prompt is too long.
+    Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
+    environment, a failing chat template, and when every prompt is too long.
     """
     check_verifier_names(reward, known_verifiers)
     if tokenizer is None:
@@ -54,7 +55,10 @@ def load_prompts(
         rows = _read(source)
         uses = Counter(select_rows(source, rows.name, len(rows.rows)))
         numbers = sorted(uses)
-        conversations = [conversation_of(rows.rows[number], source, known_verifiers, reward) for number in numbers]
+        conversations = [
+            conversation_of(rows.rows[number], source, known_verifiers, reward, known_environments)
+            for number in numbers
+        ]
         tokenized = _tokenize(conversations, tokenizer, model.chat_template_kwargs)
         kept: dict[int, tuple[Prompt, str]] = {}
         for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
@@ -83,7 +87,10 @@ def load_prompts(
 
 
 def first_conversations(
-    sources: Sequence[SourceConfig], verifiers: Collection[str], reward: RewardConfig
+    sources: Sequence[SourceConfig],
+    verifiers: Collection[str],
+    reward: RewardConfig,
+    known_environments: Collection[str] = (),
 ) -> dict[str, Conversation]:
     """Returns the first conversation that names each of some verifiers; nothing for a verifier that no row names.
 
@@ -92,7 +99,7 @@ def first_conversations(
     found: dict[str, Conversation] = {}
     for source in sources:
         for row in _read(source).rows:
-            conversation = conversation_of(row, source, reward.known_verifiers, reward)
+            conversation = conversation_of(row, source, reward.known_verifiers, reward, known_environments)
             for truth in conversation.ground_truths:
                 if truth.verifier in verifiers:
                     found.setdefault(truth.verifier, conversation)
@@ -108,6 +115,7 @@ def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: li
         text=text,
         ground_truths=conversation.ground_truths,
         messages=conversation.messages,
+        environment=conversation.environment,
     )
 
 

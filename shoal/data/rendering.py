@@ -31,6 +31,8 @@ _MAX_CHARS, _MAX_GROWTH = 1 << 20, 16
 def render(conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any]) -> list[str]:
     """Returns the text of each conversation, in order; `variables` are those of the chat template.
 
+    It ends with the beginning of the policy's turn, but for an environment: what that says first comes before.
+
     Raises `InvalidArgument`, with the row, where there is no template, or where it fails, does not end in time, or
     takes too much memory.
     """
@@ -47,7 +49,7 @@ def render(conversations: Sequence[Conversation], tokenizer: Any, variables: Map
         rows.write(json.dumps(values, default=str) + "\n")
         for conversation in conversations:
             messages = [{"role": message.role, "content": message.content} for message in conversation.messages]
-            rows.write(json.dumps(messages) + "\n")
+            rows.write(json.dumps([messages, conversation.environment is None]) + "\n")
         rows.seek(0)
         end = _run(rows, texts, within_s)
         texts.seek(0)

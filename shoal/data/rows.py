@@ -38,5 +38,14 @@ def row_name(prompt_id: str) -> str:
 
 def wanted_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts are made from."""
+    if source.names_environments:  # The reward may be the environment's alone.
+        return [source.messages_column, *([source.environment_column] if source.environment_column else [])]
     columns = [source.messages_column, source.ground_truth_column]
     return columns if source.verifier is not None else [*columns, source.verifier_column]
+
+
+def optional_columns(source: SourceConfig) -> list[str]:
+    """Returns the columns that prompts are made from where they are there."""
+    if not source.names_environments:
+        return []
+    return [source.environment_task_column, source.ground_truth_column, source.verifier_column]

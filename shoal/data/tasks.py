@@ -1,4 +1,4 @@
-"""Rows from tasks that generate questions: Shoal's sums, and reasoning-gym."""
+"""Rows from tasks that generate questions: Shoal's sums and products, and reasoning-gym."""
 
 import difflib
 from collections.abc import Iterator
@@ -11,6 +11,15 @@ from shoal.errors import InvalidArgument
 from shoal.reasoning_entry import entry_to_text
 
 ARITHMETIC = "arithmetic"
+MULTIPLICATION = "multiplication"
+"""Products for the environment `calculator`, with an example of how it is called."""
+_EXAMPLE = (
+    {"role": "system", "content": "Use the tool."},
+    {"role": "user", "content": "What is 12 times 34?"},
+    {"role": "assistant", "content": "<calc>12*34</calc>"},
+    {"role": "user", "content": "Result: 408"},
+    {"role": "assistant", "content": "408"},
+)
 
 
 def make_task(source: SourceConfig) -> RowSource:
@@ -20,8 +29,10 @@ def make_task(source: SourceConfig) -> RowSource:
     the task cannot reach.
     """
     assert source.task is not None
-    questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
     name = f"{source.task}@{source.task_seed}"
+    if source.task == MULTIPLICATION:
+        return RowSource(name, list(_multiplication(source, name)))
+    questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
     return RowSource(
         name,
         [
@@ -63,6 +74,24 @@ def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
         yield f"What is {first} + {second}? Reply with only the number.", str(first + second), "gsm8k"
 
 
+def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
+    """Generates different products of two numbers from 10 to 99; the task for the environment is {"a", "b"}."""
+    if source.task_options:
+        raise InvalidArgument(f"task multiplication has no options (given: {sorted(source.task_options)[0]!r})")
+    if source.task_size > 90 * 90:
+        raise InvalidArgument(f"task multiplication has {90 * 90} different questions; task_size is {source.task_size}")
+    for number, pair in enumerate(draw_distinct(f"multiplication:{source.task_seed}", 90 * 90, source.task_size)):
+        a, b = 10 + pair // 90, 10 + pair % 90
+        values: dict[str, Any] = {
+            source.messages_column: [*_EXAMPLE, {"role": "user", "content": f"What is {a} times {b}?"}],
+            source.environment_task_column: {"a": a, "b": b},
+            source.ground_truth_column: str(a * b),
+        }
+        if not source.names_environments:  # There the environment pays.
+            values[source.verifier_column] = "gsm8k"
+        yield Row(number, f"{name} question {number + 1}", values)
+
+
 def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     task = source.task
     assert task is not None
@@ -71,7 +100,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     except ImportError:
         raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[tasks]'") from None
     if task not in DATASETS:
-        near = difflib.get_close_matches(task, [ARITHMETIC, *DATASETS], n=3)
+        near = difflib.get_close_matches(task, [ARITHMETIC, MULTIPLICATION, *DATASETS], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
     options = {key: _whole(value) for key, value in source.task_options.items()}

@@ -12,6 +12,20 @@ def completion_seed(run_seed: int, order_number: int, sample_index: int) -> int:
     return _seed(f"{run_seed}/{order_number}/{sample_index}")
 
 
+def turn_seed(seed: int, number: int) -> int:
+    """Derives a seed in [0, 2^53) for one turn of an episode, from the seed of its sample; turns count from 1.
+
+    With one seed for all turns, equal contexts would get equal draws.
+    """
+    return _seed(f"{seed}/turn/{number}")
+
+
+def environment_seed(run_seed: int, order_number: int) -> int:
+    """Derives a seed in [0, 2^53) for what an environment draws, the same for all samples of a group: they differ in
+    what the policy does, not in the question."""
+    return _seed(f"{run_seed}/{order_number}/environment")
+
+
 def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
     """Derives a seed in [0, 2^53) for one answer to a held-out question, from a sequence apart from training.
 

@@ -3,8 +3,9 @@
     python -I -S template_program.py FOLDER MEMORY_BYTES CPU_S
 
 FOLDER has the package `jinja2`. Standard input has, as JSON, one a line: the template with the values of its variables;
-then the messages of each row. Standard output gets a line for each row, in order: {"text": ...}, or {"problem": ...}
-for the row that is the last. Where a line is missing, its row has ended the program.
+then for each row its messages, and whether the policy's turn begins behind them. Standard output gets a line for each
+row, in order: {"text": ...}, or {"problem": ...} for the row that is the last. Where a line is missing, its row has
+ended the program.
 """
 
 import json
@@ -24,8 +25,13 @@ def main() -> None:
         try:
             if template is None:
                 template = environment().from_string(given["template"])
+            messages, begins_turn = json.loads(line)
             text = template.render(
-                messages=json.loads(line), tools=None, documents=None, add_generation_prompt=True, **given["variables"]
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=begins_turn,
+                **given["variables"],
             )
             outcome = {"text": text}
         except MemoryError:

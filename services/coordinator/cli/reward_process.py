@@ -72,7 +72,8 @@ def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
     if not custom:
         return {}
     sources = (*config.data.sources, *config.evaluation.sources)
-    first = first_conversations(sources, custom.keys(), config.reward)
+    environments = [environment.name for environment in config.environments]
+    first = first_conversations(sources, custom.keys(), config.reward, environments)
     examples = {name: _example(name, conversation) for name, conversation in first.items()}
     tried: dict[str, dict[str, Any]] = call_reward_process("try", {"config": dump_config(config), "examples": examples})
     return tried

@@ -64,6 +64,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
             seed=config.run.seed,
             reward=config.reward,
             known_verifiers=config.reward.known_verifiers,
+            known_environments=[environment.name for environment in config.environments],
             tokenizer=tokenizer,
         )
 

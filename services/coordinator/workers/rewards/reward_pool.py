@@ -117,13 +117,13 @@ class RewardPool:
         Asks another service where one is lost or does not answer.
         """
         while True:
-            member = await self._choose()
+            member = await self.choose()
             try:
                 response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
             except (Unavailable, DeadlineExceeded, FailedPrecondition) as error:
                 if error.reason == ErrorReason.UNIMPLEMENTED:
                     raise
-                await self._leave(member, error)
+                await self.leave(member, error)
             else:
                 return member, {verifier.name: verifier.unavailable for verifier in response.verifiers}
 
@@ -158,7 +158,7 @@ class RewardPool:
 
     async def _check_labels(self, first: int, request: reward_pb2.CheckLabelsRequest, problems: list[str]) -> None:
         while True:
-            member = await self._choose()
+            member = await self.choose()
             member.outstanding += 1
             try:
                 response = await member.stub.CheckLabels(request, timeout=LABELS_TIMEOUT_S)
@@ -169,7 +169,7 @@ class RewardPool:
             except (Aborted, Unavailable, FailedPrecondition) as error:
                 if error.reason == ErrorReason.UNIMPLEMENTED:
                     raise
-                await self._leave(member, error)
+                await self.leave(member, error)
             else:
                 for problem in response.problems:
                     problems[first + problem.index] = problem.reason
@@ -196,7 +196,7 @@ class RewardPool:
         within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
         """
         while True:
-            member = await self._choose()
+            member = await self.choose()
             try:
                 await self._score_at(member, prompt, group, timeout_s, scores)
                 return [scores[index] for index in sorted(scores)]
@@ -212,10 +212,10 @@ class RewardPool:
                 self._log_repeat(group_id, member, error)
                 await losses.pause()
             except (Aborted, Unavailable, FailedPrecondition) as error:
-                await self._leave(member, error)
+                await self.leave(member, error)
                 self._log_repeat(group_id, member, error)
 
-    async def _leave(self, member: Member, error: ShoalError) -> None:
+    async def leave(self, member: Member, error: ShoalError) -> None:
         """Takes a service out of service after it ended a call, or the call broke."""
         if isinstance(error, Aborted):  # It was told to end, and hands back what it has not begun.
             self._fleet.leaves(member)
@@ -232,7 +232,7 @@ class RewardPool:
             worker_id=member.record.worker_id,
         )
 
-    async def _choose(self) -> Member:
+    async def choose(self) -> Member:
         deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
         while not (members := [member for member in self._fleet.rewards if member.serving]):
             remaining = deadline - asyncio.get_running_loop().time()

@@ -1,0 +1,85 @@
+"""The `[episodes]` table: how prompts with an environment are played, and what their turns are worth."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from shoal.config.section import AT_ONCE, Section
+
+if TYPE_CHECKING:
+    from shoal.config.run import RunConfig
+
+ToolParser = Literal["hermes", "tag", "qwen3_xml", "pythonic", "llama3_json"]
+
+
+class EpisodesConfig(Section):
+    """Prompts that name an environment are played as episodes of several turns (docs/episodes.md).
+
+    `sampling.max_completion_tokens` bounds a whole episode: what the policy sampled and what the environment said.
+    """
+
+    tool_parser: ToolParser = "hermes"
+    """Form of the tool calls in what the policy says: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder),
+    `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), or `tag`, as in `<python>1 + 1</python>`."""
+    tools_in_prompt: bool = True
+    """Hand the tools of the environment to the chat template, which writes them into the prompt. Otherwise the data say
+    how tools are called."""
+    max_turns: int = Field(default=8, ge=1, le=1000)
+    """Maximum number of turns that the environment answers. After the last one the policy may say one more thing if it
+    was given the results of tool calls."""
+    max_tool_calls: int = Field(default=64, ge=1, le=10_000)
+    """Maximum number of tool calls in an episode; those beyond are not carried out. After the last one the policy may
+    say one more thing."""
+    max_turn_tokens: int | None = Field(default=None, ge=1)
+    """Maximum length of a turn; unset, a turn may take what is left of the episode. A turn that is cut off here is
+    answered like any other."""
+    timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0)
+    """Wall time of an episode, after which it is FAILED; pauses, and waits for a generator, do not count."""
+    call_timeout_s: float = Field(default=60.0, gt=0)
+    """Wall time of one call into the environment."""
+    max_losses: Annotated[int, AT_ONCE] = Field(default=3, ge=1)
+    """Times that an episode may lose its environment before it is FAILED. Before that it is played again: from its
+    recorded turns where the environment is deterministic, else from the beginning."""
+    truncated: Literal["score", "mask"] = "score"
+    """Treatment of episodes that a limit ended: `score` trains on them with the reward that they get, `mask` does not
+    train on them; they count in the statistics of their group."""
+    turn_rewards: Literal["sum", "last", "tokens"] = "sum"
+    """What becomes of the rewards of turns: their sum, or the last of them, is added to the reward of the episode; or
+    each counts for the `tokens` up to the end of its turn alone, compared over all turns of the group and discounted
+    with `advantage.discount`."""
+
+
+def check_episodes(config: "RunConfig") -> None:
+    """Raises `ValueError` for settings that do not go together with episodes."""
+    sources = [source for source in config.data.sources if source.names_environments]
+    if any(source.names_environments for source in config.evaluation.sources):
+        raise ValueError(
+            "evaluation.sources: environments are not available in evaluations yet; leave `environment` and "
+            "`environment_column` out"
+        )
+    if not sources:
+        return
+    if config.run.deterministic:
+        raise ValueError(
+            "run.deterministic: a source of data names environments, whose answers come at moments that no two runs "
+            "share; set it to false"
+        )
+    limit = config.sampling.max_completion_tokens
+    if config.episodes.max_turn_tokens is not None and config.episodes.max_turn_tokens > limit:
+        raise ValueError(
+            f"episodes.max_turn_tokens ({config.episodes.max_turn_tokens}) must be at most "
+            f"sampling.max_completion_tokens ({limit}), which bounds the whole episode"
+        )
+    if config.episodes.call_timeout_s > config.episodes.timeout_s:
+        raise ValueError(
+            f"episodes.call_timeout_s ({config.episodes.call_timeout_s:g}) must be at most episodes.timeout_s "
+            f"({config.episodes.timeout_s:g}), the time of a whole episode"
+        )
+    advantage = config.advantage
+    if config.episodes.turn_rewards == "tokens" and (
+        advantage.baseline in ("greedy", "second_best", "length_weighted") or advantage.is_running
+    ):
+        raise ValueError(
+            'episodes.turn_rewards "tokens" compares the rewards of single turns, which advantage.baseline '
+            f"{advantage.baseline!r} and scale {advantage.scale!r} do not: use baseline group_mean, or turn_rewards sum"
+        )
