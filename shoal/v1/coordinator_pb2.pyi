@@ -1283,6 +1283,7 @@ class Rollout(_message.Message):
     ADVANTAGE_FIELD_NUMBER: _builtins.int
     VERSION_SPANS_FIELD_NUMBER: _builtins.int
     TEXT_BYTES_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
     sample_index: _builtins.int
     """Position in the group, from 0."""
     text: _builtins.str
@@ -1303,6 +1304,12 @@ class Rollout(_message.Message):
     def version_spans(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.VersionSpan]:
         """The weights that produced each token."""
 
+    @_builtins.property
+    def episode(self) -> _rollout_pb2.Episode:
+        """How it was played, where it has several turns; `text` is then that of the
+        last turn. Long messages are cut.
+        """
+
     def __init__(
         self,
         *,
@@ -1314,10 +1321,11 @@ class Rollout(_message.Message):
         advantage: _builtins.float | None = ...,
         version_spans: _abc.Iterable[_rollout_pb2.VersionSpan] | None = ...,
         text_bytes: _builtins.int = ...,
+        episode: _rollout_pb2.Episode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "score", b"score"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "episode", b"episode", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "finish_reason", b"finish_reason", "num_tokens", b"num_tokens", "sample_index", b"sample_index", "score", b"score", "text", b"text", "text_bytes", b"text_bytes", "version_spans", b"version_spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "episode", b"episode", "finish_reason", b"finish_reason", "num_tokens", b"num_tokens", "sample_index", b"sample_index", "score", b"score", "text", b"text", "text_bytes", b"text_bytes", "version_spans", b"version_spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__advantage: _TypeAlias = _typing.Literal["advantage"]  # noqa: Y015
     _WhichOneofArgType__advantage: _TypeAlias = _typing.Literal["_advantage", b"_advantage"]  # noqa: Y015

@@ -2,6 +2,7 @@
 
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import rollout_pb2
 
 MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 MAX_TEXT_BYTES = 1 << 20
@@ -53,12 +54,32 @@ def _shorten(group: pb.RolloutGroup) -> None:
     for rollout in group.rollouts:
         if num_bytes := _excess(rollout.text):
             rollout.text, rollout.text_bytes = _begin(rollout.text), num_bytes
+        if rollout.episode.ByteSize() > MAX_TEXT_BYTES:
+            _shorten_episode(rollout.episode)
         if rollout.score.ByteSize() > MAX_TEXT_BYTES:
             for part in rollout.score.verifier_scores:
                 part.detail = part.detail[:_MAX_DETAIL_CHARS]
                 if part.HasField("answer"):
                     part.answer = part.answer[:_MAX_DETAIL_CHARS]
                 del part.step_scores[_MAX_DETAIL_CHARS:]
+
+
+def _shorten_episode(episode: rollout_pb2.Episode) -> None:
+    """Cuts what was said to the same length each, so that all of it fits."""
+    turns = episode.turns
+    messages = [*episode.first_messages, *(message for turn in turns for message in (turn.message, *turn.observations))]
+    calls = [call for turn in turns for call in turn.message.tool_calls]
+    num_chars = MAX_TEXT_BYTES // 4 // (len(messages) + 3 * len(calls) + 1)  # No character takes more than 4 bytes.
+    for message in messages:
+        message.content = _cut(message.content, num_chars)
+    for call in calls:
+        call.arguments_json = _cut(call.arguments_json, num_chars)
+        call.raw, call.detail = _cut(call.raw, num_chars), _cut(call.detail, num_chars)
+    episode.detail = _cut(episode.detail, num_chars)
+
+
+def _cut(text: str, num_chars: int) -> str:
+    return text if len(text) <= num_chars else f"{text[:num_chars]}[… {len(text) - num_chars:,} characters …]"
 
 
 def _excess(text: str) -> int:

@@ -121,6 +121,8 @@ def _add_payloads(group: pb.RolloutGroup, connection: sqlite3.Connection, segmen
             group.prompt_text = prompt.text
         for completion in messages_of(read(PayloadKind.TEXTS), rollout_pb2.Completion):
             rollouts[completion.sample_index].text = completion.text
+            if completion.HasField("episode"):
+                rollouts[completion.sample_index].episode.CopyFrom(completion.episode)
         for score in messages_of(read(PayloadKind.SCORES), rollout_pb2.Score):
             rollouts[score.sample_index].score.verifier_scores.extend(score.verifier_scores)
     except DataLoss as error:

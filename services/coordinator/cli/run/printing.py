@@ -62,7 +62,7 @@ def print_group(group: "pb.RolloutGroup") -> None:
     print(f"  {_shown(group.prompt_text, group.prompt_text_bytes)}")
     for rollout in group.rollouts:
         print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {_shown(rollout.text, rollout.text_bytes)}")
-        for line in _failures(rollout):
+        for line in (*_episode(rollout), *_failures(rollout)):
             print(f"  {'':>3}  {'':>10}  {line}")
 
 
@@ -94,6 +94,17 @@ def _failures(rollout: "pb.Rollout") -> list[str]:
             f"{part.verifier} {_outcome_name(part.outcome)}: {visible(part.detail) or 'it gave no reason'}".splitlines()
         )
     ]
+
+
+def _episode(rollout: "pb.Rollout") -> "Iterable[str]":
+    """Yields what was said in an episode, a message a line."""
+    from services.coordinator.reporting.episode_words import ending_of, words_of
+
+    if not rollout.HasField("episode"):
+        return
+    for said in words_of(rollout.episode):
+        yield f"{visible(said.who):>12}  {said.text!r}{f'  ({visible(said.note)})' if said.note else ''}"
+    yield f"{'':>12}  {visible(ending_of(rollout.episode))}"
 
 
 def _outcome_name(outcome: "rollout_pb2.ScoreOutcome.ValueType") -> str:

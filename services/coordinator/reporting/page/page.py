@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from services.coordinator.reporting.episode_words import ending_of, words_of
 from services.coordinator.reporting.page import rollouts
 from services.coordinator.reporting.page.axes import SHARE, plain, points, signed
 from services.coordinator.reporting.page.curves import PANELS, draw_evaluations, draw_panels, how_to_read
@@ -75,6 +76,7 @@ def _environment() -> Environment:
         "pass_rates": pass_rates,
         "fate": rollouts.fate_of, "reward": rollouts.reward_of, "outcome": rollouts.outcome_of,
         "how_sampled": rollouts.how_sampled, "bars": rollouts.reward_bars,
+        "words": words_of, "ending": ending_of,
     }  # fmt: skip
     return environment
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -9,11 +10,14 @@ from google.protobuf.message import Message
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from services.coordinator.store.segments.series import Series
+from shoal.conversation import ChatMessage
 from shoal.rollout import Completion, Prompt, Rollout, Score
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire, score_to_wire
 from shoal.wire.arrays import float32_to_wire
+from shoal.wire.episodes import episode_to_wire
 
+_NO_WORDS = ChatMessage("assistant", "")
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -23,7 +27,7 @@ class PayloadKind(StrEnum):
     PROMPT = "prompt"
     """One `Prompt` with the text."""
     TEXTS = "texts"
-    """A `Completion` with index and text for each completion."""
+    """A `Completion` with index, text and episode for each completion."""
     SCORES = "scores"
     """A `Score` for each completion."""
     TOKENS = "tokens"
@@ -43,13 +47,28 @@ def prompt_record(prompt: Prompt) -> bytes:
 
 
 def text_record(completions: Iterable[Completion]) -> bytes:
-    """Makes the record of the completions' texts."""
-    return _join(rollout_pb2.Completion(sample_index=each.sample_index, text=each.text) for each in completions)
+    """Makes the record of the completions' texts, and of what was said in their episodes."""
+    return _join(
+        rollout_pb2.Completion(
+            sample_index=each.sample_index,
+            text=each.text,
+            episode=None if each.episode is None else episode_to_wire(each.episode),
+        )
+        for each in completions
+    )
 
 
 def token_record(completions: Iterable[Completion]) -> bytes:
     """Makes the record of what the learner needs of the completions."""
-    return _join(completion_to_wire(completion, with_text=False) for completion in completions)
+    return _join(completion_to_wire(_without_words(completion), with_text=False) for completion in completions)
+
+
+def _without_words(completion: Completion) -> Completion:
+    """Leaves out of an episode what was said: the texts have it."""
+    if completion.episode is None:
+        return completion
+    turns = [replace(turn, message=_NO_WORDS, observations=()) for turn in completion.episode.turns]
+    return replace(completion, episode=replace(completion.episode, turns=tuple(turns), first_messages=()))
 
 
 def score_record(scores: Iterable[Score]) -> bytes:

@@ -1,0 +1,60 @@
+"""What was said in an episode, turn by turn, for people."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shoal.v1 import rollout_pb2
+
+
+class Said(NamedTuple):
+    """One message of an episode."""
+
+    who: str
+    """ "turn 2" for the policy, else the tool, or the role of the message."""
+    text: str
+    note: str
+    """What became of it: "add malformed: no closing tag", "cut off", "reward 0.25"; empty for nothing special."""
+    is_policy: bool
+
+
+def words_of(episode: rollout_pb2.Episode) -> Iterator[Said]:
+    """Yields the messages of an episode, in order."""
+    for message in episode.first_messages:
+        yield Said(_who(message), message.content, "", is_policy=False)
+    for number, turn in enumerate(episode.turns, start=1):
+        calls = turn.message.tool_calls
+        text = "\n".join(part for part in (turn.message.content, *(call.raw for call in calls)) if part)
+        yield Said(f"turn {number}", text, "; ".join(_notes(turn)), is_policy=True)
+        for message in turn.observations:
+            yield Said(_who(message), message.content, "", is_policy=False)
+
+
+def ending_of(episode: rollout_pb2.Episode) -> str:
+    """Describes how an episode ended: "ended by max_turns after 8 turns, environment failed: division by zero"."""
+    outcome = rollout_pb2.ScoreOutcome.Name(episode.outcome).removeprefix("SCORE_OUTCOME_").lower()
+    num_turns = len(episode.turns)
+    parts = [f"ended by {episode.stop_reason} after {num_turns} turn{'s' * (num_turns != 1)}"]
+    if outcome != "scored":
+        parts.append(f"environment {outcome}")
+    if episode.HasField("reward"):
+        parts.append(f"reward of the episode {episode.reward:g}")
+    parts += [f"{name} {value:g}" for name, value in sorted(episode.metrics.items())]
+    return ", ".join(parts) + (f": {episode.detail}" if episode.detail else "")
+
+
+def _who(message: rollout_pb2.ChatMessage) -> str:
+    return message.name or message.role
+
+
+def _notes(turn: rollout_pb2.EpisodeTurn) -> Iterator[str]:
+    if turn.finish_reason == rollout_pb2.FINISH_REASON_LENGTH:
+        yield "cut off"
+    for call in turn.message.tool_calls:
+        status = rollout_pb2.ToolCallStatus.Name(call.status).removeprefix("TOOL_CALL_STATUS_").lower()
+        if status != "ok":
+            yield f"{call.name or 'call'} {status.replace('_', ' ')}: {call.detail}"
+    for outcome in turn.tool_outcomes:
+        if not outcome.ok:
+            yield f"{outcome.name} {'timed out' if outcome.timed_out else 'failed'} after {outcome.duration_s:.1f} s"
+    if turn.HasField("reward"):
+        yield f"reward {turn.reward:g}"
