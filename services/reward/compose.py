@@ -1,6 +1,6 @@
 """Rewards of completions, composed from the verifiers' scores by the configuration's `[reward]`.
 
-In this order: the verifiers' values, or the rewards of an environment's turns; the format, which gates them or adds to
+In this order: the verifiers' values, and the rewards of an environment; the format, which gates them or adds to
 them; style, length and repetition; and, instead of all of these, the penalty for a completion that did not end by
 itself.
 """
@@ -34,6 +34,10 @@ class Output:
     """Needed if length or repetition counts."""
     turn_rewards: tuple[float, ...] = ()
     """Rewards of an environment's turns, in order."""
+    episode_reward: float | None = None
+    """The environment's reward of the whole episode."""
+    outcome: ScoreOutcome = ScoreOutcome.SCORED
+    """Of the environment; without one, SCORED."""
     is_good: bool | None = None
     """Whether it counts for `only_reward_good_outputs`; None: if it ended by itself and is not empty."""
 
@@ -50,12 +54,13 @@ class Composer:
     config: RewardConfig
     length_limit_tokens: int
     """The length limit of the parts that do not set one."""
-    turns: Literal["last", "sum"] = "last"
-    """Which turns of an environment count; the verifiers' values belong to the last turn."""
+    turns: Literal["last", "sum", "tokens"] = "last"
+    """Which turns of an environment count; the verifiers' values belong to the last turn. With "tokens" none does: the
+    advantages of tokens take them."""
 
     @classmethod
     def of(cls, config: RunConfig) -> "Composer":
-        return cls(config.reward, config.sampling.max_completion_tokens)
+        return cls(config.reward, config.sampling.max_completion_tokens, config.episodes.turn_rewards)
 
     @property
     def reads_tokens(self) -> bool:
@@ -65,12 +70,12 @@ class Composer:
     def score(
         self, sample_index: int, truths: Sequence[GroundTruth], parts: Sequence[VerifierScore], output: Output
     ) -> Score:
-        """Returns the reward of one completion, with the worst of its verifiers' outcomes.
+        """Returns the reward of one completion, with the worst of the outcomes of its verifiers and environment.
 
-        `parts` are in the order of `truths`. Unless every verifier scored, there is no reward: the value 0 is then
+        `parts` are in the order of `truths`. Unless all of them scored, there is no reward: the value 0 is then
         meaningless.
         """
-        outcome = max((part.outcome for part in parts), key=_FROM_BEST_TO_WORST.index)
+        outcome = max((output.outcome, *(part.outcome for part in parts)), key=_FROM_BEST_TO_WORST.index)
         if outcome is not ScoreOutcome.SCORED:
             return Score(sample_index, outcome, 0.0, tuple(parts))
         if self.reads_tokens and output.text and not output.token_ids:
@@ -113,16 +118,19 @@ class Composer:
             return 0.0, []
         total = self.config.verification_reward * verified
         shares = [RewardPart("verifiable", total)]
-        if output.turn_rewards:
-            *earlier, last = output.turn_rewards
-            turns = last + (math.fsum(earlier) if self.turns == "sum" else 0.0)
-            shares.append(RewardPart("turns", turns))
-            total += turns
+        if output.turn_rewards or output.episode_reward is not None:
+            environment = self._environment_reward(output)
+            shares.append(RewardPart("environment", environment))
+            total += environment
         if self.config.only_reward_good_outputs:
             correction = 0.0 if self._is_good(output) else -total
             shares.append(RewardPart("good_output", correction))
             total += correction
         return total, shares
+
+    def _environment_reward(self, output: Output) -> float:
+        paid = output.turn_rewards if self.turns == "sum" else output.turn_rewards[-1:] if self.turns == "last" else ()
+        return math.fsum((*paid, output.episode_reward or 0.0))
 
     def _is_good(self, output: Output) -> bool:
         return bool(output.ended and output.text.strip()) if output.is_good is None else output.is_good

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -27,6 +28,7 @@ from shoal.telemetry import metrics, names
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import finish_reason_from_wire, ground_truth_from_wire, invalid, prompt_from_wire, score_to_wire
+from shoal.wire.scores import outcome_from_wire
 from shoal.worker.lifecycle import Lifecycle
 
 _log = logging.getLogger(__name__)
@@ -195,12 +197,15 @@ class RewardService(RewardServiceServicer):
         scores: asyncio.Queue[Score | None],
     ) -> None:
         router, composer = scorer
-        parts = await asyncio.gather(*(router.verify(truth, prompt, completion) for truth in prompt.ground_truths))
-        output = Output(
-            completion.text,
-            finish_reason_from_wire(completion.finish_reason),
-            token_ids(completion) if composer.reads_tokens else (),
-        )
+        output = _output(completion, with_tokens=composer.reads_tokens)
+        parts: Sequence[VerifierScore]
+        if output.outcome is ScoreOutcome.SCORED:
+            parts = await asyncio.gather(*(router.verify(truth, prompt, completion) for truth in prompt.ground_truths))
+        else:  # There is no answer to verify.
+            detail = f"the environment's outcome is {output.outcome}: {completion.episode.detail}"
+            parts = [
+                VerifierScore(truth.verifier, ScoreOutcome.UNSCORABLE, detail=detail) for truth in prompt.ground_truths
+            ]
         score = composer.score(completion.sample_index, prompt.ground_truths, parts, output)
         self._num_scored[score.outcome.value] += 1
         for part in parts:
@@ -291,6 +296,24 @@ def _measure(part: VerifierScore) -> None:
 def _to_wire(one: ListedVerifier) -> reward_pb2.VerifierInfo:
     return reward_pb2.VerifierInfo(
         name=one.name, description=one.description, code_digest=one.code_digest, unavailable=one.unavailable
+    )
+
+
+def _output(completion: rollout_pb2.Completion, *, with_tokens: bool) -> Output:
+    """Reads the parts of a completion that its reward depends on. Raises `InvalidArgument`."""
+    output = Output(
+        completion.text,
+        finish_reason_from_wire(completion.finish_reason),
+        token_ids(completion) if with_tokens else (),
+    )
+    if not completion.HasField("episode"):
+        return output
+    episode = completion.episode
+    return replace(
+        output,
+        turn_rewards=tuple(turn.reward for turn in episode.turns if turn.HasField("reward")),
+        episode_reward=episode.reward if episode.HasField("reward") else None,
+        outcome=outcome_from_wire(episode.outcome, "completion.episode.outcome"),
     )
 
 

@@ -58,6 +58,9 @@ GROUP_ISSUE = SpanName("group.issue", "Issue of a prompt as a group. Root of the
 GROUP_SAMPLE = SpanName("group.sample", "Sampling the completions of a group, from dispatch to the last of them.")
 GROUP_SCORE = SpanName("group.score", "Scoring the completions of a group.")
 TRAIN_STEP = SpanName("train.step", "The train step that the group is part of; one span in each group's trace.")
+EPISODE_PLAY = SpanName("episode.play", "One episode, from its first token to its result.")
+EPISODE_TURN = SpanName("episode.turn", "Sampling one turn of an episode.")
+EPISODE_ENVIRONMENT = SpanName("episode.environment", "The environment's answer to one turn of an episode.")
 WEIGHTS_PUBLISH = SpanName("weights.publish", "Publishing the weights that were trained on the group.")
 
 RUN_ID = AttributeName("shoal.run_id", "Id of the run.")

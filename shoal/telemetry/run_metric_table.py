@@ -9,6 +9,7 @@ from shoal.telemetry.run_metrics import (
     COMPARED,
     KL_IN_REWARD,
     MEASURED,
+    PLAYED,
     PUBLISHED,
     REPEATED,
     RUNNING,
@@ -158,6 +159,43 @@ COMPLETIONS = MetricSection(
         RunMetric("staleness/mean", "steps", "staleness of the groups trained on: mean"),
         RunMetric("episode", "completions", "completions consumed since the start of the run"),
         RunMetric("epoch", "passes", "passes over the data; 2.7 is 70 % of the third"),
+    ),
+)
+
+EPISODES = MetricSection(
+    "Episodes",
+    "Over the episodes that the step consumed, trained on or not (docs/episodes.md). The names under `tools/` and "
+    "`env/` are those of open-instruct.",
+    (
+        RunMetric("episodes/turns", "turns", "mean number of turns of the policy", "", PLAYED),
+        RunMetric("episodes/turns_max", "turns", "largest number of turns", "", PLAYED),
+        RunMetric("episodes/tool_calls", "calls", "mean number of tool calls that were answered", "", PLAYED),
+        RunMetric("episodes/tool_time", "s", "mean time in tools, a whole episode", "", PLAYED),
+        RunMetric(
+            "episodes/malformed_call_rate",
+            "share",
+            "calls that cannot be read, or name no tool, or do not fit its schema",
+            "",
+            PLAYED,
+        ),
+        RunMetric("episodes/policy_tokens", "tokens", "mean number of sampled tokens", "", PLAYED),
+        RunMetric(
+            "episodes/environment_tokens", "tokens", "mean number of tokens between what was sampled", "", PLAYED
+        ),
+        RunMetric("episodes/truncated_rate", "share", "episodes that a limit ended", "", PLAYED),
+        RunMetric(
+            "episodes/failed_rate", "share", "episodes whose environment, or whose workers, failed for good", "", PLAYED
+        ),
+        RunMetric(
+            "tools/<tool>/avg_calls_per_rollout",
+            "calls",
+            "answered calls of one tool, an episode; `aggregate` is all tools, `unknown` whatever is none",
+            "",
+            PLAYED,
+        ),
+        RunMetric("tools/<tool>/failure_rate", "share", "these calls that failed", "", PLAYED),
+        RunMetric("tools/<tool>/avg_runtime", "s", "mean time of these calls", "", PLAYED),
+        RunMetric("env/<environment>/<metric>", "", "mean of a number that the environment reports", "", PLAYED),
     ),
 )
 
@@ -365,5 +403,5 @@ DISTANCE = MetricSection(
 COORDINATOR = (REWARDS, COMPLETIONS, TIME)
 """The coordinator's part of a step's metrics."""
 
-TABLE = (REWARDS, DISTANCE, *LEARNER, COMPLETIONS, TIME, EVALUATION)
+TABLE = (REWARDS, DISTANCE, *LEARNER, COMPLETIONS, EPISODES, TIME, EVALUATION)
 """The whole table, in the order of the page."""

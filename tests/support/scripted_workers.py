@@ -22,6 +22,7 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import (
     coordinator_pb2,
     coordinator_pb2_grpc,
+    environment_pb2_grpc,
     generator_pb2,
     generator_pb2_grpc,
     learner_pb2,
@@ -32,7 +33,7 @@ from shoal.v1 import (
     weights_pb2,
     worker_pb2,
 )
-from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, GENERATOR, LEARNER, REWARD
+from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, ENVIRONMENT, GENERATOR, LEARNER, REWARD
 from tests.support.tiny_model import byte_level_encoder
 
 ENCODER = byte_level_encoder()
@@ -126,7 +127,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         order_number = int(request.request_id.split("/")[2]) if "evaluation" not in request.request_id else -1
         is_held = self.holds_from is None or order_number >= self.holds_from
         if order_number == self.killing_group:
-            await _break_connection(self.server)
+            await break_connection(self.server)
         for index, seed in enumerate(request.seeds):
             if not index:
                 await self.may_begin.wait()
@@ -176,7 +177,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         if self.die_in_load:
             self.plane.broken.add(request.epoch)
             yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
-            await _break_connection(self.server)
+            await break_connection(self.server)
         await self.may_be_ready.wait()
         sent = self.plane.sent.setdefault(request.epoch, asyncio.Event())  # Before READY: it may be set at once.
         yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
@@ -282,7 +283,7 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
                 await self.may_score.wait()
             self.num_scored += 1
             if self.num_scored == self.die_at:
-                await _break_connection(self.server)
+                await break_connection(self.server)
             value = float(request.completion.text.startswith("1")) if self.constant is None else self.constant
             outcome = rollout_pb2.SCORE_OUTCOME_FAILED if self.failing else rollout_pb2.SCORE_OUTCOME_SCORED
             yield reward_pb2.ScoreGroupResponse(
@@ -429,7 +430,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         return learner_pb2.ExportModelResponse(path=request.export_name or "model", version=self.plane.version())
 
 
-async def _break_connection(server: RpcServer | None) -> None:
+async def break_connection(server: RpcServer | None) -> None:
     """Ends a worker from within one of its calls, which therefore never returns."""
     assert server is not None
     stopping = asyncio.create_task(server.stop(0))
@@ -450,6 +451,8 @@ async def serve_worker(
     """Serves and registers a scripted worker, and keeps its lease; with `comes_back`, over a coordinator's restart."""
     server = RpcServer(listen="127.0.0.1:0")
     server.add(ADD_TO_SERVER[_SERVICES[kind]], servicer, _SERVICES[kind])
+    if isinstance(servicer, environment_pb2_grpc.EnvironmentServiceServicer):
+        server.add(ADD_TO_SERVER[ENVIRONMENT], servicer, ENVIRONMENT)
     await server.start()
     servicer.server = server
     stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(coordinator, COORDINATOR))

@@ -62,16 +62,17 @@ class CompletionSampler:
         Raises `WorkFailed` when another generator has to go on with the group, and `DeadlineExceeded`.
         """
         progress, seat = request.progress, request.seat
-        self._await_completions(len(progress.missing))
+        self.await_completions(len(progress.missing))
         try:
             if seat is not None and seat.is_sampled:
                 self._take_again(request, seat)
             elif progress.missing:
                 await self._sample_on_one(request)
         finally:
-            self._await_completions(-len(progress.missing))
+            self.await_completions(-len(progress.missing))
 
-    def _await_completions(self, change: int) -> None:
+    def await_completions(self, change: int) -> None:
+        """Counts completions that are awaited from generators."""
         self._num_awaited += change
         _SAMPLING.set(self._num_awaited)
 
@@ -82,7 +83,7 @@ class CompletionSampler:
         for completion in seat.completions:
             request.progress.finish(completion)
             request.sampled.add(completion)
-            self._await_completions(-1)
+            self.await_completions(-1)
 
     async def _sample_on_one(self, request: GroupRequest) -> None:
         group, seat, num_missing = request.group, request.seat, len(request.progress.missing)
@@ -120,7 +121,7 @@ class CompletionSampler:
         async with contextlib.aclosing(completions):
             async for completion in completions:
                 request.sampled.add(completion)
-                self._await_completions(-1)
+                self.await_completions(-1)
 
     def _decode(self, token_ids: list[int]) -> str:
         """Returns tokens as the text in which an engine looks for stop strings."""

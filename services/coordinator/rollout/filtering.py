@@ -6,7 +6,7 @@ A group is judged once, when it settles; everything downstream reads the `Judged
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
 from shoal.config import RunConfig
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
-from shoal.rollout import FinishReason, Score, ScoreOutcome
+from shoal.rollout import Completion, FinishReason, Score, ScoreOutcome
 
 CORRECT = 1.0
 """The smallest value by which a verifier calls a completion correct."""
@@ -29,7 +29,9 @@ def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
 
 
 def is_correct(score: Score) -> bool:
-    """Returns whether every verifier calls a scored completion correct."""
+    """Returns whether every verifier calls a scored completion correct; without one, whether its environment does."""
+    if not score.verifier_scores:
+        return score.reward >= CORRECT
     return all(part.value >= CORRECT for part in score.verifier_scores)
 
 
@@ -61,6 +63,8 @@ def _correct_share(group: SettledGroup) -> float | None:
 def _max_reward(config: RunConfig, group: SettledGroup) -> float:
     reward = config.reward
     paid = reward.verification_reward * sum(truth.weight for truth in group.prompt.ground_truths) * CORRECT
+    if group.prompt.environment is not None and not group.prompt.ground_truths:
+        paid = CORRECT
     if not reward.apply_verifiable_reward:
         paid = 0.0
     is_added = reward.format.mode == "add" or not reward.apply_verifiable_reward
@@ -106,10 +110,15 @@ def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGro
             zip(rewards.rewards, group.completions, group.scores, strict=True)
         )
         if reward is not None
-        and not (config.grpo.mask_truncated_completions and completion.finish_reason is FinishReason.LENGTH)
+        and not (_masks_truncated(config, completion) and completion.finish_reason is FinishReason.LENGTH)
         and not (
             config.grpo.max_wrong_completion_tokens is not None
             and completion.num_tokens >= config.grpo.max_wrong_completion_tokens
             and not is_correct(score)
         )
     )
+
+
+def _masks_truncated(config: RunConfig, completion: Completion) -> bool:
+    is_masked_episode = completion.episode is not None and config.episodes.truncated == "mask"
+    return config.grpo.mask_truncated_completions or is_masked_episode

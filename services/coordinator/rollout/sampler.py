@@ -4,21 +4,26 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import add
 from typing import Any, NamedTuple
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.completions import CompletionSampler, GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.player import EpisodeParts
+from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.rounds import Rounds
 from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
-from services.coordinator.rollout.token_reward import TokenReward, token_rewards
+from services.coordinator.rollout.token_reward import TokenReward, token_rewards, turn_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.rewards.environment_pool import EnvironmentPool
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
@@ -51,6 +56,7 @@ class Sampler:
         *,
         generators: GeneratorPool,
         rewards: RewardPool,
+        environments: EnvironmentPool,
         breaker: CircuitBreaker,
         ledger: Ledger,
         events: EventLog,
@@ -63,6 +69,9 @@ class Sampler:
         self._controls = controls
         self._gate = gate
         self._completions = CompletionSampler(config, controls, generators, tokenizer)
+        self.stages = Stages(config, tokenizer)
+        parts = EpisodeParts(config, environments, self.stages, controls.running_s, self._note_another_play)
+        self._episodes = EpisodeSampler(parts, controls, generators, self._completions.await_completions)
         self._rewards = rewards
         self._breaker = breaker
         self._ledger = ledger
@@ -204,6 +213,9 @@ class Sampler:
         steps: tuple[tuple[TokenReward, ...], ...] = ()
         if self._config.advantage.step_rewards:
             steps = await asyncio.to_thread(self._step_rewards, group.prompt, completions, scores)
+        if self._config.episodes.turn_rewards == "tokens" and group.prompt.environment is not None:
+            turns = tuple(map(turn_rewards, completions))
+            steps = tuple(map(add, steps, turns)) if steps else turns
         await self._ledger.scored(group.order_number, scores, self._version.policy_version, greedy_score)
         return replace(group, completions=completions, scores=scores, greedy_score=greedy_score, step_rewards=steps)
 
@@ -235,7 +247,8 @@ class Sampler:
 
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
         """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
-        await self._completions.sample(request)
+        is_played = request.group.prompt.environment is not None
+        await (self._episodes if is_played else self._completions).sample(request)
         request.sampled.complete()
         if is_recorded:
             progress = request.progress
@@ -269,6 +282,9 @@ class Sampler:
     async def with_text(self, completion: Completion) -> Completion:
         """Returns the completion with its text, without special tokens."""
         return await self._completions.with_text(completion)
+
+    def _note_another_play(self, episode: str, reason: str) -> None:
+        self._events.add("episode_replayed", f"the episode {episode} is played again: {reason}", episode=episode)
 
     async def _drop(self, group: SettledGroup, reason: DropReason, detail: str) -> SettledGroup:
         await self._ledger.dropped(group.order_number, reason, self._version.policy_version)

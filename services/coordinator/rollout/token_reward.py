@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.rollout import Completion, Prompt, Score
+from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,28 @@ def token_rewards(
 ) -> tuple[TokenReward, ...]:
     """Returns the scores of the steps, times their verifiers' weights, at the tokens that complete the steps.
 
-    `text_of` decodes tokens to the text that verifiers see. A step beyond the text ends with the last token.
+    `text_of` decodes tokens to the text that verifiers see: of an episode, its last turn. A step beyond the text ends
+    with the last token.
     """
-    token_ids = completion.token_ids.tolist()
+    turns = () if completion.episode is None else completion.episode.turns
+    first, end = (turns[-1].start, turns[-1].end) if turns else (0, completion.num_tokens)
+    token_ids = completion.token_ids[first:end].tolist()
     if not token_ids:
         return ()
     return tuple(
-        TokenReward(_last_token(token_ids, step.end_char, text_of), truth.weight * step.value)
+        TokenReward(first + _last_token(token_ids, step.end_char, text_of), truth.weight * step.value)
         for truth, part in zip(prompt.ground_truths, score.verifier_scores, strict=True)
         for step in part.step_scores
+    )
+
+
+def turn_rewards(completion: Completion) -> tuple[TokenReward, ...]:
+    """Returns the rewards of an episode's turns, at the last tokens that the policy sampled in them."""
+    if completion.episode is None or completion.episode.outcome is not ScoreOutcome.SCORED:
+        return ()
+    turns = completion.episode.turns
+    return tuple(
+        TokenReward(turn.end - 1, turn.reward) for turn in turns if turn.reward is not None and turn.end > turn.start
     )
 
 

@@ -20,6 +20,7 @@ from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.checks.environment_check import prepare_environments
 from services.coordinator.run.checks.label_check import unusable_prompts
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.run.commands import RunCommands
@@ -39,6 +40,7 @@ from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.learner_client import LearnerClient
+from services.coordinator.workers.rewards.environment_pool import EnvironmentPool
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
@@ -93,6 +95,7 @@ class Attempt:
             running_s=controls.running_s,
         )
         self._rewards = RewardPool(fleet, events, config, controls.running_s)
+        self._environments = EnvironmentPool(self._rewards)
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),
@@ -139,6 +142,7 @@ class Attempt:
             self._gate,
             generators=generators,
             rewards=self._rewards,
+            environments=self._environments,
             breaker=CircuitBreaker(self._config.reward, self._events, self._commands.pause),
             ledger=self._ledger,
             events=self._events,
@@ -185,6 +189,7 @@ class Attempt:
             if self._checking is not None:
                 self._checking.cancel()
             await self.evaluations.cancel()
+            self._sampler.stages.close()
             with contextlib.suppress(ShoalError):
                 await self._ledger.close()
 
@@ -218,7 +223,10 @@ class Attempt:
             checking = tasks.create_task(unusable_prompts(self._config.data, self._rewards, self._events, self._inputs))
         if self._record.attempt > 0:  # A service that served the run before has the code of that time.
             await self._rewards.reload_verifiers()
-        unusable = checking.result()
+        self._inputs, too_long = await prepare_environments(
+            self._config, self._inputs, self._environments, self._sampler.stages, self._events
+        )
+        unusable = checking.result() | too_long
         self.evaluations.leave_out(unusable)
         loop = await self._recovered_loop(unusable)
         await self._publisher.publish(self._version.weights)

@@ -75,7 +75,7 @@ class RewardKlController:
         behavior = [completion.behavior_logprobs for _, completion in pairs]
         masks = [counted_tokens(completion) for _, completion in pairs]
         estimates = [
-            reward_kl(self._config.kl, behavior_T, reference_T) * mask
+            np.where(mask, reward_kl(self._config.kl, behavior_T, reference_T), 0.0)
             for behavior_T, reference_T, mask in zip(behavior, reference, masks, strict=True)
         ]
         keys = [(group.order_number, completion.sample_index) for group, completion in pairs]

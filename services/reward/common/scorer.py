@@ -59,6 +59,9 @@ class Scorer(Protocol):
 
 
 def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
-    """Returns the completion's tokens. Raises `InvalidArgument` for malformed bytes."""
+    """Returns the completion's tokens; of an episode, those of the policy. Raises `InvalidArgument` for malformed
+    bytes."""
     ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
+    if completion.HasField("episode"):
+        return [token for turn in completion.episode.turns for token in ids[turn.start : turn.end]]
     return ids

@@ -1,0 +1,85 @@
+"""Metrics of a step's episodes, by metric name; docs/metrics.md gives the meaning of each."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
+from shoal.conversation import ToolCallStatus
+from shoal.rollout import Completion, Episode, ScoreOutcome
+
+UNKNOWN_TOOL = "unknown"
+"""Stands for whatever the policy calls that is no tool."""
+
+
+class _Call(NamedTuple):
+    tool: str
+    is_ok: bool
+    duration_s: float
+
+
+def episode_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
+    """Computes the metrics of all episodes that a step used up; {} without one."""
+    played = [
+        (group, completion, completion.episode)
+        for group in groups
+        for completion in group.settled.completions
+        if completion.episode is not None
+    ]
+    if not played:
+        return {}
+    episodes = [episode for _, _, episode in played]
+    calls = [list(_calls(episode)) for episode in episodes]
+    num_sampled = [int(counted_tokens(completion).sum()) for _, completion, _ in played]
+    return (
+        {
+            "episodes/turns": statistics.fmean(len(episode.turns) for episode in episodes),
+            "episodes/turns_max": float(max(len(episode.turns) for episode in episodes)),
+            "episodes/tool_calls": statistics.fmean(map(len, calls)),
+            "episodes/malformed_call_rate": _malformed_rate(episodes),
+            "episodes/tool_time": statistics.fmean(sum(call.duration_s for call in made) for made in calls),
+            "episodes/policy_tokens": statistics.fmean(num_sampled),
+            "episodes/environment_tokens": statistics.fmean(
+                completion.num_tokens - count for (_, completion, _), count in zip(played, num_sampled, strict=True)
+            ),
+            "episodes/truncated_rate": statistics.fmean(episode.is_truncated for episode in episodes),
+            "episodes/failed_rate": statistics.fmean(episode.outcome is ScoreOutcome.FAILED for episode in episodes),
+        }
+        | _tools(calls)
+        | _environments(played)
+    )
+
+
+def _calls(episode: Episode) -> Iterator[_Call]:
+    for turn in episode.turns:
+        for call, outcome in zip(turn.message.tool_calls, turn.tool_outcomes, strict=False):
+            is_known = call.status in (ToolCallStatus.OK, ToolCallStatus.BAD_ARGUMENTS)
+            yield _Call(call.name if is_known else UNKNOWN_TOOL, outcome.ok, outcome.duration_s)
+
+
+def _malformed_rate(episodes: Sequence[Episode]) -> float:
+    statuses = [call.status for episode in episodes for turn in episode.turns for call in turn.message.tool_calls]
+    return statistics.fmean(status is not ToolCallStatus.OK for status in statuses) if statuses else 0.0
+
+
+def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
+    """The metrics of each tool, and of all: open-instruct's names."""
+    by_tool: dict[str, list[_Call]] = {"aggregate": [call for made in calls for call in made]}
+    for call in by_tool["aggregate"]:
+        by_tool.setdefault(call.tool, []).append(call)
+    metrics = {}
+    for tool, made in sorted(by_tool.items()):
+        metrics[f"tools/{tool}/avg_calls_per_rollout"] = len(made) / len(calls)
+        metrics[f"tools/{tool}/failure_rate"] = statistics.fmean(not call.is_ok for call in made) if made else 0.0
+        metrics[f"tools/{tool}/avg_runtime"] = statistics.fmean(call.duration_s for call in made) if made else 0.0
+    return metrics
+
+
+def _environments(played: Sequence[tuple[JudgedGroup, Completion, Episode]]) -> dict[str, float]:
+    """The means of the environments' own numbers, over the episodes that have them."""
+    values: dict[str, list[float]] = {}
+    for group, _, episode in played:
+        assert group.settled.prompt.environment is not None
+        for name, value in episode.metrics.items():
+            values.setdefault(f"env/{group.settled.prompt.environment.environment}/{name}", []).append(value)
+    return {name: statistics.fmean(each) for name, each in sorted(values.items())}

@@ -1,0 +1,73 @@
+"""What the episodes of one environment need to be played: its tools, the renderer, the parser of tool calls."""
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
+from shoal.config import RunConfig
+from shoal.conversation import ToolDefinition
+from shoal.episodes.suffix import TurnRenderer
+from shoal.episodes.tool_calls import Parser, make_parser, stop_strings
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One environment, ready for episodes."""
+
+    renderer: TurnRenderer
+    parse: Parser
+    tools: tuple[ToolDefinition, ...]
+    stop_strings: tuple[str, ...]
+    """Texts that end a turn, besides those of the configuration."""
+    is_deterministic: bool
+    shows_tools: bool
+    """Whether the chat template is handed the tools."""
+
+
+class Stages:
+    """The environments of a run, by name. Empty before `open`, and for a run without environments."""
+
+    def __init__(self, config: RunConfig, tokenizer: Any) -> None:
+        self._config = config
+        # Rendering changes a setting of the tokenizer while others use it. So episodes have one of their own, in one
+        # thread.
+        self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodes")
+        self._stages: Mapping[str, Stage] = {}
+
+    def __getitem__(self, name: str) -> Stage:
+        return self._stages[name]
+
+    async def open(self, infos: Sequence[EnvironmentInfo]) -> None:
+        """Prepares environments. Raises `InvalidArgument` for a chat template that cannot render their episodes."""
+        self._stages = await self.beside(lambda: {info.name: self._stage(info) for info in infos})
+
+    def _stage(self, info: EnvironmentInfo) -> Stage:
+        settings, variables = self._config.episodes, self._config.model.chat_template_kwargs
+        shown = info.tools if settings.tools_in_prompt else ()
+        return Stage(
+            TurnRenderer(self._tokenizer, shown, variables),
+            make_parser(settings.tool_parser),
+            info.tools,
+            stop_strings(settings.tool_parser, info.tools),
+            info.is_deterministic,
+            bool(shown),
+        )
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Returns tokens as the text in which an engine looks for stop strings."""
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
+
+    async def beside(self, work: Callable[[], ResultT]) -> ResultT:
+        """Runs what renders or parses beside the event loop, one call at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

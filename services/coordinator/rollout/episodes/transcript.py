@@ -1,0 +1,105 @@
+"""The tokens and turns of an episode so far."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from services.coordinator.workers.rewards.environment_pool import EpisodeResult, Observation
+from shoal.arrays import Int32Array
+from shoal.conversation import ChatMessage
+from shoal.rollout import Completion, Episode, EpisodeTurn, FinishReason, Prompt, ScoreOutcome, Support
+from shoal.token_run import TokenRun, joined
+
+
+class Transcript:
+    """What the policy has sampled and what the environment has said, as tokens and as messages."""
+
+    def __init__(self, prompt: Prompt, sample_index: int, seed: int) -> None:
+        self.turns: list[EpisodeTurn] = []
+        self.first_messages: tuple[ChatMessage, ...] = ()
+        self.num_calls = 0
+        """Tool calls that were handed to the environment."""
+        self._prompt_ids = prompt.token_ids
+        self._sample_index = sample_index
+        self._seed = seed
+        self._runs: list[tuple[TokenRun, bool]] = []
+        """Tokens in order, and whether the policy sampled them."""
+        self.num_tokens = 0
+        """Tokens behind the prompt."""
+        self._num_observed = -1
+        """Turns that the environment has answered; -1 before its first words."""
+
+    @property
+    def context(self) -> Int32Array:
+        """The prompt and all tokens behind it."""
+        return np.concatenate([self._prompt_ids, *(run.token_ids for run, _ in self._runs)])
+
+    @property
+    def last_token(self) -> int:
+        """The last sampled token; there is one behind each turn."""
+        return int(self._runs[-1][0].token_ids[-1])
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the environment's answer to the last turn, or to the start, is here."""
+        return self._num_observed == len(self.turns)
+
+    def environment_says(self, token_ids: Sequence[int], *, with_support: bool) -> None:
+        """Adds tokens that the policy did not sample."""
+        ids = np.array(token_ids, dtype=np.int32)
+        # Drawn from nothing but itself: so each token of a completion has a support, or none has.
+        support = Support(ids, np.ones(len(ids), np.int32)) if with_support else None
+        self._add(TokenRun(ids, np.full(len(ids), np.nan, np.float32), (), support), is_sampled=False)
+
+    def policy_says(self, run: TokenRun, message: ChatMessage, finish_reason: FinishReason, seed: int) -> None:
+        """Adds a turn."""
+        start = self.num_tokens
+        self._add(run, is_sampled=True)
+        self.turns.append(EpisodeTurn(start, self.num_tokens, message, finish_reason, seed))
+
+    def observed(self, observation: Observation) -> None:
+        """Adds what the environment answers to the start, or to the last turn."""
+        self._num_observed = len(self.turns)
+        if not self.turns:
+            self.first_messages = observation.messages
+            return
+        self.turns[-1] = replace(
+            self.turns[-1],
+            observations=observation.messages,
+            reward=observation.reward,
+            tool_outcomes=observation.tool_outcomes,
+        )
+
+    def completion(self, result: EpisodeResult, stop_reason: str, *, is_truncated: bool) -> Completion:
+        """Returns the whole episode. Its text is what the policy said last."""
+        run = joined([run for run, _ in self._runs])
+        masks = [np.full(part.num_tokens, is_sampled) for part, is_sampled in self._runs]
+        outcome, detail = result.outcome, result.detail
+        if outcome is ScoreOutcome.SCORED and not any(turn.end > turn.start for turn in self.turns):
+            outcome, detail = ScoreOutcome.UNSCORABLE, "no turn of the policy fits behind what the environment says"
+        return Completion(
+            sample_index=self._sample_index,
+            token_ids=run.token_ids,
+            behavior_logprobs=run.logprobs,
+            finish_reason=FinishReason.LENGTH if is_truncated else FinishReason.STOP,
+            version_spans=run.version_spans,
+            seed=self._seed,
+            text=self.turns[-1].message.content if self.turns else "",
+            loss_mask=np.concatenate(masks) if masks else np.zeros(0, dtype=bool),
+            support=run.support,
+            episode=Episode(
+                turns=tuple(self.turns),
+                stop_reason=stop_reason,
+                is_truncated=is_truncated,
+                outcome=outcome,
+                reward=result.reward,
+                first_messages=self.first_messages,
+                metrics=result.metrics,
+                detail=detail,
+            ),
+        )
+
+    def _add(self, run: TokenRun, *, is_sampled: bool) -> None:
+        self._runs.append((run, is_sampled))
+        self.num_tokens += run.num_tokens

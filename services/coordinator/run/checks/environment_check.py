@@ -1,0 +1,87 @@
+"""The check of environments at the start of a run: whether the reward service has them, and prompts with their tools.
+
+The tools of an environment are known from its code alone, which a reward service has. So prompts are rendered with them
+once a service is there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from services.coordinator.rollout.episodes.stage import Stage, Stages
+from services.coordinator.run.checks.preflight import PreparedInputs
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo, EnvironmentPool
+from shoal.config import RunConfig
+from shoal.data.rows import row_name
+from shoal.errors import InvalidArgument
+from shoal.rollout import Prompt
+
+
+async def prepare_environments(
+    config: RunConfig, inputs: PreparedInputs, environments: EnvironmentPool, stages: Stages, events: EventLog
+) -> tuple[PreparedInputs, frozenset[str]]:
+    """Opens the environments that prompts name, and renders the prompts with their tools.
+
+    Returns the inputs, and the ids of prompts that are too long with the tools; they are left out. Raises
+    `InvalidArgument` for an environment that no reward service has or that cannot work there, for a chat template that
+    cannot render its episodes, and when every prompt is too long.
+    """
+    prompts = inputs.prompts.prompts
+    named = {prompt.environment.environment: prompt for prompt in reversed(prompts) if prompt.environment}
+    if not named:
+        return inputs, frozenset()
+    listed = await environments.list()
+    infos = [_usable(listed, name, prompt) for name, prompt in named.items()]
+    await stages.open(infos)
+    rendered = await stages.beside(lambda: [_with_tools(prompt, stages) for prompt in prompts])
+    _note_missing_tools(prompts, rendered, stages, events)
+    limit = config.data.max_prompt_tokens
+    too_long = frozenset(prompt.prompt_id for prompt in rendered if len(prompt.token_ids) > limit)
+    if too_long:
+        message = f"{len(too_long)} of {len(rendered)} prompts have more than data.max_prompt_tokens ({limit}) tokens"
+        if len(too_long) == len({prompt.prompt_id for prompt in rendered}):
+            raise InvalidArgument(f"{message} with the tools of their environment: raise it")
+        events.add("prompts_left_out", f"left out: {message} with their tools", num_left_out=len(too_long))
+    return replace(inputs, prompts=replace(inputs.prompts, prompts=rendered)), too_long
+
+
+def _usable(listed: dict[str, EnvironmentInfo], name: str, prompt: Prompt) -> EnvironmentInfo:
+    if name not in listed:
+        raise InvalidArgument(
+            f"{row_name(prompt.prompt_id)} names the environment {name!r}, which the reward service does not have; it "
+            f"has: {', '.join(sorted(listed)) or 'none'}"
+        )
+    if listed[name].unavailable:
+        raise InvalidArgument(f"environments.{name}: it cannot work at the reward service: {listed[name].unavailable}")
+    return listed[name]
+
+
+def _with_tools(prompt: Prompt, stages: Stages) -> Prompt:
+    stage = _stage_of(prompt, stages)
+    if stage is None or not stage.tools:
+        return prompt
+    text = stage.renderer.prompt(prompt.messages)
+    return replace(prompt, text=text, token_ids=np.array(stage.renderer.encode(text), dtype=np.int32))
+
+
+def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
+    return None if prompt.environment is None else stages[prompt.environment.environment]
+
+
+def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stages: Stages, events: EventLog) -> None:
+    """Says once for each environment that the chat template does not write its tools, though it was asked to."""
+    noted: set[str] = set()
+    for old, new in zip(before, after, strict=True):
+        stage = _stage_of(new, stages)
+        name = new.environment.environment if new.environment else ""
+        if stage is None or name in noted or not stage.shows_tools or old.text != new.text:
+            continue
+        noted.add(name)
+        events.add(
+            "tools_not_in_prompt",
+            f"the chat template writes no tools, so prompts do not tell the policy how to call those of {name}: let "
+            "the data say it, or choose a template that does",
+            environment=name,
+        )

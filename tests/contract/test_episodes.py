@@ -1,0 +1,165 @@
+"""Runs whose prompts are played as episodes, with scripted workers over real sockets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.coordinator.workers.rewards import environment_pool
+from shoal.errors import InvalidArgument
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import rollout_pb2, worker_pb2
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
+from tests.support.scripted_workers import arithmetic_config
+from tests.support.waiting import eventually
+
+FAILED = rollout_pb2.SCORE_OUTCOME_FAILED
+
+
+def episode_config(model: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+    rows = model.parent / "questions.jsonl"
+    if not rows.exists():
+        rows.write_text("".join(json.dumps({"messages": f"Question {number}"}) + "\n" for number in range(64)))
+    config = arithmetic_config(
+        model,
+        data={"sources": [{"path": str(rows), "environment": "counter"}]},
+        sampling={"max_completion_tokens": 400},
+        run={"num_steps": 2},
+        grpo={"group_size": 2, "groups_per_step": 2, "max_staleness": 0},
+        episodes={"tool_parser": "tag"},
+    )
+    for name, values in sections.items():
+        config[name] = config.get(name, {}) | values
+    return config | {"environments": [{"name": "counter"}]}
+
+
+async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_count(
+    cluster: Cluster, model: Path
+) -> None:
+    stage = ScriptedStage()
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
+    await cluster.start(episode_config(model))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    for completion in stage.episodes:
+        mask = np.frombuffer(completion.loss_mask, np.uint8).astype(bool)
+        logprobs = np.frombuffer(completion.behavior_logprobs, "<f4")
+        assert [turn.message.tool_calls[0].name for turn in completion.episode.turns[:2]] == ["add", "add"]
+        assert len(completion.episode.turns) == 3 and completion.episode.stop_reason == "no_call"
+        assert np.array_equal(np.isnan(logprobs), ~mask), "exactly the environment's tokens have no log-probability"
+        sampled = [index for turn in completion.episode.turns for index in range(turn.start, turn.end)]
+        assert np.flatnonzero(mask).tolist() == sampled
+    assert {len(batch) for batch in cluster.learner.batches} == {7} and stage.num_open == 0
+
+
+async def test_a_turn_goes_on_elsewhere_from_what_its_killed_generator_reported(cluster: Cluster, model: Path) -> None:
+    held, rescuer = ScriptedPolicy(cluster.plane), ScriptedPolicy(cluster.plane)
+    held.holds_after = 6
+    held.holds_turn = 2
+    stage = ScriptedStage()
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, stage, "reward-0")
+    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, held, "generator-0")
+    await cluster.start(episode_config(model, run={"num_steps": 1}, generator={"report_every_tokens": 4}))
+    await eventually(lambda: held.num_held == 4, "all four episodes are in their second turn")
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, rescuer, "generator-1")
+    await cluster.until(lambda event: event.kind == "worker_joined" and "generator" in event.message)
+    await eventually(lambda: rescuer.loaded.is_set(), "the second generator has the weights")
+    await cluster.kill(server, "generator-0")
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    turns = [request.request_id.split("/turn-")[1] for request in rescuer.requests]
+    assert sorted(turns) == sorted(["2/call-1", "3/call-0"] * 4), "no turn before the kill is sampled again"
+    resumed = [request for request in rescuer.requests if "/turn-2/" in request.request_id]
+    assert [len(request.prefixes[0].token_ids) // 4 for request in resumed] == [6] * 4
+    assert "group_reissued" not in kinds(events) and len(stage.episodes) == 4
+    for completion in stage.episodes:
+        texts = [turn.message.tool_calls[0].raw for turn in completion.episode.turns[:2]]
+        assert texts == ["<add>1</add>"] * 2, "the two parts of the turn are one"
+
+
+async def test_a_killed_environment_is_played_again_from_the_recorded_turns(cluster: Cluster, model: Path) -> None:
+    dying, stage = ScriptedStage(), ScriptedStage()
+    dying.dies_at = 2
+    policy = ScriptedPolicy(cluster.plane)
+    await cluster.add_all(policy, rewards=(dying,))
+    await cluster.start(episode_config(model, run={"num_steps": 1}, coordinator={"worker_timeout_s": 60}))
+    await cluster.until(lambda event: event.kind == "episode_replayed")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, stage, "reward-1")
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    replayed = [[turn.number for turn in start.replay] for start in stage.starts]
+    assert len(replayed) == 4 and all(replayed), f"each went on from its turns: {replayed}"
+    asked = [request.request_id.rpartition("/call-")[0] for request in policy.requests]
+    assert len(asked) == len(set(asked)) == 12, "no turn is sampled twice"
+    assert {completion.episode.outcome for completion in stage.episodes} == {rollout_pb2.SCORE_OUTCOME_SCORED}
+
+
+async def test_episodes_that_break_or_hang_are_failed_and_their_siblings_are_trained_on(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_pool, "GRACE_S", 0.2)
+    stage = ScriptedStage()
+    stage.fails_at, stage.fails_for = 1, "/0"
+    stage.hangs_at, stage.hangs_for = 2, "/1"
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
+    limits = {"tool_parser": "tag", "max_losses": 1, "call_timeout_s": 0.2}
+    config = episode_config(
+        model, run={"num_steps": 1}, grpo={"group_size": 4, "groups_per_step": 1, "max_staleness": 0}, episodes=limits
+    )
+    await cluster.start(config)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    outcomes = {completion.sample_index: completion.episode for completion in stage.episodes}
+    failed = {index: episode.detail for index, episode in outcomes.items() if episode.outcome == FAILED}
+    assert failed.keys() == {0, 1} and "division" in failed[0] and "did not answer" in failed[1], failed
+    trained = [message.rollout.completion.sample_index for message in cluster.learner.batches[0][2:]]
+    assert trained == [2, 3], "a failure is no reward of 0"
+    assert stage.num_open == 0, "what hangs is let go"
+    group = (await cluster.groups())[0]
+    assert [rollout.episode.stop_reason for rollout in group.rollouts] == ["failed", "failed", "no_call", "no_call"]
+
+
+async def test_an_endless_episode_ends_at_its_limit_and_is_masked(cluster: Cluster, model: Path) -> None:
+    stage = ScriptedStage()
+    await cluster.add_all(
+        ScriptedPolicy(cluster.plane, lambda text, seed: "<add>1</add>" if seed % 2 else "1"), rewards=(stage,)
+    )
+    limits = {"tool_parser": "tag", "max_turns": 3, "truncated": "mask"}
+    await cluster.start(episode_config(model, run={"num_steps": 1}, episodes=limits, grpo={"group_size": 8}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    cut = {index: each.episode for index, each in enumerate(stage.episodes) if each.episode.truncated}
+    assert cut and all(len(episode.turns) == 4 and episode.stop_reason == "max_turns" for episode in cut.values())
+    trained = [m.rollout.completion for m in cluster.learner.batches[0] if m.HasField("rollout")]
+    assert trained and not any(completion.episode.truncated for completion in trained)
+
+
+async def test_an_environment_that_is_full_is_asked_again(cluster: Cluster, model: Path) -> None:
+    stage = ScriptedStage()
+    stage.num_refusals = 5
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
+    await cluster.start(episode_config(model, run={"num_steps": 1}, episodes={"tool_parser": "tag", "max_losses": 1}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and stage.num_refusals == 0, (run.message, kinds(events))
+    assert {completion.episode.outcome for completion in stage.episodes} == {rollout_pb2.SCORE_OUTCOME_SCORED}
+
+
+async def test_an_environment_that_the_service_lacks_is_refused(cluster: Cluster, model: Path) -> None:
+    stage = ScriptedStage()
+    stage.name = "another"
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
+    await cluster.start(episode_config(model))
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FAILED and "names the environment 'counter'" in run.message, run.message
+
+
+async def test_a_row_of_an_undeclared_environment_is_refused_before_the_run_begins(
+    cluster: Cluster, model: Path
+) -> None:
+    config = episode_config(model) | {"environments": []}
+    with pytest.raises(InvalidArgument, match=r"questions.jsonl:1: no environment is called 'counter'"):
+        await cluster.start(config)

@@ -1,0 +1,402 @@
+"""One episode, played with a scripted policy and a scripted environment."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import numpy as np
+import pytest
+
+from services.coordinator.rollout.completions import GroupRequest
+from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.player import EpisodeParts
+from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.rollout.groups import SettledGroup
+from services.coordinator.workers import losses
+from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.rewards.environment_pool import (
+    BrokenEpisode,
+    EnvironmentInfo,
+    EnvironmentLost,
+    EpisodeResult,
+    Observation,
+    PolicyTurn,
+)
+from services.coordinator.workers.rewards.reward_pool import GrowingGroup
+from shoal.config import parse_config
+from shoal.conversation import ChatMessage, ToolDefinition
+from shoal.errors import DeadlineExceeded
+from shoal.rollout import (
+    Completion,
+    EnvironmentTask,
+    Episode,
+    FinishReason,
+    Prompt,
+    SamplingParams,
+    ScoreOutcome,
+    Support,
+    ToolOutcome,
+    VersionSpan,
+    WeightVersion,
+)
+from tests.support.tiny_model import IM_END, make_tokenizer
+
+TOKENIZER = make_tokenizer()
+END = TOKENIZER.convert_tokens_to_ids(IM_END)
+ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
+CALL = "<add>1</add>"
+Says = Callable[[int], str]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+
+
+def told(*messages: str, done: bool = False, reward: float | None = None) -> Observation:
+    said = tuple(ChatMessage("tool", message, name="add") for message in messages)
+    return Observation(said, reward, done, tuple(ToolOutcome("add", True, False, 0.1) for _ in messages))
+
+
+def answers_calls(turn: PolicyTurn) -> Observation:
+    return told(*(f"Result {turn.number}" for _ in turn.message.tool_calls))
+
+
+@dataclass
+class Environments:
+    """An environment that answers turns by a function, and breaks or is lost where it is told to."""
+
+    answer: Callable[[PolicyTurn], Observation] = answers_calls
+    first: Observation = field(default_factory=told)
+    errors: dict[int, list[Exception]] = field(default_factory=dict)
+    """Raised, one after the other, when a turn of that number comes; 0 is the start, -1 the end."""
+    plays: list[list[int]] = field(default_factory=list)
+    """The turns that each stream began with."""
+    turns: list[PolicyTurn] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    hangs_at: int | None = None
+    seeds: list[int] = field(default_factory=list)
+
+    @contextlib.asynccontextmanager
+    async def play(self, start: Any, replay: Sequence[PolicyTurn]) -> AsyncIterator[Any]:
+        self.plays.append([turn.number for turn in replay])
+        self.seeds.append(start.seed)
+        yield SimpleNamespace(
+            first=lambda: self._first(replay), answer=self._answer, end=self._end, result=lambda: self._end("")
+        )
+
+    async def _first(self, replay: Sequence[PolicyTurn]) -> Observation:
+        self._fail(replay[-1].number if replay else 0)
+        return self.answer(replay[-1]) if replay else self.first
+
+    async def _answer(self, turn: PolicyTurn) -> Observation:
+        self.turns.append(turn)
+        self._fail(turn.number)
+        if turn.number == self.hangs_at:
+            await asyncio.Event().wait()
+        return self.answer(turn)
+
+    async def _end(self, reason: str) -> EpisodeResult:
+        self._fail(-1)
+        self.ends.append(reason)
+        return EpisodeResult(ScoreOutcome.SCORED, 1.0, {"solved": 1.0}, "")
+
+    def _fail(self, number: int) -> None:
+        if self.errors.get(number):
+            raise self.errors[number].pop(0)
+
+
+@dataclass
+class Generators:
+    """A generator that says the texts of a script, one a turn, and is lost where it is told to."""
+
+    says: Says
+    errors: dict[int, list[Exception]] = field(default_factory=dict)
+    """By turn."""
+    contexts: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    samplings: list[SamplingParams] = field(default_factory=list)
+    rooms: int = 0
+
+    @contextlib.asynccontextmanager
+    async def room(self, num_completions: int, *, priority: int) -> AsyncIterator[Any]:
+        self.rooms += 1
+        record = SimpleNamespace(worker_id=f"g{self.rooms}")
+        yield SimpleNamespace(member=SimpleNamespace(record=record, serving=True, name="generator"))
+
+    async def sample(
+        self, binding: Any, prompt: Prompt, progress: GroupProgress, sampling: SamplingParams, **call: Any
+    ) -> AsyncIterator[Completion]:
+        turn = int(call["request_id"].split("turn-")[1].split("/")[0])
+        self.contexts.append(TOKENIZER.decode(prompt.token_ids))
+        self.samplings.append(sampling)
+        if self.errors.get(turn):
+            raise self.errors[turn].pop(0)
+        self.seeds.append(progress.seeds[0])
+        progress.generators[binding.member.record.worker_id] = None
+        ids = [*TOKENIZER.encode(self.says(turn), add_special_tokens=False), END][: sampling.max_completion_tokens]
+        support = Support(np.repeat(np.array(ids, np.int32), 2), np.full(len(ids), 2, np.int32))
+        yield Completion(
+            sample_index=0,
+            token_ids=np.array(ids, np.int32),
+            behavior_logprobs=np.full(len(ids), -0.5, np.float32),
+            finish_reason=FinishReason.STOP if ids[-1:] == [END] else FinishReason.LENGTH,
+            version_spans=(VersionSpan(WeightVersion(0, turn), 0, len(ids)),),
+            seed=7,
+            support=support if sampling.return_support else None,
+        )
+
+
+@dataclass
+class Played:
+    completion: Completion
+    episode: Episode
+    text: str
+    """The whole completion, special tokens included."""
+    notes: list[str]
+
+
+async def play(
+    says: Says | Sequence[str],
+    environments: Environments | None = None,
+    *,
+    generators: Generators | None = None,
+    is_deterministic: bool = True,
+    return_support: bool = False,
+    max_completion_tokens: int = 1000,
+    running_s: Callable[[], float] = lambda: 0.0,
+    group_size: int = 1,
+    coordinator: dict[str, Any] | None = None,
+    **episodes: Any,
+) -> Played:
+    """Plays a group of episodes; returns the first."""
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"sources": [{"path": "d", "environment": "counter"}]},
+            "sampling": {"max_completion_tokens": max_completion_tokens},
+            "grpo": {"group_size": 2},
+            "environments": [{"name": "counter"}],
+            "coordinator": coordinator or {},
+            "episodes": {"tool_parser": "tag", "tools_in_prompt": False} | episodes,
+        }
+    )
+    script = says if callable(says) else lambda turn: says[min(turn, len(says)) - 1]
+    generators = generators or Generators(script)
+    generators.says = script
+    messages = (ChatMessage("user", "Question"),)
+    stages = Stages(config, TOKENIZER)
+    await stages.open([EnvironmentInfo("counter", (ADD,), is_deterministic, "")])
+    text = stages["counter"].renderer.prompt(messages)
+    token_ids = np.array(TOKENIZER.encode(text, add_special_tokens=False), np.int32)
+    prompt = Prompt("p:0", token_ids, text, (), messages, EnvironmentTask("counter", {}))
+    notes: list[str] = []
+    parts = EpisodeParts(
+        config,
+        environments or Environments(),  # type: ignore[arg-type]
+        stages,
+        running_s,
+        lambda name, reason: notes.append(reason),
+    )
+    controls: Any = MagicMock(unpaused=AsyncMock(), sampling_for_training=contextlib.nullcontext)
+    sampler = EpisodeSampler(parts, controls, generators, lambda change: None)  # type: ignore[arg-type]
+    progress = GroupProgress(range(100, 100 + group_size))
+    sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
+    group = SettledGroup(3, "group-3", prompt, "")
+    request = GroupRequest(group, progress, GrowingGroup(), sampling, "run/0/3/1", lambda: None, None)
+    try:
+        await sampler.sample(request)
+    finally:
+        stages.close()
+    completion = progress.completions[0]
+    assert completion.episode is not None
+    return Played(completion, completion.episode, str(TOKENIZER.decode(completion.token_ids)), notes)
+
+
+async def test_the_tokens_are_what_the_policy_said_between_what_the_environment_said() -> None:
+    played = await play([CALL, "It is 1."], Environments(first=told("Begin.")))
+    assert played.text == (
+        "<|im_start|>tool\nBegin.<|im_end|>\n<|im_start|>assistant\n"
+        f"{CALL}<|im_end|>\n<|im_start|>tool\nResult 1<|im_end|>\n<|im_start|>assistant\nIt is 1.<|im_end|>"
+    )
+    completion = played.completion
+    said = [TOKENIZER.decode(completion.token_ids[turn.start : turn.end]) for turn in played.episode.turns]
+    assert said == [f"{CALL}<|im_end|>", "It is 1.<|im_end|>"]
+    assert completion.loss_mask is not None
+    ranges = [range(turn.start, turn.end) for turn in played.episode.turns]
+    assert np.flatnonzero(completion.loss_mask).tolist() == [token for tokens in ranges for token in tokens]
+    assert np.array_equal(np.isnan(completion.behavior_logprobs), ~completion.loss_mask)
+    spans = [(str(span.version), span.start, span.end) for span in completion.version_spans]
+    assert spans == [("0.1", ranges[0].start, ranges[0].stop), ("0.2", ranges[1].start, ranges[1].stop)]
+    assert (completion.text, completion.finish_reason) == ("It is 1.", FinishReason.STOP)
+    assert (played.episode.stop_reason, played.episode.reward, played.episode.metrics) == (
+        "no_call",
+        1.0,
+        {"solved": 1},
+    )
+    assert played.episode.turns[0].message.tool_calls[0].arguments_json == json.dumps({"text": "1"})
+
+
+async def test_each_turn_is_sampled_behind_everything_before_it_with_a_seed_of_its_own() -> None:
+    generators = Generators(lambda turn: "")
+    played = await play([CALL, CALL, "1"], generators=generators)
+    assert len(set(generators.seeds)) == 3 and [turn.seed for turn in played.episode.turns] == generators.seeds
+    assert generators.rooms == 1, "an episode stays on its generator"
+    whole = generators.contexts[0] + played.text[len("<|im_start|>assistant\n") :]
+    for context in generators.contexts:
+        assert whole.startswith(context), (context, whole)
+
+
+async def test_a_turn_without_a_call_goes_on_as_long_as_the_environment_answers_it() -> None:
+    game = Environments(lambda turn: Observation((ChatMessage("user", "Higher"),), 0.5, turn.number == 3, ()))
+    played = await play(["50", "75", "88"], game)
+    assert (len(played.episode.turns), played.episode.stop_reason, played.episode.is_truncated) == (3, "done", False)
+    assert [turn.reward for turn in played.episode.turns] == [0.5] * 3 and game.ends == [""]
+
+
+@pytest.mark.parametrize(
+    ("last", "stop_reason", "num_sent"), [("It is 2.", "no_call", 3), (CALL, "max_turns", 2)], ids=["answers", "calls"]
+)
+async def test_after_the_last_turn_the_policy_may_answer_to_the_results_once(
+    last: str, stop_reason: str, num_sent: int
+) -> None:
+    environments = Environments()
+    played = await play([CALL, CALL, last], environments, max_turns=2)
+    assert (len(played.episode.turns), played.episode.stop_reason) == (3, stop_reason)
+    assert played.episode.is_truncated is (stop_reason == "max_turns")
+    assert played.completion.finish_reason is (
+        FinishReason.LENGTH if played.episode.is_truncated else FinishReason.STOP
+    )
+    assert len(environments.turns) == num_sent and environments.ends == [stop_reason]
+
+
+async def test_an_endless_game_ends_at_the_limit_of_turns() -> None:
+    game = Environments(lambda turn: Observation((ChatMessage("user", "Again"),), None, False, ()))
+    played = await play(["go"], game, max_turns=4)
+    assert (len(played.episode.turns), played.episode.stop_reason, played.episode.is_truncated) == (
+        4,
+        "max_turns",
+        True,
+    )
+
+
+async def test_calls_beyond_the_limit_are_not_handed_over_and_the_policy_may_answer() -> None:
+    environments = Environments()
+    two = f"{CALL} {CALL}"
+    played = await play([two, two, "Done"], environments, max_tool_calls=3)
+    handed = [len(turn.message.tool_calls) for turn in environments.turns]
+    assert sum(handed) <= 3 and played.episode.stop_reason == "no_call", (handed, played.episode.stop_reason)
+
+
+async def test_an_observation_that_does_not_fit_ends_the_episode_and_is_kept_for_people_alone() -> None:
+    environments = Environments(lambda turn: told("x" * 500))
+    played = await play([CALL, "never"], environments, max_completion_tokens=200)
+    assert (len(played.episode.turns), played.episode.stop_reason) == (1, "max_tokens")
+    assert played.episode.is_truncated and played.episode.turns[0].observations[0].content == "x" * 500
+    assert played.completion.num_tokens <= 200 and "xxx" not in played.text and environments.ends == ["max_tokens"]
+
+
+async def test_a_turn_that_fills_the_episode_is_not_handed_over() -> None:
+    environments = Environments()
+    played = await play([CALL, "y" * 500], environments, max_completion_tokens=150)
+    assert played.completion.num_tokens == 150 and played.episode.stop_reason == "max_tokens"
+    assert [turn.number for turn in environments.turns] == [1]
+
+
+async def test_a_turn_that_is_cut_at_its_own_limit_gets_its_end_of_turn_and_an_answer() -> None:
+    game = Environments(lambda turn: Observation((ChatMessage("user", "Go on"),), None, turn.number == 2, ()))
+    played = await play(["z" * 50, "w"], game, max_turn_tokens=10)
+    assert "zzzzzzzzzz<|im_end|>\n<|im_start|>user\nGo on" in played.text
+    first = played.episode.turns[0]
+    assert (first.finish_reason, first.end - first.start) == (FinishReason.LENGTH, 10)
+    assert game.turns[0].finish_reason is FinishReason.LENGTH and played.episode.stop_reason == "done"
+    assert played.completion.loss_mask is not None and not played.completion.loss_mask[first.end]
+
+
+async def test_first_words_that_leave_no_room_are_unscorable() -> None:
+    played = await play(["1"], Environments(first=told("x" * 500)), max_completion_tokens=100)
+    assert played.episode.outcome is ScoreOutcome.UNSCORABLE and not played.episode.turns, played.episode
+
+
+async def test_a_lost_environment_is_played_again_from_its_recorded_turns() -> None:
+    environments = Environments(errors={2: [EnvironmentLost("reward", "its process ended")]})
+    generators = Generators(lambda turn: "")
+    played = await play([CALL, CALL, "2"], environments, generators=generators)
+    assert environments.plays == [[], [1, 2]] and len(generators.seeds) == 3, "no turn is sampled twice"
+    assert played.text == (await play([CALL, CALL, "2"])).text
+    assert played.notes == ["reward: its process ended"]
+
+
+async def test_a_lost_environment_that_is_not_deterministic_is_played_from_the_beginning() -> None:
+    environments = Environments(errors={2: [EnvironmentLost("reward", "its process ended")]})
+    played = await play([CALL, CALL, "2"], environments, is_deterministic=False)
+    assert environments.plays == [[], []] and [turn.number for turn in environments.turns] == [1, 2, 1, 2, 3]
+    assert played.text == (await play([CALL, CALL, "2"])).text
+
+
+@pytest.mark.parametrize("number", [0, -1], ids=["at the start", "at the end"])
+async def test_an_environment_that_is_lost_at_an_edge_of_the_episode_loses_nothing(number: int) -> None:
+    environments = Environments(errors={number: [EnvironmentLost("reward", "gone")]})
+    played = await play([CALL, "1"], environments)
+    assert played.text == (await play([CALL, "1"])).text and len(environments.plays) == 2
+
+
+async def test_an_episode_that_loses_its_environment_too_often_has_failed() -> None:
+    environments = Environments(errors={1: [EnvironmentLost("reward", f"loss {n}") for n in range(5)]})
+    played = await play([CALL, "1"], environments, max_losses=2)
+    assert played.episode.outcome is ScoreOutcome.FAILED and len(environments.plays) == 2
+    assert "loss 1" in played.episode.detail and played.episode.stop_reason == "failed"
+
+
+@pytest.mark.parametrize(("is_deterministic", "num_plays"), [(True, 1), (False, 2)])
+async def test_an_environment_that_breaks_is_tried_again_only_where_it_may_do_otherwise(
+    is_deterministic: bool, num_plays: int
+) -> None:
+    environments = Environments(errors={1: [BrokenEpisode("division by zero")]})
+    played = await play([CALL, "1"], environments, is_deterministic=is_deterministic)
+    assert len(environments.plays) == num_plays
+    outcome = ScoreOutcome.FAILED if is_deterministic else ScoreOutcome.SCORED
+    assert played.episode.outcome is outcome, played.episode
+
+
+async def test_a_lost_generator_costs_the_turn_in_flight_alone() -> None:
+    lost = {2: [WorkFailed("generator", "it is lost", is_loss=False)]}
+    generators = Generators(lambda turn: "", errors=lost)
+    played = await play([CALL, CALL, "2"], generators=generators)
+    assert len(generators.seeds) == 3 and generators.rooms == 2
+    assert played.text == (await play([CALL, CALL, "2"])).text
+
+
+async def test_an_episode_whose_turn_takes_too_long_has_failed_and_its_siblings_have_not() -> None:
+    generators = Generators(lambda turn: "", errors={1: [DeadlineExceeded("not sampled within 600 s")]})
+    played = await play([CALL, "1"], generators=generators, group_size=3)
+    assert played.episode.outcome is ScoreOutcome.FAILED and played.episode.stop_reason == "timeout"
+
+
+async def test_a_slow_environment_ends_its_episode_at_the_deadline_which_pauses_put_off() -> None:
+    now = iter([0.0, 0.0, 1.0, 1.0, 5.0])  # The run stands still in between.
+    environments = Environments(hangs_at=2)
+    played = await play([CALL, CALL], environments, running_s=lambda: next(now, 5.0), timeout_s=0.1, call_timeout_s=0.1)
+    assert played.episode.outcome is ScoreOutcome.FAILED and played.episode.stop_reason == "timeout"
+    assert len(played.episode.turns) == 2 and played.episode.is_truncated
+
+
+async def test_a_group_shares_what_its_environment_draws_and_nothing_else() -> None:
+    environments, generators = Environments(), Generators(lambda turn: "")
+    await play(["1"], environments, generators=generators, group_size=4)
+    assert len(set(environments.seeds)) == 1 and len(set(generators.seeds)) == 4
+
+
+async def test_with_supports_an_environment_token_is_its_own() -> None:
+    played = await play([CALL, "1"], return_support=True)
+    support, mask = played.completion.support, played.completion.loss_mask
+    assert support is not None and mask is not None
+    assert support.counts.tolist() == [2 if sampled else 1 for sampled in mask]
+    firsts = np.cumsum(support.counts) - support.counts
+    assert np.array_equal(support.token_ids[firsts], played.completion.token_ids)
