@@ -33,7 +33,7 @@ def episode_config(model: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     )
     for name, values in sections.items():
         config[name] = config.get(name, {}) | values
-    return config | {"environments": [{"name": "counter"}]}
+    return config | {"environments": [{"name": "counter", "server": "127.0.0.1:1"}]}
 
 
 async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_count(

@@ -182,7 +182,7 @@ async def play(
             "data": {"sources": [{"path": "d", "environment": "counter"}]},
             "sampling": {"max_completion_tokens": max_completion_tokens},
             "grpo": {"group_size": 2},
-            "environments": [{"name": "counter"}],
+            "environments": [{"name": "counter", "server": "127.0.0.1:1"}],
             "coordinator": coordinator or {},
             "episodes": {"tool_parser": "tag", "tools_in_prompt": False} | episodes,
         }
