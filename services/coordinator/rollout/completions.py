@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.groups import SettledGroup
@@ -39,6 +39,14 @@ class GroupRequest:
     """Called when a generator begins with the group."""
     seat: Seat | None
     """The group's in its batch, in a deterministic run."""
+
+
+class EpisodeSampling(Protocol):
+    """Gets the completions of groups whose prompt names an environment."""
+
+    async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
+        """Adds the completions that a group lacks. `awaits` is told how many more are awaited from generators."""
+        ...
 
 
 class CompletionSampler:

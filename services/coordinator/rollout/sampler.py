@@ -8,12 +8,9 @@ from operator import add
 from typing import Any, NamedTuple
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
-from services.coordinator.rollout.completions import CompletionSampler, GroupRequest
+from services.coordinator.rollout.completions import CompletionSampler, EpisodeSampling, GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.player import EpisodeParts
-from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.rounds import Rounds
 from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
@@ -23,7 +20,6 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.rewards.environment_pool import EnvironmentPool
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
@@ -56,7 +52,7 @@ class Sampler:
         *,
         generators: GeneratorPool,
         rewards: RewardPool,
-        environments: EnvironmentPool,
+        episodes: EpisodeSampling,
         breaker: CircuitBreaker,
         ledger: Ledger,
         events: EventLog,
@@ -69,9 +65,7 @@ class Sampler:
         self._controls = controls
         self._gate = gate
         self._completions = CompletionSampler(config, controls, generators, tokenizer)
-        self.stages = Stages(config, tokenizer)
-        parts = EpisodeParts(config, environments, self.stages, controls.running_s, self._note_another_play)
-        self._episodes = EpisodeSampler(parts, controls, generators, self._completions.await_completions)
+        self._episodes = episodes
         self._rewards = rewards
         self._breaker = breaker
         self._ledger = ledger
@@ -247,8 +241,10 @@ class Sampler:
 
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
         """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
-        is_played = request.group.prompt.environment is not None
-        await (self._episodes if is_played else self._completions).sample(request)
+        if request.group.prompt.environment is None:
+            await self._completions.sample(request)
+        else:
+            await self._episodes.sample(request, self._completions.await_completions)
         request.sampled.complete()
         if is_recorded:
             progress = request.progress
@@ -282,9 +278,6 @@ class Sampler:
     async def with_text(self, completion: Completion) -> Completion:
         """Returns the completion with its text, without special tokens."""
         return await self._completions.with_text(completion)
-
-    def _note_another_play(self, episode: str, reason: str) -> None:
-        self._events.add("episode_replayed", f"the episode {episode} is played again: {reason}", episode=episode)
 
     async def _drop(self, group: SettledGroup, reason: DropReason, detail: str) -> SettledGroup:
         await self._ledger.dropped(group.order_number, reason, self._version.policy_version)

@@ -15,6 +15,9 @@ from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.player import EpisodeParts
+from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampler import Sampler
@@ -96,6 +99,7 @@ class Attempt:
         )
         self._rewards = RewardPool(fleet, events, config, controls.running_s)
         self._environments = EnvironmentPool(self._rewards)
+        self._stages = Stages(config, inputs.tokenizer)
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),
@@ -134,6 +138,9 @@ class Attempt:
         )
 
     def _make_sampler(self, generators: GeneratorPool) -> Sampler:
+        parts = EpisodeParts(
+            self._config, self._environments, self._stages, self._controls.running_s, self._note_another_play
+        )
         return Sampler(
             self._config,
             self._record.run_id,
@@ -142,13 +149,16 @@ class Attempt:
             self._gate,
             generators=generators,
             rewards=self._rewards,
-            environments=self._environments,
+            episodes=EpisodeSampler(parts, self._controls, generators),
             breaker=CircuitBreaker(self._config.reward, self._events, self._commands.pause),
             ledger=self._ledger,
             events=self._events,
             tokenizer=self._inputs.tokenizer,
             stop_token_ids=self._inputs.stop_token_ids,
         )
+
+    def _note_another_play(self, episode: str, reason: str) -> None:
+        self._events.add("episode_replayed", f"the episode {episode} is played again: {reason}", episode=episode)
 
     def _make_evaluations(self, generators: GeneratorPool) -> Evaluations:
         return Evaluations(
@@ -189,7 +199,7 @@ class Attempt:
             if self._checking is not None:
                 self._checking.cancel()
             await self.evaluations.cancel()
-            self._sampler.stages.close()
+            self._stages.close()
             with contextlib.suppress(ShoalError):
                 await self._ledger.close()
 
@@ -224,7 +234,7 @@ class Attempt:
         if self._record.attempt > 0:  # A service that served the run before has the code of that time.
             await self._rewards.reload_verifiers()
         self._inputs, too_long = await prepare_environments(
-            self._config, self._inputs, self._environments, self._sampler.stages, self._events
+            self._config, self._inputs, self._environments, self._stages, self._events
         )
         unusable = checking.result() | too_long
         self.evaluations.leave_out(unusable)

@@ -22,25 +22,22 @@ class EpisodeSampler:
         parts: EpisodeParts,
         controls: RunControls,
         generators: GeneratorPool,
-        awaits: Callable[[int], None],
     ) -> None:
-        """`awaits` is told how many more completions are awaited from generators."""
         self._parts = parts
         self._controls = controls
         self._generators = generators
-        self._awaits = awaits
 
-    async def sample(self, request: GroupRequest) -> None:
+    async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
-        Episodes have deadlines of their own, so the group has none. Raises the errors of `EpisodePlayer.play`.
+        `awaits` is told how many more completions are awaited from generators. Episodes have deadlines of their own, so the group has none. Raises the errors of `EpisodePlayer.play`.
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:
-                tasks.create_task(self._play(request, index))
+                tasks.create_task(self._play(request, index, awaits))
         request.sampled.complete()
 
-    async def _play(self, request: GroupRequest, index: int) -> None:
+    async def _play(self, request: GroupRequest, index: int, awaits: Callable[[int], None]) -> None:
         config, group = self._parts.config, request.group
         clock = EpisodeClock(config.episodes.timeout_s, self._parts.running_s)
         turns = TurnSampler(
@@ -52,13 +49,13 @@ class EpisodeSampler:
             decode=self._parts.stages.decode,
         )
         seed = environment_seed(config.run.seed, group.order_number)
-        self._awaits(1)
+        awaits(1)
         try:
             with trace.span(names.EPISODE_PLAY, parent=group.traceparent, group_id=group.group_id):
                 async with turns:
                     completion = await EpisodePlayer(self._parts, request, index, turns, clock, seed).play()
         finally:
-            self._awaits(-1)
+            awaits(-1)
         request.progress.generators.update(turns.worker_ids)
         request.progress.finish(completion)
         request.sampled.add(completion)

@@ -59,7 +59,7 @@ def make_sampler(generators: Any, *, rewards: Any = None, version: WeightVersion
         MagicMock(enter=AsyncMock(return_value=MagicMock())),
         generators=generators,
         rewards=rewards or MagicMock(score=AsyncMock(return_value=[])),
-        environments=MagicMock(),
+        episodes=MagicMock(),
         breaker=MagicMock(rejects=AsyncMock(return_value=False)),
         ledger=AsyncMock(),
         events=MagicMock(),

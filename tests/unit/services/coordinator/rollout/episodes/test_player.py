@@ -205,13 +205,13 @@ async def play(
         lambda name, reason: notes.append(reason),
     )
     controls: Any = MagicMock(unpaused=AsyncMock(), sampling_for_training=contextlib.nullcontext)
-    sampler = EpisodeSampler(parts, controls, generators, lambda change: None)  # type: ignore[arg-type]
+    sampler = EpisodeSampler(parts, controls, generators)  # type: ignore[arg-type]
     progress = GroupProgress(range(100, 100 + group_size))
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")
     request = GroupRequest(group, progress, GrowingGroup(), sampling, "run/0/3/1", lambda: None, None)
     try:
-        await sampler.sample(request)
+        await sampler.sample(request, lambda change: None)
     finally:
         stages.close()
     completion = progress.completions[0]
