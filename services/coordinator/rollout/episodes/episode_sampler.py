@@ -30,7 +30,8 @@ class EpisodeSampler:
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
-        `awaits` is told how many more completions are awaited from generators. Episodes have deadlines of their own, so the group has none. Raises the errors of `EpisodePlayer.play`.
+        `awaits` is told how many more completions are awaited from generators. Episodes have deadlines of their own, so
+        the group has none. Raises the errors of `EpisodePlayer.play`.
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:
