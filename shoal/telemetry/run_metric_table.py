@@ -170,7 +170,7 @@ EPISODES = MetricSection(
         RunMetric("episodes/turns", "turns", "mean number of turns of the policy", "", PLAYED),
         RunMetric("episodes/turns_max", "turns", "largest number of turns", "", PLAYED),
         RunMetric("episodes/tool_calls", "calls", "mean number of tool calls that were answered", "", PLAYED),
-        RunMetric("episodes/tool_time", "s", "mean time in tools, a whole episode", "", PLAYED),
+        RunMetric("time/tools", "s", "mean time in tools, a whole episode", "", PLAYED),
         RunMetric(
             "episodes/malformed_call_rate",
             "share",

@@ -12,6 +12,7 @@ from shoal.v1 import coordinator_pb2 as pb
 TIMES_AND_RATES = re.compile(
     r"time/.*"  # seconds
     r"|.*tokens_per_second.*"  # tokens a second
+    r"|tools/.*/avg_runtime"  # seconds, under a name of open-instruct
     r"|waiting/.*"  # shares of time
 )
 """Metrics that depend on the clock alone, and so differ between any two runs."""

@@ -37,7 +37,7 @@ def episode_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
             "episodes/turns_max": float(max(len(episode.turns) for episode in episodes)),
             "episodes/tool_calls": statistics.fmean(map(len, calls)),
             "episodes/malformed_call_rate": _malformed_rate(episodes),
-            "episodes/tool_time": statistics.fmean(sum(call.duration_s for call in made) for made in calls),
+            "time/tools": statistics.fmean(sum(call.duration_s for call in made) for made in calls),
             "episodes/policy_tokens": statistics.fmean(num_sampled),
             "episodes/environment_tokens": statistics.fmean(
                 completion.num_tokens - count for (_, completion, _), count in zip(played, num_sampled, strict=True)
