@@ -8,6 +8,7 @@ import threading
 from functools import partial
 
 from services.generator.adapter_engine import AdapterEngine
+from services.generator.deterministic_engine import DeterministicEngine
 from services.generator.service import GeneratorServicer
 from services.generator.vllm_engine import VllmEngine
 from services.generator.vllm_start import import_vllm
@@ -39,7 +40,11 @@ def main() -> int:
     hostname = listening_interface(arguments.listen) or advertised_host(arguments.advertise)
 
     async def start_engine(config: RunConfig) -> VllmEngine:
-        engine = AdapterEngine if config.generator.lora == "adapter" else VllmEngine
+        engine = VllmEngine
+        if config.run.deterministic:
+            engine = DeterministicEngine
+        elif config.generator.lora == "adapter":
+            engine = AdapterEngine
         return await engine.start(config, hostname=hostname)
 
     tie_children()

@@ -153,7 +153,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
 
 
 def _settle_kernels(config: RunConfig, *, on_cpu: bool) -> None:
-    """Sets the threads of the engine's processes. Raises `InvalidArgument` for a deterministic run on a GPU."""
+    """Sets threads and kernels of the engine's processes. Raises `InvalidArgument` for a deterministic run on a GPU."""
     if config.run.num_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(config.run.num_threads)
     if config.run.deterministic and not on_cpu:
@@ -162,6 +162,12 @@ def _settle_kernels(config: RunConfig, *, on_cpu: bool) -> None:
             "start a generator with vLLM's build for CPUs",
             reason=ErrorReason.ENGINE_REFUSED,
         )
+    if config.run.deterministic:
+        # Otherwise the last bits of MKL's products depend on the addresses of their matrices.
+        os.environ["MKL_CBWR"] = "AUTO"
+        # Otherwise MKL may take fewer threads than it is given. Torch sets this with the number of threads, which vLLM
+        # leaves to the environment.
+        os.environ["MKL_DYNAMIC"] = "FALSE"
 
 
 @contextmanager
@@ -195,7 +201,8 @@ def _engine_arguments(
         "enforce_eager": True,
     }
     if num_workers == 1:
-        # By its class name: vLLM replaces the short name by an executor in an extra process.
+        # By its class name: vLLM replaces the short name by an executor in an extra process, whose number of threads is
+        # that of the cores to which vLLM binds it.
         cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     gpu: dict[str, Any] = {
         "gpu_memory_utilization": generator.gpu_memory_utilization,
@@ -214,6 +221,7 @@ def _engine_arguments(
         trust_remote_code=config.model.trust_remote_code,
         **_tokenizer_arguments(config, model),
         **_support_arguments(config, on_cpu=on_cpu),
+        **_order_arguments(config),
         **(adapter_arguments(config, adapter) if adapter else {}),
         dtype=model.dtype,
         max_model_len=max_model_len,
@@ -227,6 +235,22 @@ def _engine_arguments(
         disable_log_stats=True,
         **(cpu if on_cpu else gpu),
     )
+
+
+def _order_arguments(config: RunConfig) -> dict[str, Any]:
+    """Returns the settings of vLLM's scheduler on which the order of a deterministic run depends.
+
+    Chunked prefills and the prefix cache may stay: what they do follows from the requests of a batch, their order, and
+    the cache, which is empty when a batch begins.
+    """
+    if not config.run.deterministic:
+        return {}
+    return {
+        # Else a step may be planned before it is known which completions have ended.
+        "async_scheduling": False,
+        # In the order in which the batch was given to the engine.
+        "scheduling_policy": "fcfs",
+    }
 
 
 def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, Any]:

@@ -19,6 +19,7 @@ def check_deterministic(config: "RunConfig") -> None:
     wrong = {
         f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions meet new weights at a moment "
         "that no two runs share": config.grpo.max_staleness > 0,
+        "data without environments: the turns of an episode are not sampled in batches": config.plays_episodes,
         f'generator.dtype "float32" (it is "{generator.dtype}")': generator.dtype != "float32",
         f'learner.compute_dtype "float32" (it is "{learner.compute_dtype}")': learner.compute_dtype != "float32",
         f'weights.dtype "auto" or "float32" (it is "{config.weights.dtype}")': config.weights.dtype

@@ -1,5 +1,7 @@
 """Threads and kernels of a learner rank, on which the last bits of its results depend."""
 
+import os
+
 import torch
 
 from shoal.config import RunConfig
@@ -7,6 +9,10 @@ from shoal.errors import InvalidArgument
 
 _UNCHANGED_THREADS = torch.get_num_threads()
 """Those of the environment."""
+
+# Otherwise the last bits of MKL's products depend on where in memory their matrices begin, which a restore may change.
+# MKL reads this at its first product, whichever run that is for.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 
 def settle_kernels(config: RunConfig, *, device: torch.device) -> None:

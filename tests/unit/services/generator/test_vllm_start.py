@@ -119,15 +119,35 @@ def test_adapters_are_switched_on_for_the_adapter_way_alone_and_take_their_memor
     assert merged["kv_cache_memory_bytes"] - arguments["kv_cache_memory_bytes"] == 2 * 2**25
 
 
+DETERMINISTIC = {
+    "run": {"deterministic": True, "num_threads": 3},
+    "grpo": {"max_staleness": 0},
+    "generator": {"dtype": "float32"},
+    "learner": {"compute_dtype": "float32"},
+}
+
+
+def test_the_engine_of_a_deterministic_run_plans_no_step_ahead_and_keeps_the_order_of_requests(
+    arguments_of: Any,
+) -> None:
+    arguments = arguments_of(on_cpu=True, **DETERMINISTIC)
+    assert (arguments["async_scheduling"], arguments["scheduling_policy"]) == (False, "fcfs")
+    # An executor in another process would take its threads from the cores that vLLM binds it to.
+    assert arguments["distributed_executor_backend"].endswith("UniProcExecutor")
+    assert not {"async_scheduling", "scheduling_policy"} & arguments_of(on_cpu=True).keys(), "vLLM's own choice"
+
+
 def test_an_engine_gets_the_threads_of_the_run_and_a_deterministic_run_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    monkeypatch.setenv("MKL_DYNAMIC", "TRUE")
     model = {"model": {"path": "unused"}, "data": {"sources": [{"task": "arithmetic"}]}}
     _settle_kernels(parse_config(model), on_cpu=False)
-    assert os.environ["OMP_NUM_THREADS"] == "5"
-    needed = {"grpo": {"max_staleness": 0}, "generator": {"dtype": "float32"}, "learner": {"compute_dtype": "float32"}}
-    config = parse_config(model | needed | {"run": {"deterministic": True, "num_threads": 3}})
+    assert os.environ["OMP_NUM_THREADS"] == "5" and os.environ["MKL_CBWR"] == "AVX2"
+    config = parse_config(model | DETERMINISTIC)
     _settle_kernels(config, on_cpu=True)
-    assert os.environ["OMP_NUM_THREADS"] == "3"
+    found = [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_CBWR", "MKL_DYNAMIC")]
+    assert found == ["3", "AUTO", "FALSE"], "threads, the mode of MKL, and whether it may take fewer threads"
     with pytest.raises(InvalidArgument, match=r"run\.deterministic: this generator computes on a GPU"):
         _settle_kernels(config, on_cpu=False)
 

@@ -48,6 +48,12 @@ def test_what_a_deterministic_run_cannot_keep_is_refused_with_what_it_needs(
         parse_config(config(**sections))
 
 
+def test_episodes_are_refused_since_their_turns_are_in_no_batch() -> None:
+    played = {"sources": [{"path": "unused.jsonl", "environment": "calculator"}]}
+    with pytest.raises(InvalidArgument, match=r"run\.deterministic needs data without environments"):
+        parse_config(config(data=played) | {"environments": [{"name": "calculator"}]})
+
+
 def test_verifiers_that_shoal_does_not_determine_are_noted() -> None:
     assert notes_on(parse_config(config())) == []
     judge = {"base_url": "http://127.0.0.1:8000/v1", "model": "judge"}
