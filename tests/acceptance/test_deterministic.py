@@ -1,49 +1,62 @@
-"""A deterministic run that is killed three times ends as one that nobody touched, bit for bit."""
+"""A deterministic run that is killed several times ends as one that nobody touched, bit for bit."""
 
-import statistics
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.local_stack import LocalStack, guessing_config, write_config, write_guessing_game
+from tests.support.local_stack import SHOAL, LocalStack, guessing_config, write_config, write_guessing_game
 from tests.support.same_runs import completions_of, differences, events_of, metrics_of, rows_of, weights_of
 
 NUM_STEPS = 9
 WAIT_S = 1500
 ANSWERS = {"every_steps": 4, "samples_per_prompt": 2, "temperature": 1.0}
+Happenings = tuple[tuple[int, str], ...]
+"""Steps after which a process is killed, with its kind, or "update" for a change of the configuration."""
 KILLS = ((2, "learner"), (4, "coordinator"), (7, "generator"))
-"""Steps after which a process is killed, with its kind."""
+FOLLOWS = {"reference_update_steps": 2, "reference_alpha": 0.5}
+"""Lets the reference follow the policy."""
 
 
-def config_of(folder: Path, *, deterministic: bool) -> Path:
+def config_of(folder: Path, name: str = "config", *, deterministic: bool = True, **changes: dict[str, Any]) -> Path:
     questions = write_guessing_game(folder / "questions.jsonl", 12)
-    config = guessing_config(
-        folder,
-        run={"num_steps": NUM_STEPS, "deterministic": deterministic, "num_threads": 1, "seed": 3},
-        sampling={"max_completion_tokens": 24},
-        grpo={"group_size": 6, "groups_per_step": 6, "active_sampling": True, "max_refills": 1},
-        kl={"coef": 0.02, "reference_update_steps": 2, "reference_alpha": 0.5},
-        learner={"lr_scheduler": "linear", "warmup_steps": 2},
-        evaluation={"sources": [{"path": str(questions)}], "held_out": False, "num_prompts": 12} | ANSWERS,
-        checkpoint={"every_steps": 3},
-        coordinator={"max_group_losses": 10, "worker_timeout_s": 900},
-        launch={"num_learner_ranks": 2, "num_generators": 2},
-    )
-    return write_config(folder / f"{'deterministic' if deterministic else 'usual'}.toml", config)
+    sections: dict[str, dict[str, Any]] = {
+        "run": {"num_steps": NUM_STEPS, "deterministic": deterministic, "num_threads": 1, "seed": 3},
+        "sampling": {"max_completion_tokens": 24},
+        "grpo": {"group_size": 6, "groups_per_step": 6, "active_sampling": True, "max_refills": 1},
+        "kl": {"coef": 0.02},
+        "learner": {"lr_scheduler": "linear", "warmup_steps": 2},
+        "evaluation": {"sources": [{"path": str(questions)}], "held_out": False, "num_prompts": 12} | ANSWERS,
+        "checkpoint": {"every_steps": 3},
+        "coordinator": {"max_group_losses": 10, "worker_timeout_s": 900},
+        "launch": {"num_learner_ranks": 2, "num_generators": 2},
+    }
+    for section, values in changes.items():
+        sections[section] = sections.get(section, {}) | values
+    return write_config(folder / f"{name}.toml", guessing_config(folder, **sections))
 
 
-def train(folder: Path, config: Path, name: str, kills: tuple[tuple[int, str], ...] = ()) -> Path:
+def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) -> Path:
     stack = LocalStack(folder / "runs", name, str(config), "--name", name)
     try:
-        for step, kind in kills:
+        for step, what in happenings:
             stack.until_step(step, WAIT_S)
-            (victim, *_) = stack.children(f"services.{kind}", "--listen")
-            victim.kill()
+            if what == "update":
+                update(stack)
+            else:
+                (victim, *_) = stack.children(f"services.{what}", "--listen")
+                victim.kill()
         code = stack.wait(WAIT_S)
         assert code == 0, stack.tail()
     finally:
         stack.end()
     return stack.folder
+
+
+def update(stack: LocalStack) -> None:
+    change = ("--set", "learner.learning_rate=3e-4")
+    subprocess.run([SHOAL, "run", "update", *change, "--coordinator", stack.coordinator_address()], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +67,76 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
     """A run that nobody touches."""
-    return train(folder, config_of(folder, deterministic=True), "whole")
+    return train(folder, config_of(folder, kl=FOLLOWS), "whole")
 
 
-@pytest.mark.timeout(4 * WAIT_S)
-def test_a_run_that_is_killed_at_three_steps_equals_one_that_is_not(folder: Path, whole: Path) -> None:
-    killed = train(folder, config_of(folder, deterministic=True), "killed", KILLS)
-    kinds = events_of(killed)
-    assert kinds.count("restarting") == 2, "the learner and the coordinator begin an attempt each"
-    assert kinds.count("worker_lost") >= 2, "the learner and a generator are lost"
-    assert len(weights_of(whole)) > 10 and len(metrics_of(whole)) >= NUM_STEPS and completions_of(whole)
+def assert_equal(whole: Path, killed: Path, num_steps: int) -> None:
+    assert len(weights_of(whole)) > 10 and len(metrics_of(whole)) >= num_steps and completions_of(whole)
     found = differences(whole, killed)
     assert not found, f"{len(found)} differences, among them {found[:10]}"
 
 
 @pytest.mark.timeout(4 * WAIT_S)
+def test_a_run_that_is_killed_at_three_steps_equals_one_that_is_not(folder: Path, whole: Path) -> None:
+    killed = train(folder, config_of(folder, kl=FOLLOWS), "killed", KILLS)
+    kinds = [event["kind"] for event in events_of(killed)]
+    assert kinds.count("restarting") == 2, "the learner and the coordinator begin an attempt each"
+    assert kinds.count("worker_lost") >= 2, "the learner and a generator are lost"
+    assert_equal(whole, killed, NUM_STEPS)
+
+
+@pytest.mark.timeout(4 * WAIT_S)
+def test_a_run_on_two_threads_with_a_sharded_model_that_is_killed_equals_one_that_is_not(folder: Path) -> None:
+    run = {"num_steps": 6, "num_threads": 2}
+    config = config_of(folder, "sharded", run=run, learner={"zero_stage": 3}, kl=FOLLOWS)
+    whole = train(folder, config, "sharded")
+    killed = train(folder, config, "sharded-killed", ((2, "generator"), (4, "learner")))
+    assert_equal(whole, killed, 6)
+
+
+def changed_at_step(run: Path) -> int:
+    (applied,) = (event for event in events_of(run) if event["kind"] == "config_applied")
+    step = applied["attributes"]["policy_version"]
+    assert isinstance(step, int)
+    return step
+
+
+@pytest.mark.timeout(4 * WAIT_S)
+def test_a_run_with_adapters_that_is_changed_and_killed_equals_one_that_is_changed(folder: Path) -> None:
+    config = config_of(
+        folder,
+        "adapters",
+        run={"num_steps": 6},
+        learner={"learning_rate": 1e-2},
+        sampling={"stop_strings": ["e", "a", "0"]},
+        evaluation={"every_steps": 2},
+        checkpoint={"every_steps": 5},
+        **{"learner.lora": {"rank": 4, "dropout": 0.1}},
+    )
+    whole = train(folder, config, "adapters", ((1, "update"),))
+    killed = train(folder, config, "adapters-killed", ((1, "update"), (4, "coordinator")))
+    changed_at = [changed_at_step(run) for run in (whole, killed)]
+    assert changed_at[0] == changed_at[1], f"the change came at steps {changed_at}, so these are two runs: try again"
+    assert_equal(whole, killed, 6)
+
+
+@pytest.mark.timeout(4 * WAIT_S)
 def test_the_same_run_without_its_order_is_another_one(folder: Path, whole: Path) -> None:
     """The comparison above can fail: without batches, completions begin when they arrive."""
-    usual = train(folder, config_of(folder, deterministic=False), "usual")
+    usual = train(folder, config_of(folder, "usual", deterministic=False, kl=FOLLOWS), "usual")
+    costs = {}
     for name, run in (("deterministic", whole), ("usual", usual)):
         rows = [row for row in rows_of(run) if "time/step" in row][1:]
-        waits = statistics.median(row["time/waiting_for_groups"] for row in rows)
-        rate = sum(row["val/num_step_tokens"] for row in rows) / sum(row["time/waiting_for_groups"] for row in rows)
-        print(f"{name}: {rate:.0f} tokens/s sampled and scored, {waits:.2f} s a step")
+        seconds, tokens = (sum(row[metric] for row in rows) for metric in ("time/step", "val/num_step_tokens"))
+        waits = sum(row["time/waiting_for_groups"] for row in rows)
+        costs[name] = seconds / len(rows), tokens / seconds, tokens / waits
+        print(
+            "{}: {:.2f} s a step, {:.0f} tokens/s, {:.0f} while groups are sampled and scored".format(
+                name, *costs[name]
+            )
+        )
+    ratios = [one / other for one, other in zip(costs["deterministic"], costs["usual"], strict=True)]
+    print("deterministic to usual: {:.2f} of the time, {:.2f} and {:.2f} of the tokens/s".format(*ratios))
     found = differences(whole, usual)
     print(f"{len(found)} differences, the first are {found[:3]}")
     assert found, "two runs that sampled other batches are equal"

@@ -48,12 +48,13 @@ def write_config(path: Path, sections: dict[str, dict[str, Any]]) -> Path:
     lines = []
     for name, values in sections.items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if not isinstance(value, list)]
-        for key, value in values.items():
-            if isinstance(value, list):
-                for table in value:
-                    lines.append(f"[[{name}.{key}]]")
-                    lines += [f"{field} = {json.dumps(item)}" for field, item in table.items()]
+        lists = {key: value for key, value in values.items() if isinstance(value, list)}
+        tables = {key: value for key, value in lists.items() if value and isinstance(value[0], dict)}
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
+        for key, value in tables.items():
+            for table in value:
+                lines.append(f"[[{name}.{key}]]")
+                lines += [f"{field} = {json.dumps(item)}" for field, item in table.items()]
     path.write_text("\n".join(lines) + "\n")
     return path
 

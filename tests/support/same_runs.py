@@ -55,9 +55,9 @@ def completions_of(folder: Path) -> dict[int, list[tuple[Any, ...]]]:
             return found
 
 
-def events_of(folder: Path) -> list[str]:
-    """Returns the kinds of a run's events."""
-    return [json.loads(line)["kind"] for line in (folder / "events.jsonl").read_text().splitlines()]
+def events_of(folder: Path) -> list[dict[str, Any]]:
+    """Returns the events of a run."""
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def weights_of(folder: Path) -> dict[str, str]:
