@@ -318,8 +318,8 @@ def _output(completion: rollout_pb2.Completion, *, with_tokens: bool) -> Output:
 
 
 def _check_verifiers(prompt: Prompt, router: Router) -> None:
-    if not prompt.ground_truths:
-        raise invalid("prompt.ground_truths", "the prompt names no verifier; at least one is needed")
+    if not prompt.ground_truths and prompt.environment is None:
+        raise invalid("prompt.ground_truths", "the prompt names no verifier and no environment; one is needed")
     for position, truth in enumerate(prompt.ground_truths):
         if why := router.why_not(truth.verifier):
             raise invalid(f"prompt.ground_truths[{position}].verifier", why)

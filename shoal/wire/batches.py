@@ -31,7 +31,7 @@ def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
             )
         )
         for rollout in group.rollouts:
-            completion = completion_to_wire(rollout.completion, with_text=False)
+            completion = completion_to_wire(rollout.completion, with_text=False, with_words=False)
             for part in detach_support(completion):
                 yield learner_pb2.TrainStepRequest(support_token_ids=part)
             yield learner_pb2.TrainStepRequest(

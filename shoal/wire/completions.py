@@ -28,7 +28,10 @@ def spans_to_wire(spans: Iterable[VersionSpan]) -> list[rollout_pb2.VersionSpan]
     ]
 
 
-def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rollout_pb2.Completion:
+def completion_to_wire(
+    completion: Completion, *, with_text: bool = True, with_words: bool = True
+) -> rollout_pb2.Completion:
+    """Makes the message of a completion; without its text, or without what was said in its episode."""
     mask, support = completion.loss_mask, completion.support
     return rollout_pb2.Completion(
         sample_index=completion.sample_index,
@@ -41,7 +44,7 @@ def completion_to_wire(completion: Completion, *, with_text: bool = True) -> rol
         seed=completion.seed,
         support_token_ids=b"" if support is None else int32_to_wire(support.token_ids),
         support_counts=b"" if support is None else int32_to_wire(support.counts),
-        episode=None if completion.episode is None else episode_to_wire(completion.episode),
+        episode=None if completion.episode is None else episode_to_wire(completion.episode, with_words=with_words),
     )
 
 

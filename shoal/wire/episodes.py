@@ -8,10 +8,11 @@ from shoal.wire.finish_reasons import finish_reason_from_wire, finish_reason_to_
 from shoal.wire.scores import outcome_from_wire, outcome_to_wire
 
 
-def episode_to_wire(episode: Episode) -> rollout_pb2.Episode:
+def episode_to_wire(episode: Episode, *, with_words: bool = True) -> rollout_pb2.Episode:
+    """Makes the message of an episode; `with_words` says whether it has what was said, which may be long."""
     return rollout_pb2.Episode(
-        first_messages=map(chat_message_to_wire, episode.first_messages),
-        turns=map(_turn_to_wire, episode.turns),
+        first_messages=map(chat_message_to_wire, episode.first_messages) if with_words else (),
+        turns=[_turn_to_wire(turn, with_words) for turn in episode.turns],
         stop_reason=episode.stop_reason,
         truncated=episode.is_truncated,
         outcome=outcome_to_wire(episode.outcome),
@@ -46,12 +47,12 @@ def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
     )
 
 
-def _turn_to_wire(turn: EpisodeTurn) -> rollout_pb2.EpisodeTurn:
+def _turn_to_wire(turn: EpisodeTurn, with_words: bool) -> rollout_pb2.EpisodeTurn:
     return rollout_pb2.EpisodeTurn(
         start=turn.start,
         end=turn.end,
-        message=chat_message_to_wire(turn.message),
-        observations=map(chat_message_to_wire, turn.observations),
+        message=chat_message_to_wire(turn.message) if with_words else None,
+        observations=map(chat_message_to_wire, turn.observations) if with_words else (),
         reward=turn.reward,
         finish_reason=finish_reason_to_wire(turn.finish_reason),
         tool_outcomes=map(tool_outcome_to_wire, turn.tool_outcomes),

@@ -47,12 +47,18 @@ async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_coun
     for completion in stage.episodes:
         mask = np.frombuffer(completion.loss_mask, np.uint8).astype(bool)
         logprobs = np.frombuffer(completion.behavior_logprobs, "<f4")
-        assert [turn.message.tool_calls[0].name for turn in completion.episode.turns[:2]] == ["add", "add"]
         assert len(completion.episode.turns) == 3 and completion.episode.stop_reason == "no_call"
         assert np.array_equal(np.isnan(logprobs), ~mask), "exactly the environment's tokens have no log-probability"
         sampled = [index for turn in completion.episode.turns for index in range(turn.start, turn.end)]
         assert np.flatnonzero(mask).tolist() == sampled
     assert {len(batch) for batch in cluster.learner.batches} == {7} and stage.num_open == 0
+    for rollout in [rollout for group in await cluster.groups() for rollout in group.rollouts]:
+        turns = rollout.episode.turns
+        assert [call.arguments_json for turn in turns for call in turn.message.tool_calls] == ['{"text": "1"}'] * 2
+        assert [turn.observations[0].content for turn in turns[:2]] == ["Result: 1", "Result: 2"]
+        assert rollout.text == turns[-1].message.content
+    sent = [m.rollout.completion.episode for m in cluster.learner.batches[0] if m.HasField("rollout")]
+    assert not any(turn.HasField("message") or turn.observations for episode in sent for turn in episode.turns)
 
 
 async def test_a_turn_goes_on_elsewhere_from_what_its_killed_generator_reported(cluster: Cluster, model: Path) -> None:
@@ -76,8 +82,8 @@ async def test_a_turn_goes_on_elsewhere_from_what_its_killed_generator_reported(
     resumed = [request for request in rescuer.requests if "/turn-2/" in request.request_id]
     assert [len(request.prefixes[0].token_ids) // 4 for request in resumed] == [6] * 4
     assert "group_reissued" not in kinds(events) and len(stage.episodes) == 4
-    for completion in stage.episodes:
-        texts = [turn.message.tool_calls[0].raw for turn in completion.episode.turns[:2]]
+    for rollout in [rollout for group in await cluster.groups() for rollout in group.rollouts]:
+        texts = [turn.message.tool_calls[0].raw for turn in rollout.episode.turns[:2]]
         assert texts == ["<add>1</add>"] * 2, "the two parts of the turn are one"
 
 

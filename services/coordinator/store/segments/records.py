@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -10,14 +9,12 @@ from google.protobuf.message import Message
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from services.coordinator.store.segments.series import Series
-from shoal.conversation import ChatMessage
 from shoal.rollout import Completion, Prompt, Rollout, Score
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire, score_to_wire
 from shoal.wire.arrays import float32_to_wire
 from shoal.wire.episodes import episode_to_wire
 
-_NO_WORDS = ChatMessage("assistant", "")
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -60,15 +57,7 @@ def text_record(completions: Iterable[Completion]) -> bytes:
 
 def token_record(completions: Iterable[Completion]) -> bytes:
     """Makes the record of what the learner needs of the completions."""
-    return _join(completion_to_wire(_without_words(completion), with_text=False) for completion in completions)
-
-
-def _without_words(completion: Completion) -> Completion:
-    """Leaves out of an episode what was said: the texts have it."""
-    if completion.episode is None:
-        return completion
-    turns = [replace(turn, message=_NO_WORDS, observations=()) for turn in completion.episode.turns]
-    return replace(completion, episode=replace(completion.episode, turns=tuple(turns), first_messages=()))
+    return _join(completion_to_wire(completion, with_text=False, with_words=False) for completion in completions)
 
 
 def score_record(scores: Iterable[Score]) -> bytes:

@@ -261,7 +261,8 @@ class RewardPool:
                     continue
                 num_tokens[completion.sample_index] = completion.num_tokens
                 self.utilization.out()
-                yield reward_pb2.ScoreGroupRequest(completion=completion_to_wire(replace(completion, support=None)))
+                message = completion_to_wire(replace(completion, support=None), with_words=False)
+                yield reward_pb2.ScoreGroupRequest(completion=message)
 
         member.outstanding += 1
         try:

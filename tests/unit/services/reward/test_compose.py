@@ -183,3 +183,25 @@ def test_separate_verifier_values_allow_no_composition(advantage: str) -> None:
     RunConfig.model_validate(run)
     with pytest.raises(ValidationError, match=f"advantage.{advantage} uses the verifiers' values one by one"):
         RunConfig.model_validate(run | {"reward": {"overlong": {"factor": 1}}})
+
+
+@pytest.mark.parametrize(("turns", "paid"), [("sum", 5.75), ("last", 5.25), ("tokens", 5.0)])
+def test_the_reward_of_an_environment_is_a_part_beside_that_of_the_verifiers(turns: Any, paid: float) -> None:
+    output = Output("5", FinishReason.STOP, turn_rewards=(0.5, 0.25), episode_reward=3.0)
+    composing = Composer(RewardConfig(verification_reward=2.0), 100, turns=turns)
+    score = composing.score(0, [GroundTruth("v", None)], [VerifierScore("v", SCORED, 1.0)], output)
+    assert score.reward == pytest.approx(paid)
+    assert parts(score) == pytest.approx({"verifiable": 2.0, "environment": paid - 2.0})
+
+
+def test_an_environment_alone_makes_a_reward_without_any_verifier() -> None:
+    output = Output("", FinishReason.STOP, turn_rewards=(0.5, 0.25))
+    score = Composer(RewardConfig(), 100, turns="sum").score(0, [], [], output)
+    assert (score.outcome, score.reward) == (SCORED, 0.75)
+
+
+@pytest.mark.parametrize("outcome", [UNSCORABLE, FAILED])
+def test_an_environment_that_did_not_score_gives_no_reward(outcome: ScoreOutcome) -> None:
+    output = Output("5", FinishReason.STOP, episode_reward=1.0, outcome=outcome)
+    score = composer().score(0, [GroundTruth("v", None)], [VerifierScore("v", SCORED, 1.0)], output)
+    assert (score.outcome, score.reward) == (outcome, 0.0)

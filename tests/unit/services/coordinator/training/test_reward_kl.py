@@ -21,7 +21,11 @@ class ConstantReference:
 def test_masked_tokens_add_nothing_to_the_kl() -> None:
     config = group_config(kl={"coef": 0.5, "place": "reward", "estimator": "k1", "target": 0.5, "horizon": 10})
     plain = settled_group(0, [1.0, 0.0])
-    masked = tuple(replace(own, loss_mask=np.array([True, False])) for own in plain.completions)
+    # The second is the environment's: nobody knows its log-probability.
+    masked = tuple(
+        replace(own, loss_mask=np.array([True, False]), behavior_logprobs=np.array([-1, np.nan], np.float32))
+        for own in plain.completions
+    )
     controller = RewardKlController(config, cast(LearnerClient, ConstantReference()))
     kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=masked)])))
     assert [values.tolist() for values in kl.kl_T.values()] == [[0.5, 0.0]] * 2

@@ -1,0 +1,89 @@
+"""Metrics of episodes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.coordinator.reporting.episode_metrics import episode_metrics
+from services.coordinator.rollout.groups import SettledGroup
+from services.coordinator.training.step_plan import plan_step
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
+from shoal.rollout import EnvironmentTask, Episode, EpisodeTurn, FinishReason, ScoreOutcome, ToolOutcome
+from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group
+
+CONFIG = group_config()
+MALFORMED = ToolCallStatus.MALFORMED
+
+
+def turn(*calls: tuple[str, ToolCallStatus, bool, float], reward: float | None = None) -> EpisodeTurn:
+    message = ChatMessage("assistant", "", tuple(ToolCall("c", name, "{}", status, "") for name, status, _, _ in calls))
+    outcomes = tuple(ToolOutcome(name, ok, False, duration_s) for name, _, ok, duration_s in calls)
+    return EpisodeTurn(0, 1, message, FinishReason.STOP, 0, (), reward, outcomes)
+
+
+def played(order_number: int, *episodes: Episode) -> SettledGroup:
+    group = settled_group(order_number, [1.0, 0.0][: len(episodes)])
+    completions = tuple(
+        replace(completion, loss_mask=np.array([True, False]), episode=episode)
+        for completion, episode in zip(group.completions, episodes, strict=True)
+    )
+    return replace(group, prompt=replace(PROMPT, environment=EnvironmentTask("lab", {})), completions=completions)
+
+
+def episode(*turns: EpisodeTurn, is_truncated: bool = False, outcome: ScoreOutcome = ScoreOutcome.SCORED) -> Episode:
+    return Episode(turns, "done", is_truncated, outcome, metrics={"solved": float(not is_truncated)})
+
+
+def test_calls_are_counted_by_tool_and_what_the_policy_invents_under_one_name() -> None:
+    ok = ToolCallStatus.OK
+    first = episode(turn(("search", ok, True, 1.0), ("search", ok, False, 3.0)), turn(("", MALFORMED, False, 0.0)))
+    second = episode(turn(), is_truncated=True, outcome=ScoreOutcome.FAILED)
+    metrics = episode_metrics(judged(CONFIG, [played(0, first, second)]))
+    assert metrics["tools/search/avg_calls_per_rollout"] == 1 and metrics["tools/search/avg_runtime"] == 2
+    assert metrics["tools/search/failure_rate"] == pytest.approx(1 / 2)
+    assert metrics["tools/aggregate/avg_calls_per_rollout"] == metrics["episodes/tool_calls"] == 1.5
+    assert metrics["tools/aggregate/failure_rate"] == pytest.approx(2 / 3)
+    assert "tools/unknown/avg_calls_per_rollout" in metrics and metrics["episodes/malformed_call_rate"] == 1 / 3
+    assert (metrics["episodes/turns"], metrics["episodes/turns_max"], metrics["time/tools"]) == (1.5, 2, 2.0)
+    assert metrics["episodes/truncated_rate"] == metrics["episodes/failed_rate"] == metrics["env/lab/solved"] == 0.5
+    assert metrics["episodes/policy_tokens"] == metrics["episodes/environment_tokens"] == 1
+
+
+def test_prompts_of_one_turn_have_no_metrics_of_episodes() -> None:
+    assert episode_metrics(judged(CONFIG, [settled_group(0, [1.0, 0.0])])) == {}
+
+
+def test_truncated_episodes_are_masked_where_the_configuration_says_so() -> None:
+    # The first completion of `settled_group` is cut off.
+    group = played(0, episode(turn(), is_truncated=True), episode(turn()))
+    (scored,) = judged(group_config(), [group])
+    (masked,) = judged(group_config(episodes={"truncated": "mask"}), [group])
+    assert scored.trained_indices == (0, 1) and masked.trained_indices == (1,)
+
+
+def test_the_rewards_of_turns_are_advantages_of_the_tokens_up_to_their_ends() -> None:
+    config = group_config(episodes={"turn_rewards": "tokens"}, advantage={"scale": "none"})
+    group = settled_group(0, [1.0, 1.0])
+    from services.coordinator.rollout.token_reward import turn_rewards
+
+    def of(reward: float) -> Episode:
+        return episode(replace(turn(reward=reward), start=0, end=1), replace(turn(), start=1, end=2))
+
+    completions = tuple(
+        replace(completion, episode=of(reward))
+        for completion, reward in zip(group.completions, (1.0, 0.0), strict=True)
+    )
+    steps = tuple(map(turn_rewards, completions))
+    assert [[(step.token, step.value) for step in each] for each in steps] == [[(0, 1.0)], [(0, 0.0)]]
+    groups = judged(config, [replace(group, completions=completions, step_rewards=steps)])
+    plan = plan_step(config, groups, NOW, "step")
+    advantages = [rollout.token_advantages for rollout in plan.batch.groups[0].rollouts]
+    assert [values is not None and values.tolist() for values in advantages] == [[0.5, 0.0], [-0.5, 0.0]]
+
+
+def test_a_prompt_of_an_environment_alone_is_correct_from_a_reward_of_1_on() -> None:
+    group = played(0, episode(turn()), episode(turn()))
+    scores = tuple(replace(score, verifier_scores=()) for score in group.scores)
+    (judgment,) = judged(CONFIG, [replace(group, scores=scores)])
+    assert judgment.correct_share == 0.5 and judgment.max_reward == 1.0

@@ -1,0 +1,55 @@
+"""What was said in an episode, for people."""
+
+from services.coordinator.reporting.episode_words import Said, ending_of, words_of
+from services.coordinator.store.rollout_page import MAX_TEXT_BYTES, Page
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import rollout_pb2 as r
+
+
+def two_turns() -> r.Episode:
+    call = r.ToolCall(name="add", raw="<add>1</add>", status=r.TOOL_CALL_STATUS_OK)
+    broken = r.ToolCall(raw="<add>", status=r.TOOL_CALL_STATUS_MALFORMED, detail="no closing tag")
+    return r.Episode(
+        first_messages=[r.ChatMessage(role="user", content="Begin.")],
+        turns=[
+            r.EpisodeTurn(
+                message=r.ChatMessage(role="assistant", content="I add.", tool_calls=[call, broken]),
+                observations=[r.ChatMessage(role="tool", name="add", content="1")],
+                tool_outcomes=[r.ToolOutcome(name="add", ok=False, timed_out=True, duration_s=60)],
+                reward=0.5,
+                finish_reason=r.FINISH_REASON_STOP,
+            ),
+            r.EpisodeTurn(message=r.ChatMessage(role="assistant", content="1"), finish_reason=r.FINISH_REASON_LENGTH),
+        ],
+        stop_reason="max_tokens",
+        outcome=r.SCORE_OUTCOME_FAILED,
+        detail="division by zero",
+        metrics={"solved": 0},
+    )
+
+
+def test_an_episode_is_told_message_by_message_with_what_became_of_each() -> None:
+    note = "call malformed: no closing tag; add timed out after 60.0 s; reward 0.5"
+    assert list(words_of(two_turns())) == [
+        Said("user", "Begin.", "", False),
+        Said("turn 1", "I add.\n<add>1</add>\n<add>", note, True),
+        Said("add", "1", "", False),
+        Said("turn 2", "1", "cut off", True),
+    ]
+
+
+def test_the_end_says_by_what_and_what_broke() -> None:
+    wanted = "ended by max_tokens after 2 turns, environment failed, solved 0: division by zero"
+    assert ending_of(two_turns()) == wanted
+
+
+def test_long_words_are_cut_so_that_the_episode_fits_into_a_page() -> None:
+    episode = two_turns()
+    for turn in episode.turns:
+        turn.message.content = "€" * MAX_TEXT_BYTES
+    response = pb.ListRolloutsResponse()
+    group = pb.RolloutGroup(rollouts=[pb.Rollout(episode=episode)])
+    assert Page(response).add(group, 0) is None
+    cut = response.groups[0].rollouts[0].episode
+    assert cut.ByteSize() <= 1.1 * MAX_TEXT_BYTES and "characters …]" in cut.turns[0].message.content
+    assert cut.turns[0].observations[0].content == "1", "what is short is whole"

@@ -1,0 +1,142 @@
+"""Environments and tasks of rows."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from shoal.config import parse_config
+from shoal.config.data import DataConfig, SourceConfig
+from shoal.config.model import ModelConfig
+from shoal.config.services import RewardConfig
+from shoal.data import PromptSet, load_prompts
+from shoal.data.conversation import conversation_of
+from shoal.data.environments import environment_of
+from shoal.data.rows import Row
+from shoal.data.tasks import make_task
+from shoal.errors import InvalidArgument
+from shoal.rollout import EnvironmentTask
+from tests.support.tiny_model import make_tokenizer
+
+NAMED = SourceConfig(path="d", environment_column="env", environment_task_column="task")
+
+
+def read(values: Mapping[str, Any], source: SourceConfig = NAMED) -> EnvironmentTask | None:
+    return environment_of(Row(0, "d.jsonl:1", values), source, ["counter", "wordle"])
+
+
+def test_a_task_is_a_table_or_one_as_json_text_or_empty() -> None:
+    wanted = EnvironmentTask("counter", {"target": 5, "names": ["a"]})
+    assert read({"env": "counter", "task": wanted.task}) == wanted
+    assert read({"env": "counter", "task": json.dumps(wanted.task)}) == wanted
+    assert read({"env": "counter"}) == EnvironmentTask("counter", {})
+
+
+def test_a_row_without_a_name_is_a_prompt_of_one_turn() -> None:
+    assert read({"env": None}) is None and read({"env": ""}) is None and read({}) is None
+    assert read({"env": "counter"}, SourceConfig(path="d")) is None, "the column is not read unless it is named"
+    assert read({}, SourceConfig(path="d", environment="wordle")) == EnvironmentTask("wordle", {})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"env": "chess"}, r"d.jsonl:1: no environment is called 'chess'.*known: counter, wordle"),
+        ({"env": 3}, "env must be the name of an environment"),
+        ({"env": "counter", "task": "{"}, "d.jsonl:1: task is not JSON"),
+        ({"env": "counter", "task": [1]}, "task must be a table"),
+        ({"env": "counter", "task": {"a": {"b": [float("nan")]}}}, "task holds nan"),
+        ({"env": "counter", "task": {"a": 2**60}}, "task holds 1152921504606846976"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_with_its_place(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        read(values)
+
+
+@pytest.mark.parametrize("verifier", [None, "passthrough"])
+def test_a_row_with_an_environment_needs_no_verifier(verifier: str | None) -> None:
+    row = Row(0, "d.jsonl:1", {"messages": "Play.", "env": "counter"})
+    source = NAMED.model_copy(update={"verifier": verifier})
+    conversation = conversation_of(row, source, ["math"], RewardConfig(), ["counter"])
+    assert conversation.ground_truths == () and conversation.environment is not None
+
+
+def test_a_row_with_an_environment_may_have_one() -> None:
+    row = Row(0, "d.jsonl:1", {"messages": "2 + 2", "env": "counter", "dataset": "math", "ground_truth": "4"})
+    (truth,) = conversation_of(row, NAMED, ["math"], RewardConfig(), ["counter"]).ground_truths
+    assert (truth.verifier, truth.label) == ("math", "4")
+
+
+def loaded(path: Path) -> PromptSet:
+    return load_prompts(
+        [NAMED.model_copy(update={"path": str(path)})],
+        model=ModelConfig(path="m"),
+        data=DataConfig(sources=[NAMED]),
+        seed=0,
+        reward=RewardConfig(),
+        known_verifiers=["math"],
+        known_environments=["counter"],
+        tokenizer=make_tokenizer(),
+    )
+
+
+def test_columns_of_parquet_that_are_not_there_are_not_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"messages": ["Play."], "env": ["counter"], "task": ['{"a": 1}']}), path)
+    (prompt,) = loaded(path).prompts
+    assert prompt.environment == EnvironmentTask("counter", {"a": 1}) and prompt.ground_truths == ()
+
+
+def test_the_policys_turn_does_not_begin_in_the_prompt_of_an_episode(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    rows = [
+        {"messages": "Play.", "env": "counter"},
+        {"messages": "2 + 2", "dataset": "math", "ground_truth": "4", "env": ""},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    episode, single = loaded(path).prompts
+    assert episode.text == "<|im_start|>user\nPlay.<|im_end|>\n"
+    assert single.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_products_are_questions_and_tasks_for_the_calculator() -> None:
+    source = SourceConfig(task="multiplication", task_size=50, environment="calculator")
+    rows = make_task(source).rows
+    tasks = [row.values["environment_task"] for row in rows]
+    assert len({(task["a"], task["b"]) for task in tasks}) == 50
+    for row, task in zip(rows, tasks, strict=True):
+        assert row.values["messages"][-1]["content"] == f"What is {task['a']} times {task['b']}?"
+        assert row.values["ground_truth"] == str(task["a"] * task["b"])
+    with pytest.raises(InvalidArgument, match="8100 different questions"):
+        make_task(source.model_copy(update={"task_size": 9000}))
+
+
+SOURCE = {"path": "d", "environment": "counter"}
+VALUES: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [SOURCE]}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"run": {"deterministic": True, "num_threads": 1}, "grpo": {"max_staleness": 0}}, "run.deterministic"),
+        ({"evaluation": {"sources": [SOURCE]}}, "environments are not available in evaluations yet"),
+        ({"episodes": {"max_turn_tokens": 4000}}, r"max_turn_tokens \(4000\) must be at most"),
+        ({"episodes": {"call_timeout_s": 60, "timeout_s": 30}}, "call_timeout_s"),
+        ({"episodes": {"turn_rewards": "tokens"}, "advantage": {"baseline": "second_best"}}, "turn_rewards"),
+    ],
+)
+def test_settings_that_do_not_go_together_with_episodes_are_refused(sections: dict[str, Any], message: str) -> None:
+    engines = {"generator": {"dtype": "float32"}, "learner": {"compute_dtype": "float32"}}
+    with pytest.raises(InvalidArgument, match=message):
+        parse_config(VALUES | engines | sections)
+    parse_config(VALUES | engines)
+
+
+def test_one_environment_is_named_for_a_source() -> None:
+    with pytest.raises(ValueError, match="environment or environment_column"):
+        SourceConfig(path="d", environment="counter", environment_column="env")
