@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from services.coordinator.workers.rewards import environment_pool
+from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
 from tests.support.cluster import Cluster, kinds
+from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 from tests.support.scripted_workers import arithmetic_config
 from tests.support.waiting import eventually
@@ -169,3 +171,41 @@ async def test_a_row_of_an_undeclared_environment_is_refused_before_the_run_begi
     config = episode_config(model) | {"environments": []}
     with pytest.raises(InvalidArgument, match=r"questions.jsonl:1: no environment is called 'counter'"):
         await cluster.start(config)
+
+
+async def test_a_calculator_of_a_real_reward_service_pays_for_the_call_and_for_the_answer(
+    cluster: Cluster, model: Path
+) -> None:
+    def says(text: str, seed: int) -> str:
+        a, b = text.rpartition("What is ")[2].split("?")[0].split(" times ")
+        if "Result:" in text.rpartition("What is ")[2]:
+            return str(int(a) * int(b)) if seed % 3 else "0"
+        return f"<calc>{a}*{b}</calc>" if seed % 2 else "I do not know."
+
+    reward = RewardService(ALLOWED)
+    try:
+        await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+        await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
+        await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedPolicy(cluster.plane, says), "generator-0")
+        config = episode_config(
+            model,
+            run={"num_steps": 1},
+            data={"sources": [{"task": "multiplication", "environment": "calculator"}], "max_prompt_tokens": 500},
+            reward={"num_processes": 1},
+            grpo={"group_size": 16, "groups_per_step": 2, "max_staleness": 0},
+        )
+        await cluster.start(config | {"environments": [{"name": "calculator"}]})
+        run, events = await cluster.end()
+        assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+        groups = await cluster.groups()
+    finally:
+        await reward.close()
+    rewards = {}
+    for rollout in [rollout for group in groups for rollout in group.rollouts]:
+        assert rollout.score.outcome == rollout_pb2.SCORE_OUTCOME_SCORED and not rollout.score.verifier_scores
+        parts = {part.name: part.value for part in rollout.score.parts}
+        assert parts.keys() == {"verifiable", "environment"} and parts["environment"] == rollout.score.reward
+        called = bool(rollout.episode.metrics["right_call"])
+        rewards[called, bool(rollout.episode.metrics["solved"])] = rollout.score.reward
+        assert len(rollout.episode.turns) == 1 + called and rollout.episode.stop_reason == "done"
+    assert rewards == {(False, False): 0.0, (True, False): 0.2, (True, True): 1.0}

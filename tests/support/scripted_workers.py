@@ -451,8 +451,9 @@ async def serve_worker(
     """Serves and registers a scripted worker, and keeps its lease; with `comes_back`, over a coordinator's restart."""
     server = RpcServer(listen="127.0.0.1:0")
     server.add(ADD_TO_SERVER[_SERVICES[kind]], servicer, _SERVICES[kind])
-    if isinstance(servicer, environment_pb2_grpc.EnvironmentServiceServicer):
-        server.add(ADD_TO_SERVER[ENVIRONMENT], servicer, ENVIRONMENT)
+    environments = getattr(servicer, "environments", servicer)  # Those of a real reward service, or its own.
+    if isinstance(environments, environment_pb2_grpc.EnvironmentServiceServicer):
+        server.add(ADD_TO_SERVER[ENVIRONMENT], environments, ENVIRONMENT)
     await server.start()
     servicer.server = server
     stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(coordinator, COORDINATOR))

@@ -7,6 +7,7 @@ import pytest
 
 from services.coordinator.reporting.episode_metrics import episode_metrics
 from services.coordinator.rollout.groups import SettledGroup
+from services.coordinator.rollout.token_reward import turn_rewards
 from services.coordinator.training.step_plan import plan_step
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.rollout import EnvironmentTask, Episode, EpisodeTurn, FinishReason, ScoreOutcome, ToolOutcome
@@ -65,7 +66,6 @@ def test_truncated_episodes_are_masked_where_the_configuration_says_so() -> None
 def test_the_rewards_of_turns_are_advantages_of_the_tokens_up_to_their_ends() -> None:
     config = group_config(episodes={"turn_rewards": "tokens"}, advantage={"scale": "none"})
     group = settled_group(0, [1.0, 1.0])
-    from services.coordinator.rollout.token_reward import turn_rewards
 
     def of(reward: float) -> Episode:
         return episode(replace(turn(reward=reward), start=0, end=1), replace(turn(), start=1, end=2))
