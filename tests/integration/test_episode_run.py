@@ -30,9 +30,8 @@ class Chatter(Environment):
 
     def step(self, turn):
         self.metrics["digits"] = sum(letter.isdigit() for letter in turn.text)
-        return Observation(
-            f"Again, for the {turn.number}th time.", reward=self.metrics["digits"] / 8, done=turn.number == self.num_turns
-        )
+        is_done = turn.number == self.num_turns
+        return Observation(f"Again, for the {turn.number}th time.", reward=self.metrics["digits"] / 8, done=is_done)
 '''
 
 
