@@ -102,7 +102,9 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
             self.losses[number] -= 1
             raise Aborted("its process ended")
         if number == self.dies_at:
-            await break_connection(self.server)
+            server, self.server = self.server, None
+            # gRPC does not stand a second call for the end of a server.
+            await (break_connection(server) if server else asyncio.Event().wait())
         if number == self.hangs_at and episode_id.endswith(self.hangs_for):
             await asyncio.Event().wait()
         if number == self.fails_at and episode_id.endswith(self.fails_for):
