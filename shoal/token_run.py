@@ -18,7 +18,7 @@ class TokenRun:
     logprobs: Float32Array
     """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
     version_spans: tuple[VersionSpan, ...]
-    """In order; they cover 0..T without gaps. Positions count from the first of these tokens."""
+    """In order; they cover all tokens that a generator sampled. Positions count from the first of these tokens."""
     support: Support | None = None
     """None where nobody asked for it."""
 
@@ -73,7 +73,7 @@ def _joined_spans(runs: Sequence[TokenRun]) -> tuple[VersionSpan, ...]:
     for run in runs:
         for span in run.version_spans:
             start, end = offset + span.start, offset + span.end
-            if spans and spans[-1].version == span.version:
+            if spans and spans[-1].version == span.version and spans[-1].end == start:
                 start = spans.pop().start
             spans.append(VersionSpan(span.version, start, end))
         offset += run.num_tokens

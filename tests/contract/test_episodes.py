@@ -12,6 +12,7 @@ from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
+from shoal.wire import completion_from_wire
 from tests.support.cluster import Cluster, kinds
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
@@ -47,6 +48,7 @@ async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_coun
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
     for completion in stage.episodes:
+        completion_from_wire(completion)  # As a learner reads it.
         mask = np.frombuffer(completion.loss_mask, np.uint8).astype(bool)
         logprobs = np.frombuffer(completion.behavior_logprobs, "<f4")
         assert len(completion.episode.turns) == 3 and completion.episode.stop_reason == "no_call"

@@ -43,6 +43,10 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
         """The turn at which the service breaks its connections, as a killed process does."""
         self.name = "counter"
         self.is_done_at: int | None = None
+        self.holds_at: int | None = None
+        """The turn whose answer waits for `may_answer`."""
+        self.may_answer = asyncio.Event()
+        self.num_held = 0
         self.num_refusals = 0
         """How many more episodes it refuses, because too many are open."""
         self.server: RpcServer | None = None
@@ -105,6 +109,9 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
             server, self.server = self.server, None
             # gRPC does not stand a second call for the end of a server.
             await (break_connection(server) if server else asyncio.Event().wait())
+        if number == self.holds_at:
+            self.num_held += 1
+            await self.may_answer.wait()
         if number == self.hangs_at and episode_id.endswith(self.hangs_for):
             await asyncio.Event().wait()
         if number == self.fails_at and episode_id.endswith(self.fails_for):

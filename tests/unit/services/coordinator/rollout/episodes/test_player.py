@@ -147,7 +147,7 @@ class Generators:
             token_ids=np.array(ids, np.int32),
             behavior_logprobs=np.full(len(ids), -0.5, np.float32),
             finish_reason=FinishReason.STOP if ids[-1:] == [END] else FinishReason.LENGTH,
-            version_spans=(VersionSpan(WeightVersion(0, turn), 0, len(ids)),),
+            version_spans=(VersionSpan(WeightVersion(0, turn // 3), 0, len(ids)),),
             seed=7,
             support=support if sampling.return_support else None,
         )
@@ -233,7 +233,7 @@ async def test_the_tokens_are_what_the_policy_said_between_what_the_environment_
     assert np.flatnonzero(completion.loss_mask).tolist() == [token for tokens in ranges for token in tokens]
     assert np.array_equal(np.isnan(completion.behavior_logprobs), ~completion.loss_mask)
     spans = [(str(span.version), span.start, span.end) for span in completion.version_spans]
-    assert spans == [("0.1", ranges[0].start, ranges[0].stop), ("0.2", ranges[1].start, ranges[1].stop)]
+    assert spans == [("0.0", ranges[0].start, ranges[0].stop), ("0.0", ranges[1].start, ranges[1].stop)]
     assert (completion.text, completion.finish_reason) == ("It is 1.", FinishReason.STOP)
     assert (played.episode.stop_reason, played.episode.reward, played.episode.metrics) == (
         "no_call",
