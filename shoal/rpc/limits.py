@@ -50,5 +50,8 @@ class Limits:
         return [
             ("grpc.server_handshake_timeout_ms", self.handshake_timeout_s * 1000),
             ("grpc.max_concurrent_streams", self.streams),
+            # gRPC cancels calls at random when 1000 wait to be taken up, as where many episodes begin at once.
+            ("grpc.server.max_pending_requests", self.streams),
+            ("grpc.server.max_pending_requests_hard_limit", self.streams),
             ("grpc.max_allowed_incoming_connections", self.connections),
         ]

@@ -32,6 +32,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await cluster.close()
 
 
+@pytest.mark.timeout(900)
 async def test_two_thousand_episodes_at_once_take_less_than_a_gibibyte(cluster: Cluster, tmp_path: Path) -> None:
     model, rows = make_tiny_model(tmp_path / "model"), tmp_path / "questions.jsonl"
     rows.write_text("".join(json.dumps({"messages": f"Question {number}"}) + "\n" for number in range(GROUPS)))
