@@ -15,6 +15,7 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo, EnvironmentPool
 from shoal.config import RunConfig
 from shoal.data.rows import row_name
+from shoal.episodes.suffix_check import find_difference, trial_turns
 from shoal.errors import InvalidArgument
 from shoal.rollout import Prompt
 
@@ -36,6 +37,8 @@ async def prepare_environments(
     infos = [_usable(listed, name, prompt) for name, prompt in named.items()]
     await stages.open(infos)
     rendered = await stages.beside(lambda: [_with_tools(prompt, stages) for prompt in prompts])
+    for name, prompt in named.items():
+        await _note_another_rendering(name, stages, prompt, events)
     _note_missing_tools(prompts, rendered, stages, events)
     limit = config.data.max_prompt_tokens
     too_long = frozenset(prompt.prompt_id for prompt in rendered if len(prompt.token_ids) > limit)
@@ -68,6 +71,17 @@ def _with_tools(prompt: Prompt, stages: Stages) -> Prompt:
 
 def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
     return None if prompt.environment is None else stages[prompt.environment.environment]
+
+
+async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, events: EventLog) -> None:
+    """Tries two turns. Says where their tokens are not those of the whole conversation, which is worth knowing and no
+    fault: the policy sees in training what it was given turn by turn."""
+    stage = stages[name]
+    difference = await stages.beside(
+        lambda: find_difference(stage.renderer, prompt.messages, (), trial_turns(stage.tools))
+    )
+    if difference is not None:
+        events.add("rendering_differs", f"environments.{name}: {difference}", environment=name)
 
 
 def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stages: Stages, events: EventLog) -> None:
