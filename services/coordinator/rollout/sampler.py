@@ -260,7 +260,10 @@ class Sampler:
     ) -> Sequence[Score]:
         """Scores completions as they arrive, except those with a known score."""
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
-            await sampled.begun()  # A service waits for completions, not for their generator.
+            if group.prompt.environment is None:
+                await sampled.begun()  # A service waits for completions, not for their generator.
+            else:
+                await sampled.completed()  # Nor for episodes, which may take longer than a call may.
             timeout_s = self._config.coordinator.sampling_timeout_s
             is_retry = False
             while True:

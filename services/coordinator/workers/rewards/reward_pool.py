@@ -64,6 +64,11 @@ class GrowingGroup:
         while not (self.completions or self._complete):
             await self._changed.wait()
 
+    async def completed(self) -> None:
+        """Returns when no more completions come."""
+        while not self._complete:
+            await self._changed.wait()
+
     async def read(self) -> AsyncIterator[Completion]:
         """Yields all completions, and waits for those that have not arrived."""
         index = 0

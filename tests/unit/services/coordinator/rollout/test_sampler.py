@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
@@ -15,7 +16,7 @@ from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
-from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
+from shoal.rollout import Completion, EnvironmentTask, FinishReason, Prompt, VersionSpan, WeightVersion
 from shoal.token_run import TokenRun
 
 GROUP_SIZE = 3
@@ -137,3 +138,32 @@ async def test_a_group_of_a_batch_that_cannot_be_scored_is_scored_again_and_not_
     group = await sampler.run_group(0, 0, PROMPT)
     assert scored == [[0, 1, 2], [0, 1, 2]] and len(group.completions) == GROUP_SIZE
     assert generators.num_calls == 2, "it was sampled again"
+
+
+async def test_episodes_are_scored_when_the_last_of_their_group_is_over() -> None:
+    """One may take longer than the call that scores the group may."""
+    may_end, scored = asyncio.Event(), asyncio.Event()
+
+    async def play(request: Any, awaits: Any) -> None:
+        for index in request.progress.missing:
+            if index:
+                await may_end.wait()
+            completion = Completion(
+                index, np.zeros(1, np.int32), np.zeros(1, np.float32), FinishReason.STOP, (), seed=7
+            )
+            request.progress.finish(completion)
+            request.sampled.add(completion)
+
+    async def score(*_: Any, **__: Any) -> list[Any]:
+        scored.set()
+        return []
+
+    sampler = make_sampler(None, rewards=SimpleNamespace(score=score))
+    sampler._episodes = SimpleNamespace(sample=play)  # type: ignore[assignment]
+    running = asyncio.create_task(sampler.run_group(0, 0, replace(PROMPT, environment=EnvironmentTask("game", {}))))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not scored.is_set()
+    may_end.set()
+    group = await running
+    assert scored.is_set() and len(group.completions) == GROUP_SIZE
