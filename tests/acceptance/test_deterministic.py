@@ -1,13 +1,16 @@
 """A deterministic run that is killed several times ends as one that nobody touched, bit for bit."""
 
-import subprocess
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.local_stack import SHOAL, LocalStack, guessing_config, write_config, write_guessing_game
+from services.coordinator.client import coordinator
+from shoal.v1 import coordinator_pb2 as pb
+from tests.support.local_stack import LocalStack, guessing_config, write_config, write_guessing_game
 from tests.support.same_runs import completions_of, differences, events_of, metrics_of, rows_of, weights_of
+from tests.support.tiny_model import make_tiny_model
 
 NUM_STEPS = 9
 WAIT_S = 1500
@@ -22,8 +25,9 @@ FOLLOWS = {"reference_update_steps": 2, "reference_alpha": 0.5}
 def config_of(folder: Path, name: str = "config", *, deterministic: bool = True, **changes: dict[str, Any]) -> Path:
     questions = write_guessing_game(folder / "questions.jsonl", 12)
     sections: dict[str, dict[str, Any]] = {
-        "run": {"num_steps": NUM_STEPS, "deterministic": deterministic, "num_threads": 1, "seed": 3},
-        "sampling": {"max_completion_tokens": 24},
+        "run": {"num_steps": NUM_STEPS, "deterministic": deterministic, "num_threads": 2, "seed": 3},
+        # Long enough that two threads share the attention of a sequence, and otherwise with other sequences beside it.
+        "sampling": {"max_completion_tokens": 120},
         "grpo": {"group_size": 6, "groups_per_step": 6, "active_sampling": True, "max_refills": 1},
         "kl": {"coef": 0.02},
         "learner": {"lr_scheduler": "linear", "warmup_steps": 2},
@@ -43,7 +47,7 @@ def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) ->
         for step, what in happenings:
             stack.until_step(step, WAIT_S)
             if what == "update":
-                update(stack)
+                asyncio.run(update(stack.coordinator_address()))
             else:
                 (victim, *_) = stack.children(f"services.{what}", "--listen")
                 victim.kill()
@@ -54,14 +58,19 @@ def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) ->
     return stack.folder
 
 
-def update(stack: LocalStack) -> None:
-    change = ("--set", "learner.learning_rate=3e-4")
-    subprocess.run([SHOAL, "run", "update", *change, "--coordinator", stack.coordinator_address()], check=True)
+async def update(address: str) -> None:
+    """Changes the learning rate from the next step on."""
+    request = pb.UpdateRunConfigRequest()
+    request.config.update({"learner": {"learning_rate": 3e-4}})
+    async with coordinator(address) as stub:
+        await stub.UpdateRunConfig(request, timeout=60)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("deterministic")
+    folder = tmp_path_factory.mktemp("deterministic")
+    make_tiny_model(folder / "model", heads=8)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +95,8 @@ def test_a_run_that_is_killed_at_three_steps_equals_one_that_is_not(folder: Path
 
 
 @pytest.mark.timeout(4 * WAIT_S)
-def test_a_run_on_two_threads_with_a_sharded_model_that_is_killed_equals_one_that_is_not(folder: Path) -> None:
-    run = {"num_steps": 6, "num_threads": 2}
-    config = config_of(folder, "sharded", run=run, learner={"zero_stage": 3}, kl=FOLLOWS)
+def test_a_run_with_a_sharded_model_that_is_killed_equals_one_that_is_not(folder: Path) -> None:
+    config = config_of(folder, "sharded", run={"num_steps": 6}, learner={"zero_stage": 3}, kl=FOLLOWS)
     whole = train(folder, config, "sharded")
     killed = train(folder, config, "sharded-killed", ((2, "generator"), (4, "learner")))
     assert_equal(whole, killed, 6)
@@ -103,15 +111,17 @@ def changed_at_step(run: Path) -> int:
 
 @pytest.mark.timeout(4 * WAIT_S)
 def test_a_run_with_adapters_that_is_changed_and_killed_equals_one_that_is_changed(folder: Path) -> None:
+    adapters: dict[str, Any] = {"learner.lora": {"rank": 4, "dropout": 0.1}}
     config = config_of(
         folder,
         "adapters",
-        run={"num_steps": 6},
+        run={"num_steps": 6, "num_threads": 1},
         learner={"learning_rate": 1e-2},
+        # Steps of seconds, so that the change comes to both in the same one.
         sampling={"stop_strings": ["e", "a", "0"]},
         evaluation={"every_steps": 2},
         checkpoint={"every_steps": 5},
-        **{"learner.lora": {"rank": 4, "dropout": 0.1}},
+        **adapters,
     )
     whole = train(folder, config, "adapters", ((1, "update"),))
     killed = train(folder, config, "adapters-killed", ((1, "update"), (4, "coordinator")))
@@ -120,13 +130,28 @@ def test_a_run_with_adapters_that_is_changed_and_killed_equals_one_that_is_chang
     assert_equal(whole, killed, 6)
 
 
+@pytest.fixture(scope="module")
+def usual(folder: Path) -> Path:
+    """The run without the mode. Nobody touches it either."""
+    return train(folder, config_of(folder, "usual", deterministic=False, kl=FOLLOWS), "usual")
+
+
 @pytest.mark.timeout(4 * WAIT_S)
-def test_the_same_run_without_its_order_is_another_one(folder: Path, whole: Path) -> None:
-    """The comparison above can fail: without batches, completions begin when they arrive."""
-    usual = train(folder, config_of(folder, "usual", deterministic=False, kl=FOLLOWS), "usual")
+def test_without_the_mode_a_run_that_loses_a_generator_is_another_one(folder: Path, usual: Path) -> None:
+    """The comparisons above can fail: what shares a step on two threads shows in the last bits."""
+    config = config_of(folder, "usual-killed", deterministic=False, kl=FOLLOWS)
+    killed = train(folder, config, "usual-killed", ((2, "generator"),))
+    found = differences(usual, killed)
+    print(f"{len(found)} differences, the first are {found[:3]}")
+    assert found, "two runs that sampled other batches are equal"
+
+
+@pytest.mark.timeout(4 * WAIT_S)
+def test_the_mode_shows_its_cost(whole: Path, usual: Path) -> None:
     costs = {}
     for name, run in (("deterministic", whole), ("usual", usual)):
         rows = [row for row in rows_of(run) if "time/step" in row][1:]
+        assert len(rows) == NUM_STEPS - 1
         seconds, tokens = (sum(row[metric] for row in rows) for metric in ("time/step", "val/num_step_tokens"))
         waits = sum(row["time/waiting_for_groups"] for row in rows)
         costs[name] = seconds / len(rows), tokens / seconds, tokens / waits
@@ -137,6 +162,4 @@ def test_the_same_run_without_its_order_is_another_one(folder: Path, whole: Path
         )
     ratios = [one / other for one, other in zip(costs["deterministic"], costs["usual"], strict=True)]
     print("deterministic to usual: {:.2f} of the time, {:.2f} and {:.2f} of the tokens/s".format(*ratios))
-    found = differences(whole, usual)
-    print(f"{len(found)} differences, the first are {found[:3]}")
-    assert found, "two runs that sampled other batches are equal"
+    print(f"{len(differences(whole, usual))} differences")
