@@ -6,14 +6,15 @@ function of the service's machine, and send any variable of its environment to a
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, is_registered
 from shoal.config.endpoint import EndpointConfig
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.environments import EnvironmentConfig, program_of
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -36,7 +37,7 @@ class Allowed:
     reward_servers: tuple[str, ...] = ()
     """Addresses of servers that get this service's token. Others are asked without it."""
     interpreters: tuple[str, ...] = ()
-    """Executables that may run environments, besides the service's own."""
+    """Executables that may run environments, besides the service's own, and programs that they may start."""
 
     def check(self, config: RewardConfig, environments: Sequence[EnvironmentConfig] = ()) -> None:
         """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
@@ -84,6 +85,19 @@ class Allowed:
                     f"{field}.interpreter: {table.interpreter} is none of {_INTERPRETER} "
                     f"({_listed(self.interpreters)}): start the service with {_INTERPRETER} {table.interpreter}"
                 )
+            for place, settings in table.parts:
+                yield from self._refused_settings(f"{field}.{place}", settings)
+
+    def _refused_settings(self, field: str, settings: Mapping[str, Any]) -> Iterator[str]:
+        """Lists keys that settings would send where they may not go, and programs that may not be started."""
+        if name := settings.get("api_key_env"):
+            yield from self._refused_key(field, name, settings.get("base_url") or settings.get("url") or "")
+        program = program_of(settings)
+        if program and program not in self.interpreters:
+            yield (
+                f"{field}.command: {program} is none of {_INTERPRETER} ({_listed(self.interpreters)}): start the "
+                f"service with {_INTERPRETER} {program}"
+            )
 
     def _allows_file(self, file: str) -> bool:
         # Resolved: neither ".." nor a link leads out of a folder.
@@ -102,13 +116,16 @@ class Allowed:
     def _refused_keys(self, config: RewardConfig) -> Iterator[str]:
         endpoints: dict[str, EndpointConfig] = {"reward.judge": config.judge, "reward.model": config.model}
         for section, endpoint in endpoints.items():
-            # The messages do not repeat the name: it may be a key, given by mistake.
-            name, url = endpoint.api_key_env, endpoint.base_url
-            if name and not any(name == key and _is_below(url, base) for key, base in self.api_keys):
-                yield (
-                    f"{section}.api_key_env: that variable may not be sent to {url}; start the service with {_KEY} "
-                    f"NAME=URL for it (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
-                )
+            if endpoint.api_key_env:
+                yield from self._refused_key(section, endpoint.api_key_env, endpoint.base_url)
+
+    def _refused_key(self, section: str, name: Any, url: Any) -> Iterator[str]:
+        if not any(name == key and _is_below(str(url), base) for key, base in self.api_keys):
+            # The message does not repeat the name: it may be a key, given by mistake.
+            yield (
+                f"{section}.api_key_env: that variable may not be sent to {url}; start the service with {_KEY} "
+                f"NAME=URL for it (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
+            )
 
 
 def _is_below(url: str, base: str) -> bool:
@@ -171,7 +188,8 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         action="append",
         default=_from_environment("SHOAL_ALLOW_INTERPRETER"),
-        help="Python executable that environments may run in, besides the service's own [SHOAL_ALLOW_INTERPRETER]",
+        help="Python executable that environments may run in, besides the service's own, and program that `mcp` may "
+        "start [SHOAL_ALLOW_INTERPRETER]",
     )
 
 

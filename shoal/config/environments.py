@@ -10,7 +10,9 @@ from pydantic import Field, field_validator, model_validator
 from shoal.config.custom_verifiers import ADDRESS
 from shoal.config.section import Section
 
-BUILT_IN_ENVIRONMENTS = frozenset({"calculator", "counter", "guess_number", "python", "wordle"})
+BUILT_IN_ENVIRONMENTS = frozenset(
+    {"browse", "calculator", "counter", "guess_number", "mcp", "python", "search", "toolbox", "wordle"}
+)
 """Names of the environments that come with Shoal (services/reward/environments/builtin)."""
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
@@ -89,6 +91,8 @@ class EnvironmentConfig(Section):
             )
         if self.reload and not self.file:
             raise ValueError("reload watches a file: leave it out where source is none")
+        for place, settings in self.parts:
+            _check_address(place, settings)
         return self
 
     @property
@@ -108,9 +112,40 @@ class EnvironmentConfig(Section):
         return "" if self.server or self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
 
     @property
+    def parts(self) -> list[tuple[str, dict[str, Any]]]:
+        """The settings of what comes with Shoal, and where they stand: those of a `toolbox` are of several."""
+        if self.code not in BUILT_IN_ENVIRONMENTS:
+            return []
+        if self.code != "toolbox":
+            return [("settings", self.settings)]
+        tables = self.settings.get("tools")
+        numbered = enumerate(tables if isinstance(tables, list) else ())
+        return [(f"settings.tools[{number}]", table) for number, table in numbered if isinstance(table, dict)]
+
+    @property
     def object_name(self) -> str:
         """The class, or the list of functions, in the file or module."""
         return self.code.rpartition(":")[2]
+
+
+def _check_address(place: str, settings: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for secrets in settings, which are stored with the run. No message repeats them."""
+    key = settings.get("api_key_env", "")
+    if not isinstance(key, str) or not re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)?", key):
+        raise ValueError(f"{place}.api_key_env must be the name of an environment variable, not the key")
+    url = settings.get("base_url") or settings.get("url") or ""
+    if not isinstance(url, str) or "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(f"the address in {place} must be a text without user name and password")
+    if key and not url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{place} has an api_key_env, and no address that begins with https:// or http:// to send it to"
+        )
+
+
+def program_of(settings: Mapping[str, Any]) -> str:
+    """Returns the program that settings of what comes with Shoal start; empty for none."""
+    command = settings.get("command")
+    return str(command[0]) if isinstance(command, list) and command else ""
 
 
 def _listed() -> str:

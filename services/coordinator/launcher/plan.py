@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.coordinator.launcher.devices import share_out
 from shoal.config import RunConfig
+from shoal.config.environments import program_of
 
 LOOPBACK = "127.0.0.1"
 # The credentials in this environment are a person's, for coordinators elsewhere.
@@ -104,6 +105,11 @@ def _allowed(config: RunConfig) -> tuple[str, ...]:
             allowed += ("--allow-verifier-package", environment.module.partition(".")[0])
         if environment.interpreter:
             allowed += ("--allow-interpreter", environment.interpreter)
+        for _, settings in environment.parts:
+            if key := settings.get("api_key_env"):
+                allowed += ("--allow-api-key", f"{key}={settings.get('base_url') or settings.get('url')}")
+            if program := program_of(settings):
+                allowed += ("--allow-interpreter", program)
     for endpoint in (reward.judge, reward.model):
         if endpoint.api_key_env and endpoint.base_url:
             allowed += ("--allow-api-key", f"{endpoint.api_key_env}={endpoint.base_url}")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from services.reward.environments.code import EnvironmentCode
-from services.reward.environments.descendants import MARK_VARIABLE, end_descendants
 from services.reward.environments.output import BoundedOutput
 from services.reward.process.child_process import ENVIRONMENT, PoolProcess
+from services.reward.process.descendants import MARK_VARIABLE, end_descendants
 from services.reward.process.frames import Message
 
 _log = logging.getLogger(__name__)

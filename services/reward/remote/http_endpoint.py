@@ -1,10 +1,10 @@
 """JSON requests over HTTP, with retries, deadlines and errors that name the setting to change.
 
-The judge's endpoint and the reward model's share it. The `openai` client would not be less code: it knows no /classify,
-sets no limit to the time of all attempts or to the size of a reply, follows redirects (with the key), does not retry a
-200 whose body is no answer, and its errors name no setting; so its own retries would be off and most of this file would
-stay, beside a package of 19 MB. `tenacity` would replace the ten lines of the loop in `ask`, and need as many for the
-pause that the server asks for, the limit over all attempts, and the message.
+The judge's endpoint, the reward model's and those of tools share it. The `openai` client would not be less code: it
+knows no /classify, sets no limit to the time of all attempts or to the size of a reply, follows redirects (with the
+key), does not retry a 200 whose body is no answer, and its errors name no setting; so its own retries would be off and
+most of this file would stay, beside a package of 19 MB. `tenacity` would replace ten lines of the loop in `ask`, and
+need as many for the pause that the server asks for, the limit over all attempts, and the message.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ import random
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, NoReturn, TypeVar
 
 import httpx2
 
@@ -51,9 +52,20 @@ class _Transient(Exception):
 class HttpEndpoint:
     """A client for one route. Calls run concurrently. Belongs to one event loop."""
 
-    def __init__(self, config: EndpointConfig, route: str, *, section: str, server: str, expected: str) -> None:
+    def __init__(
+        self,
+        config: EndpointConfig,
+        route: str,
+        *,
+        section: str,
+        server: str,
+        expected: str,
+        method: Literal["POST", "GET"] = "POST",
+        key_header: str = "Authorization",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """`section` is the table of the settings, `server` names the server, and `expected` a good answer: all for
-        messages.
+        messages. A GET sends what it asks as the query. The key goes as a bearer token, or alone in another header.
 
         Raises `InvalidArgument` if the key's environment variable is not set here.
         """
@@ -63,14 +75,14 @@ class HttpEndpoint:
         # No proxies or credentials of the environment: the configuration decides where requests go.
         self._client = httpx2.AsyncClient(
             # Nothing compressed: a small reply could fill the memory.
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+            headers={"Accept-Encoding": "identity", **headers, **self._key_headers(key_header)},
             trust_env=False,
             timeout=httpx2.Timeout(config.timeout_s),
             limits=httpx2.Limits(
                 max_connections=config.max_concurrent, max_keepalive_connections=config.max_concurrent
             ),
         )
-        self._url = f"{config.base_url}{route}"
+        self._url, self._method = f"{config.base_url}{route}", method
         self.num_requests = 0
         """Requests sent, retries included."""
 
@@ -90,6 +102,11 @@ class HttpEndpoint:
                 f"{self._server}'s key, of plain ASCII"
             )
         return key
+
+    def _key_headers(self, name: str) -> dict[str, str]:
+        if not self._key:
+            return {}
+        return {name: f"Bearer {self._key}" if name == "Authorization" else self._key}
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -141,7 +158,8 @@ class HttpEndpoint:
         return content
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, httpx2.Headers, bytes]:
-        async with self._client.stream("POST", self._url, json=body) as response:
+        sent: dict[str, Any] = {"json": body} if self._method == "POST" else {"params": body}
+        async with self._client.stream(self._method, self._url, **sent) as response:
             encoding = response.headers.get("content-encoding", "identity")
             if encoding.lower() != "identity":
                 raise EndpointFailed(f"{self._url} answered in {encoding[:_SHOWN]!r}, which was not asked for")

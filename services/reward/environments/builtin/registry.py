@@ -1,9 +1,13 @@
 """The classes of the environments that come with Shoal, by module."""
 
 CLASSES = {
+    "browse": "Browse",
     "calculator": "Calculator",
     "counter": "Counter",
     "guess_number": "GuessNumber",
+    "mcp": "Mcp",
     "python": "Python",
+    "search": "Search",
+    "toolbox": "Toolbox",
     "wordle": "Wordle",
 }

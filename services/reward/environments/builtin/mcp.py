@@ -1,0 +1,168 @@
+"""The environment `mcp`."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from services.reward.process.descendants import MARK_VARIABLE
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.environment import Broken, Environment, Observation, Turn
+from shoal.rollout import ToolOutcome
+
+
+class Mcp(Environment):
+    """The tools of an MCP server: a program that is started (`command`, a list), or one that is reached at `url`.
+
+    Each episode has a connection of its own, and with `command` a server of its own. `tools` names those that are
+    offered, by default all. A program gets few environment variables: those that `variables` names besides. A server at
+    a `url` gets the key in the variable `api_key_env` as a bearer token. A call may take `timeout_s`.
+
+    It rewards nothing: verifiers of the data do. A call that fails is told to the policy; a server that ends fails the
+    episode.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] = (),
+        url: str = "",
+        api_key_env: str = "",
+        variables: Sequence[str] = (),
+        tools: Sequence[str] = (),
+        timeout_s: float = 60.0,
+    ) -> None:
+        if bool(command) == bool(url):
+            raise ValueError("give either command, such as ['python', 'server.py'], or url")
+        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+            raise ValueError("url must begin with http:// or https:// and name a host")
+        if api_key_env and not os.environ.get(api_key_env):
+            raise ValueError(f"the environment of this reward service has no {api_key_env}")
+        self._command, self._url, self._variables = list(command), url, list(variables)
+        self._key = os.environ[api_key_env].strip() if api_key_env else ""
+        self._wanted, self._timeout_s = list(tools), timeout_s
+        self._client: Any = None
+        self._holder: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    async def reset(self, task: dict[str, Any], seed: int) -> None:
+        """Connects. Raises `Broken`."""
+        await self._connect()
+
+    async def tools(self) -> list[ToolDefinition]:
+        """Returns the tools that are offered. Raises `ValueError` for one that the server does not have."""
+        await self._connect()
+        offered: list[ToolDefinition] = []
+        cursor = None
+        while True:
+            page = await self._client.list_tools(cursor=cursor)
+            offered += [ToolDefinition(tool.name, tool.description or "", tool.input_schema) for tool in page.tools]
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        if missing := sorted({*self._wanted} - {tool.name for tool in offered}):
+            names = ", ".join(tool.name for tool in offered)
+            raise ValueError(f"the MCP server has no tool {missing[0]!r}; it has: {names}")
+        return [tool for tool in offered if not self._wanted or tool.name in self._wanted]
+
+    async def step(self, turn: Turn) -> Observation:
+        """Carries out the tool calls of a turn, one after the other. Raises `Broken`."""
+        answers = [await self._call(call) for call in turn.tool_calls]
+        return Observation([message for message, _ in answers], tool_outcomes=tuple(outcome for _, outcome in answers))
+
+    async def close(self) -> None:
+        """Ends the connection, and the server that was started for it."""
+        self._closing.set()
+        if self._holder is not None:
+            with contextlib.suppress(Exception):
+                await self._holder
+
+    async def _call(self, call: ToolCall) -> tuple[ChatMessage, ToolOutcome]:
+        started = time.perf_counter()
+        text, ok, timed_out = await self._carried_out(call)
+        message = ChatMessage("tool", text if ok else f"error: {text}", tool_call_id=call.id, name=call.name)
+        return message, ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started)
+
+    async def _carried_out(self, call: ToolCall) -> tuple[str, bool, bool]:
+        """Returns what the server says, whether the call worked, and whether it took too long."""
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        if call.status is not ToolCallStatus.OK:
+            return call.detail, False, False
+        if self._holder is None or self._holder.done():
+            raise Broken("the MCP server has ended")
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                result = await self._client.call_tool(call.name, json.loads(call.arguments_json))
+            return _text_of(result), not result.is_error, False
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return f"{call.name} took longer than {self._timeout_s:g} s", False, True
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise Broken("the MCP server has ended, or closed the connection") from None
+            return str(error), False, False
+
+    async def _connect(self) -> None:
+        """Connects once. Raises `Broken` if that fails."""
+        if self._holder is not None:
+            return
+        connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A connection has to be closed by the task that opened it, and each method may run in another one.
+        self._holder = asyncio.create_task(self._hold(connected))
+        await connected
+
+    async def _hold(self, connected: "asyncio.Future[None]") -> None:
+        from mcp import Client
+
+        try:
+            async with self._transport() as transport, Client(transport) as self._client:
+                connected.set_result(None)
+                await self._closing.wait()
+        except Exception as error:
+            reason = _reason(error)
+            if not connected.done():
+                place = self._url or " ".join(self._command)
+                connected.set_exception(Broken(f"no connection with the MCP server {place}: {reason}"))
+            elif not self._closing.is_set():
+                raise Broken(f"the MCP server has ended: {reason}") from None
+
+    @contextlib.asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        from mcp import StdioServerParameters
+        from mcp.client.streamable_http import streamable_http_client
+
+        if self._command:
+            # With the mark, the service finds what the server leaves behind.
+            names = [MARK_VARIABLE, *self._variables]
+            variables = {name: os.environ[name] for name in names if name in os.environ}
+            yield StdioServerParameters(command=self._command[0], args=self._command[1:], env=variables)
+            return
+        import httpx2
+
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        # No proxies or credentials of the environment: the configuration decides where requests go.
+        # A limit to silence would end the connection with the call.
+        limit = httpx2.Timeout(self._timeout_s, read=None)
+        async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=limit) as http:
+            yield streamable_http_client(self._url, http_client=http)
+
+
+def _text_of(result: Any) -> str:
+    """Returns the texts of an answer; what is no text is named, and a structure alone is written as JSON."""
+    parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(parts)
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the message of the first error in a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__

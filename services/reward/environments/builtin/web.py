@@ -1,0 +1,65 @@
+"""What `search` and `browse` share: an HTTP endpoint, and how its failures reach the policy."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from services.reward.common.verdict import Unscorable
+from services.reward.remote.http_endpoint import EndpointFailed, HttpEndpoint
+from shoal.config.endpoint import EndpointConfig
+from shoal.environment import Broken, Environment, ToolError
+
+_NOT_THE_POLICYS = frozenset({401, 402, 403})
+"""Refusals of the key: whatever the policy asks, the answer is the same."""
+
+T = TypeVar("T")
+
+
+class WebTool(Environment):
+    """An environment whose tool asks an HTTP endpoint.
+
+    An episode has connections of its own, which are closed with it.
+    """
+
+    def __init__(
+        self,
+        endpoint: Mapping[str, Any],
+        route: str,
+        *,
+        expected: str,
+        method: Literal["POST", "GET"] = "POST",
+        key_header: str = "Authorization",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`endpoint` has the fields of `EndpointConfig`. Raises `ValueError` for others."""
+        # A search that takes longer is of no use to an episode.
+        config = EndpointConfig.model_validate({"timeout_s": 30.0, "total_timeout_s": 90.0, **endpoint})
+        if not config.base_url:
+            raise ValueError("give base_url, the address of the service")
+        self._endpoint = HttpEndpoint(
+            config, route, section="settings", server="the service", expected=expected,
+            method=method, key_header=key_header, headers=headers or {},
+        )  # fmt: skip
+
+    async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T], *, outage_is_told: bool = False) -> T:
+        """Returns `read` of the endpoint's answer.
+
+        Raises `ToolError` for what the policy may learn from, and `Broken` for an outage, unless it is told: a page may
+        be the reason.
+        """
+        try:
+            return await self._endpoint.ask(body, read)
+        except Unscorable as error:
+            raise ToolError(str(error)) from None
+        except EndpointFailed as error:
+            if error.status in _NOT_THE_POLICYS or (error.status is None and not outage_is_told):
+                raise Broken(str(error)) from None
+            raise ToolError(str(error)) from None
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._endpoint.close()
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """Returns the beginning of a text, with a note where it was cut."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}\n[cut: {len(text) - max_chars} more characters]"

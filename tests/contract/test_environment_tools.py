@@ -1,0 +1,104 @@
+"""Contract tests of environments with tools: the processes that they start, and what the operator allows."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from services.reward.allowed import Allowed
+from shoal.config.environments import EnvironmentConfig
+from shoal.config.services import RewardConfig
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
+from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.v1 import rollout_pb2
+from tests.support.environment_client import staged
+from tests.support.waiting import eventually
+
+SERVER = Path(__file__).parents[1] / "unit/services/reward/environments/builtin/mcp_server.py"
+MCP = {"name": "mcp", "settings": {"command": [sys.executable, str(SERVER)]}, "episodes_per_process": 1}
+
+
+def calling(name: str, **arguments: Any) -> ChatMessage:
+    call = ToolCall("call-1-1", name, json.dumps(arguments), ToolCallStatus.OK, "raw")
+    return ChatMessage("assistant", "", (call,))
+
+
+def servers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if str(SERVER) in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+async def test_an_mcp_server_of_an_episode_does_not_outlive_it_however_it_ends() -> None:
+    async with staged() as stage:
+        await stage.configure(MCP)
+        assert "add" in [tool.name for tool in (await stage.listed())["mcp"].tools]
+        await eventually(lambda: not servers())
+        dying, calm = stage.play("mcp"), stage.play("mcp")
+        await asyncio.gather(dying.observe(), calm.observe())
+        assert len(servers()) == 2
+        (message,) = (await calm.say(calling("add", a=1, b=2))).messages
+        assert (message.role, message.content, message.tool_call_id) == ("tool", "3", "call-1-1")
+        dying.send(calling("die"))
+        result = await dying.result()
+        assert result.outcome == rollout_pb2.SCORE_OUTCOME_FAILED and "MCP server has ended" in result.detail
+        (server,) = servers()
+        (process,) = [pid for pid in stage.service.pids if psutil.Process(pid) in server.parents()]
+        psutil.Process(process).kill()
+        await eventually(lambda: not server.is_running())
+        calm.call.cancel()
+
+
+async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_played() -> None:
+    async with staged() as stage:
+        with pytest.raises(InvalidArgument, match="no connection with the MCP server /no/such/program"):
+            await stage.configure({"name": "mcp", "settings": {"command": ["/no/such/program"]}})
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (
+            {"name": "search", "settings": {"base_url": "https://evil.example", "api_key_env": "AWS_SECRET"}},
+            "environments.search.settings.api_key_env: that variable may not be sent to https://evil.example",
+        ),
+        (
+            {"name": "mcp", "settings": {"url": "https://evil.example/mcp", "api_key_env": "AWS_SECRET"}},
+            "environments.mcp.settings.api_key_env: that variable may not be sent to https://evil.example/mcp",
+        ),
+        (
+            {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "mcp", "command": ["/bin/sh"]}]}},
+            "environments.t.settings.tools[0].command: /bin/sh is none of --allow-interpreter (there is none)",
+        ),
+    ],
+)
+def test_keys_and_programs_that_the_operator_does_not_allow_are_refused(table: dict[str, Any], problem: str) -> None:
+    config = EnvironmentConfig.model_validate(table)
+    with pytest.raises(FailedPrecondition) as refused:
+        Allowed().check(RewardConfig(), [config])
+    assert problem in refused.value.message and "AWS_SECRET" not in refused.value.message, refused.value.message
+    allowed = Allowed(api_keys=(("AWS_SECRET", "https://evil.example"),), interpreters=("/bin/sh",))
+    allowed.check(RewardConfig(), [config])
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"api_key_env": "sk-12345"}, "settings.api_key_env must be the name of an environment variable"),
+        ({"api_key_env": "KEY"}, "no address that begins with"),
+        ({"base_url": "https://user:sk-12345@x"}, "without user name and password"),
+    ],
+)
+def test_secrets_in_settings_are_refused_without_repeating_them(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as refused:
+        EnvironmentConfig.model_validate({"name": "search", "settings": settings})
+    assert "sk-12345" not in str(refused.value.errors()[0]["msg"])  # type: ignore[attr-defined]

@@ -1,0 +1,149 @@
+"""The environment `mcp` against servers made with the official package."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from services.reward.environments.builtin.mcp import Mcp
+from shoal.conversation import ToolCallStatus
+from shoal.environment import Broken
+from tests.support.local_stack import free_port
+from tests.support.waiting import eventually
+from tests.unit.services.reward.environments.builtin.turns import texts, turn
+
+PROGRAM = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
+NAMES = ["add", "fail", "count", "variable", "wait", "die"]
+
+
+@asynccontextmanager
+async def connected(**settings: Any) -> AsyncIterator[Mcp]:
+    environment = Mcp(**{"timeout_s": 60.0, **({} if "url" in settings else {"command": PROGRAM}), **settings})
+    await environment.reset({}, 0)
+    try:
+        yield environment
+    finally:
+        await environment.close()
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM, str(port), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+
+    async def answers() -> bool:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            try:
+                await client.get(f"http://127.0.0.1:{port}/mcp")
+            except httpx2.TransportError:
+                return False
+        return True
+
+    try:
+        await eventually(answers)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # A tool ends the server.
+            process.kill()
+        await process.wait()
+
+
+def servers_of(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if PROGRAM[1] in child.cmdline()]
+
+
+async def test_a_program_offers_its_tools_answers_in_order_and_tells_what_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GIVEN", "yes")
+    monkeypatch.setenv("SECRET", "no")
+    async with connected(variables=["GIVEN"]) as environment:
+        tools = {tool.name: tool for tool in await environment.tools()}
+        assert list(tools) == NAMES
+        assert tools["add"].description == "Adds two numbers."
+        assert tools["add"].parameters["required"] == ["a", "b"]
+        environment._wanted = ["subtract"]
+        with pytest.raises(ValueError, match="no tool 'subtract'; it has: add, fail"):
+            await environment.tools()
+        observation = await environment.step(
+            turn(
+                ("add", {"a": 1, "b": 2}), ("fail", {"why": "x"}), ("add", {"a": "x", "b": 2}), ("nix", {}),
+                ("variable", {"name": "GIVEN"}), ("variable", {"name": "SECRET"}),
+            )
+        )  # fmt: skip
+        answers = texts(observation)
+        assert (answers[0], answers[4], answers[5]) == ("3", "yes", "unset"), answers
+        assert answers[1] == "error: Error executing tool fail"
+        assert answers[2].startswith("error: ") and "valid integer" in answers[2]
+        assert answers[3] == "error: Unknown tool: nix"
+        assert [outcome.ok for outcome in observation.tool_outcomes] == [True, False, False, False, True, True]
+        bad = await environment.step(turn(("add", {}), status=ToolCallStatus.MALFORMED))
+        assert texts(bad) == ["error: It is bad."] and not bad.tool_outcomes[0].ok
+        environment._timeout_s = 0.2
+        late = await environment.step(turn(("wait", {})))
+        assert texts(late) == ["error: wait took longer than 0.2 s"] and late.tool_outcomes[0].timed_out
+        environment._timeout_s = 60.0
+        assert texts(await environment.step(turn(("add", {"a": 2, "b": 2})))) == ["4"], "the connection went with it"
+
+
+async def test_an_episode_has_one_server_whose_death_fails_it_and_which_ends_with_it() -> None:
+    async with connected() as environment, connected() as other:
+        for number in (1, 2, 3):
+            assert texts(await environment.step(turn(("count", {})))) == [str(number)]
+        assert texts(await other.step(turn(("count", {})))) == ["1"]
+        servers = servers_of(psutil.Process().pid)
+        assert len(servers) == 2
+        for _ in range(2):
+            with pytest.raises(Broken, match="has ended"):
+                await environment.step(turn(("die", {})))
+    await eventually(lambda: not any(server.is_running() for server in servers))
+
+
+async def test_a_program_that_cannot_be_started_is_named() -> None:
+    with pytest.raises(Broken, match="no connection with the MCP server /no/such/program"):
+        async with connected(command=["/no/such/program"]):
+            pass
+    with pytest.raises(Broken, match="no connection with the MCP server"):
+        async with connected(command=[sys.executable, "-c", "pass"]):
+            pass
+
+
+async def test_a_server_over_http_offers_the_same(address: str) -> None:
+    async with connected(url=address, tools=["count", "add"]) as first, connected(url=address) as second:
+        assert [tool.name for tool in await first.tools()] == ["add", "count"]
+        assert texts(await first.step(turn(("add", {"a": 1, "b": 2}), ("count", {})))) == ["3", "1"]
+        assert texts(await second.step(turn(("count", {}), ("fail", {"why": "x"})))) == [
+            "2",
+            "error: Error executing tool fail",
+        ]
+        with pytest.raises(Broken):
+            await second.step(turn(("die", {})))
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    with pytest.raises(Broken, match=r"no connection with the MCP server http://127\.0\.0\.1"):
+        async with connected(url=f"http://127.0.0.1:{free_port()}/mcp"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "give either command"),
+        ({"command": ["x"], "url": "http://x"}, "give either command"),
+        ({"url": "x"}, "must begin with http"),
+        ({"url": "http://x", "api_key_env": "NO_SUCH_KEY"}, "has no NO_SUCH_KEY"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Mcp(**settings)

@@ -1,0 +1,52 @@
+import pytest
+
+from services.reward.environments.builtin.toolbox import Toolbox
+from shoal.conversation import ToolCallStatus
+from tests.unit.services.reward.environments.builtin.test_mcp import PROGRAM
+from tests.unit.services.reward.environments.builtin.turns import texts, turn
+from tests.unit.services.reward.environments.builtin.web_server import web_server
+
+
+async def test_each_call_goes_where_its_tool_is() -> None:
+    async with web_server() as server:
+        server.answers = [(200, {"results": [{"text": "K2"}]}), (200, {"text": "A mountain."})]
+        toolbox = Toolbox(
+            [
+                {"source": "search", "base_url": server.address},
+                {"source": "mcp", "command": PROGRAM, "tools": ["add"]},
+                {"source": "browse", "base_url": server.address},
+            ]
+        )
+        try:
+            assert sorted(await toolbox.offered_tools()) == ["add", "browse", "search"]
+            await toolbox.reset({}, 0)
+            observation = await toolbox.step(
+                turn(
+                    ("search", {"query": "x"}), ("add", {"a": 1, "b": 2}), ("browse", {"url": "http://x"}), ("nix", {})
+                )
+            )
+            assert texts(observation) == ["1.\nK2", "3", "A mountain.", "error: there is no tool 'nix'"]
+            assert [outcome.ok for outcome in observation.tool_outcomes] == [True, True, True, False]
+            bad = await toolbox.step(turn(("add", {}), status=ToolCallStatus.BAD_ARGUMENTS))
+            assert texts(bad) == ["error: It is bad."]
+        finally:
+            await toolbox.close()
+
+
+async def test_two_tools_of_one_name_are_refused_until_one_is_renamed() -> None:
+    search = {"source": "search", "base_url": "http://127.0.0.1:9"}
+    twice = Toolbox([search, search])
+    with pytest.raises(ValueError, match="two tools have the name 'search'"):
+        await twice.offered_tools()
+    await twice.close()
+    renamed = Toolbox([search, search | {"tool": "papers"}])
+    assert sorted(await renamed.offered_tools()) == ["papers", "search"]
+    await renamed.close()
+
+
+@pytest.mark.parametrize("table", [{}, {"source": "toolbox"}, {"source": "os"}])
+def test_what_is_no_environment_with_tools_is_refused(table: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="source of a table must be one of browse, calculator, counter, "):
+        Toolbox([table])
+    with pytest.raises(ValueError, match="at least one table"):
+        Toolbox([])
