@@ -1,15 +1,16 @@
 """The `[episodes]` table: how prompts with an environment are played, and what their turns are worth."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shoal.config.section import AT_ONCE, Section
+from shoal.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from shoal.config.run import RunConfig
 
-ToolParser = Literal["hermes", "tag", "qwen3_xml", "pythonic", "llama3_json"]
+ToolParser = Literal["hermes", "tag", "qwen3_xml", "pythonic", "llama3_json", "regex"]
 
 
 class EpisodesConfig(Section):
@@ -20,7 +21,12 @@ class EpisodesConfig(Section):
 
     tool_parser: ToolParser = "hermes"
     """Form of the tool calls in what the policy says: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder),
-    `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), or `tag`, as in `<python>1 + 1</python>`."""
+    `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), `tag`, as in `<python>1 + 1</python>`, or `regex`, a form of
+    your own (docs/tool-calls.md)."""
+    tool_pattern: str = ""
+    """Of `regex`: a regular expression of the package `regex` that finds a call, with the group `name` for the tool,
+    and `arguments` for a JSON object or `argument` for the first required parameter, such as
+    `CALL (?P<name>[a-z]+): (?P<argument>[^\\n]*)`. Without `name` an environment needs a single tool."""
     tools_in_prompt: bool = True
     """Hand the tools of the environment to the chat template, which writes them into the prompt. Otherwise the data say
     how tools are called."""
@@ -47,6 +53,19 @@ class EpisodesConfig(Section):
     """What becomes of the rewards of turns: their sum, or the last of them, is added to the reward of the episode; or
     each counts for the `tokens` up to the end of its turn alone, compared over all turns of the group and discounted
     with `advantage.discount`."""
+
+    @model_validator(mode="after")
+    def _has_a_pattern_that_works(self) -> Self:
+        if (self.tool_parser == "regex") != bool(self.tool_pattern):
+            raise ValueError('tool_parser = "regex" and tool_pattern go together: give both, or neither')
+        if self.tool_pattern:
+            from shoal.episodes.tool_calls import make_parser
+
+            try:
+                make_parser("regex", self.tool_pattern)
+            except InvalidArgument as error:
+                raise ValueError(error.message) from None
+        return self
 
 
 def check_episodes(config: "RunConfig") -> None:

@@ -53,7 +53,7 @@ class Stages:
         shown = info.tools if settings.tools_in_prompt else ()
         return Stage(
             TurnRenderer(self._tokenizer, shown, variables),
-            make_parser(settings.tool_parser),
+            make_parser(settings.tool_parser, settings.tool_pattern),
             info.tools,
             stop_strings(settings.tool_parser, info.tools),
             info.is_deterministic,
