@@ -1,15 +1,23 @@
-"""`python -m tests.simulation SEED...`: plays schedules, and prints what happened and what does not hold."""
+"""`python -m tests.simulation SEED...`: plays schedules, and prints what happened and what does not hold.
 
+`python -m tests.simulation --dump SEED` prints the schedule of a seed, as `failing/` keeps those that once failed.
+"""
+
+import random
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.simulation.schedule import drawn
 from tests.simulation.simulation import simulate
 from tests.support.tiny_model import make_tiny_model
 
 
 def main() -> int:
     """Plays the schedules of the seeds on the command line; returns 1 if something does not hold."""
+    if sys.argv[1] == "--dump":
+        print(drawn(random.Random(f"{sys.argv[2]}/scenario")).dump(), end="")
+        return 0
     num_failed = 0
     with tempfile.TemporaryDirectory() as folder:
         model = make_tiny_model(Path(folder))

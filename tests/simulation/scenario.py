@@ -1,9 +1,9 @@
-"""What a seed does to a run: settings; then kills, delays, faults and verbs; then a calm, in which it must finish."""
+"""Plays a schedule: its run, its faults, then a calm, in which the run must finish."""
 
 import asyncio
-import random
+import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.errors import ShoalError
 from shoal.v1 import coordinator_pb2 as pb
-from tests.simulation.world import RUN, World
+from tests.simulation.schedule import Schedule
+from tests.simulation.world import RUN, Slot, World
 from tests.support.scripted_workers import arithmetic_config
 
 MAX_RESUMES = 40
 """Of a run that ended before its last step, by the operator."""
-
-
+_POLL_S = 0.05
 _NEEDS_A_PERSON = re.compile(
     "steps in a row|no generator had current weights|registered and loaded within|no reward service for"
     "|no checkpoint can be restored|cannot serve this run"
@@ -30,46 +30,17 @@ _NEEDS_A_PERSON = re.compile(
 class Scenario:
     """One run and everything that happens to it."""
 
-    def __init__(self, world: World, model: Path, rng: random.Random) -> None:
+    def __init__(self, world: World, model: Path, schedule: Schedule) -> None:
         self.world = world
-        self.rng = rng
-        self.num_steps = rng.randint(4, 10)
-        self.max_staleness = rng.choice((0, 1, 2))
+        self.schedule = schedule
+        self.num_steps = schedule.num_steps
+        self.max_staleness = schedule.max_staleness
         self.defects: list[str] = []
-        self.config = self._config(model)
+        sections = {name: dict(values) for name, values in schedule.sections.items()}
+        self.config = arithmetic_config(model, **sections | {"run": sections["run"] | {"name": RUN}})
         self._num_resumes = 0
         self._is_calm = False
         self._verbs: set[asyncio.Task[Any]] = set()
-
-    def _config(self, model: Path) -> dict[str, Any]:
-        rng = self.rng
-        groups_per_step = rng.randint(1, 4)
-        grpo: dict[str, Any] = {
-            "group_size": rng.randint(2, 3),
-            "groups_per_step": groups_per_step,
-            "max_staleness": self.max_staleness,
-        }
-        if rng.random() < 0.5:
-            grpo |= {"active_sampling": True, "max_refills": rng.randint(1, 3)}
-        sections: dict[str, dict[str, Any]] = {
-            "data": {"sources": [{"task": "arithmetic", "task_size": rng.choice((5, 40))}], "max_prompt_tokens": 200},
-            "grpo": grpo,
-            "generator": {"max_num_seqs": rng.choice((2, 6, 256)), "report_every_tokens": 1},
-            "run": {"name": RUN, "num_steps": self.num_steps, "seed": rng.randrange(3)},
-            "reward": {"outage_window": 6},
-            "coordinator": {"worker_timeout_s": 120, "sampling_timeout_s": 60, "max_restarts": 1000},
-            "weights": {"timeout_s": 30, "inflight_updates": rng.random() < 0.7},
-            "checkpoint": {"every_steps": rng.randint(1, 4), "keep_last": rng.randint(1, 3)},
-        }
-        if rng.random() < 0.4:
-            sections["evaluation"] = {
-                "sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 7}],
-                "num_prompts": 3,
-                "every_steps": rng.randint(1, 3),
-            }
-        if rng.random() < 0.3:
-            sections["checkpoint"]["export_every_steps"] = 2
-        return arithmetic_config(model, **sections)
 
     def describe(self) -> str:
         """Describes how far the run is."""
@@ -82,32 +53,40 @@ class Scenario:
 
     async def play(self) -> None:
         """Plays the schedule to the end of the run."""
-        world, rng = self.world, self.rng
+        world = self.world
         world.start_coordinator()
         world.add("learner", 0)
-        for kind, at_most in (("generator", 3), ("reward", 2)):
-            for number in range(rng.randint(1, at_most)):
+        for kind, count in self.schedule.num_workers.items():
+            for number in range(count):
                 world.add(kind, number)
         await asyncio.sleep(1)
         await world.start_run(self.config)
-        if rng.random() < 0.5:
-            share = rng.choice((0.02, 0.1))
-            world.weather.break_share = world.weather.slow_share = share
-            world.plane.faults.endless_share = world.plane.faults.internal_share = share / 4
+        share = self.schedule.weather
+        self.weather(break_share=share, slow_share=share)
+        self.faults(endless_share=share / 4, internal_share=share / 4)
         keeping = world.operator.create_task(self._keep_going())
-        pace_s = rng.choice((0.5, 2.0, 6.0))
-        for _ in range(rng.randint(1, 25)):
-            await asyncio.sleep(rng.expovariate(1 / pace_s))
+        for fault in self.schedule.faults:
+            await self._until(fault.after)
+            await asyncio.sleep(fault.in_s)
             if self._has_finished:
                 break
-            name, act = rng.choice(self._actions())
-            world.trace(name)
-            working = act()
+            world.trace(f"{fault.what} {json.dumps(dict(fault.values))}")
+            working = getattr(self, fault.what)(**fault.values)
             if working is not None:
                 self._begin(working)
         self._calm()
         await keeping
         await asyncio.sleep(30)  # Whatever is left has time to end.
+
+    async def _until(self, event: str) -> None:
+        """Waits for an event of a schedule, or for the end of the run; for nothing if it is empty."""
+        path = self.world.data_dir / RUN / "events.jsonl"
+        kind, _, number = event.partition(" ")
+        while event:
+            happened = path.read_text().count(f'"kind": "{kind}"') if path.exists() else 0
+            if happened >= int(number) or self._has_finished:
+                return
+            await asyncio.sleep(_POLL_S)
 
     @property
     def _has_finished(self) -> bool:
@@ -126,108 +105,92 @@ class Scenario:
             if "defect" in error.message:
                 self.defects.append(error.message)
 
-    # What can happen.
+    # What can happen, by the names of schedules. What takes time returns its work.
 
-    def _actions(self) -> list[tuple[str, Callable[[], Coroutine[Any, Any, Any] | None]]]:
-        rng, world = self.rng, self.world
-        faults, weather = world.plane.faults, world.weather
-        slot = rng.choice(world.slots)
-        back_s = rng.choice((0.1, 2.0, 20.0)) * rng.random()
-        share = rng.choice((0.02, 0.1, 0.3))
+    def _slot(self, worker: int) -> Slot:
+        return self.world.slots[worker % len(self.world.slots)]
 
-        def change(**values: Any) -> Callable[[], None]:
-            return lambda: [setattr(faults, name, value) for name, value in values.items()] and None
+    def kill_coordinator(self, back_s: float) -> None:
+        self.world.kill_coordinator(back_s)
 
-        def weathered(**values: Any) -> Callable[[], None]:
-            return lambda: [setattr(weather, name, value) for name, value in values.items()] and None
+    async def end_coordinator(self) -> None:
+        await self.world.end_coordinator()
 
-        return [
-            ("kill the coordinator", lambda: world.kill_coordinator(back_s)),
-            ("kill the coordinator", lambda: world.kill_coordinator(back_s)),
-            ("end the coordinator", world.end_coordinator),
-            ("kill a worker", lambda: slot.kill(back_s)),
-            ("kill a worker", lambda: slot.kill(back_s)),
-            ("kill the learner", lambda: world.of_kind("learner")[0].kill(back_s)),
-            ("kill a rank of the learner", self._kill_rank),
-            ("stop a worker", lambda: self._stop(slot.process)),
-            ("stop the coordinator", lambda: self._stop(world.coordinator)),
-            ("part a worker", lambda: self._part(slot.process)),
-            ("cut a worker off", lambda: world.network.cut(world.coordinator, slot.process)),
-            ("storm", weathered(break_share=share, slow_share=share, slow_s=rng.choice((0.5, 5.0, 40.0)))),
-            ("calm", weathered(break_share=0.0, slow_share=0.0)),
-            ("bad workers", change(endless_share=share / 10, internal_share=share, slow_ready_share=share)),
-            ("bad loads", change(flipped_share=share, stalled_join_share=share)),
-            ("verifier outage", lambda: self._outage(rng.random() * 30)),
-            ("refused steps", change(num_refusals=rng.randint(1, 2))),
-            ("slow steps", change(step_s=rng.choice((0.5, 5.0, 40.0)))),
-            ("damage a checkpoint", self._damage),
-            ("a generator joins", lambda: world.add("generator", len(world.slots)) and None),
-            ("pause", lambda: self._pause(rng.random() * 40)),
-            ("checkpoint", lambda: self._verb("SaveCheckpoint", pb.SaveCheckpointRequest())),
-            ("evaluate", lambda: self._verb("Evaluate", pb.EvaluateRequest())),
-            ("update", self._update),
-            ("stop now", lambda: self._verb("StopRun", pb.StopRunRequest(mode=pb.STOP_MODE_NOW))),
-            ("drain", lambda: self._verb("StopRun", pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN))),
-            ("resume the run", lambda: self._resume()),
-            ("look", lambda: self._verb("ListRollouts", pb.ListRolloutsRequest(page_size=5))),
-        ]
+    def kill_worker(self, worker: int, back_s: float) -> None:
+        self._slot(worker).kill(back_s)
 
-    async def _verb(self, method: str, request: Any) -> None:
-        await self.world.call(method, request, timeout_s=self.rng.choice((5, 600)))
+    def kill_learner(self, back_s: float) -> None:
+        self.world.of_kind("learner")[0].kill(back_s)
 
-    def _stop(self, process: Any) -> None:
-        process.stop()
-        self.world.later(self.rng.random() * self.rng.choice((5, 40)), process.go_on)
-
-    def _part(self, process: Any) -> None:
-        until = self.world.loop.time() + self.rng.random() * 40
-        self.world.weather.part(self.world.coordinator, process, until)
-
-    def _kill_rank(self) -> None:
+    def kill_rank(self, noticed_s: float) -> None:
         slot = self.world.of_kind("learner")[0]
         if slot.servicer is not None:
             slot.servicer.has_lost_a_rank = True
         process = slot.process
-        self.world.later(self.rng.random() * 10, lambda: slot.kill(3.0) if slot.process is process else None)
+        self.world.later(noticed_s, lambda: slot.kill(3.0) if slot.process is process else None)
 
-    async def _outage(self, duration_s: float) -> None:
-        self.world.plane.faults.verifier_fails = True
-        await asyncio.sleep(duration_s)
-        self.world.plane.faults.verifier_fails = False
+    def stop_worker(self, worker: int, for_s: float) -> None:
+        self._stop(self._slot(worker).process, for_s)
 
-    def _damage(self) -> None:
-        """Flips a bit of the newest checkpoint, unless it is the only one."""
+    def stop_coordinator(self, for_s: float) -> None:
+        self._stop(self.world.coordinator, for_s)
+
+    def _stop(self, process: Any, for_s: float) -> None:
+        process.stop()
+        self.world.later(for_s, process.go_on)
+
+    def part_worker(self, worker: int, for_s: float) -> None:
+        until = self.world.loop.time() + for_s
+        self.world.weather.part(self.world.coordinator, self._slot(worker).process, until)
+
+    def cut_off_worker(self, worker: int) -> None:
+        self.world.network.cut(self.world.coordinator, self._slot(worker).process)
+
+    def weather(self, **values: float) -> None:
+        for name, value in values.items():
+            setattr(self.world.weather, name, value)
+
+    def faults(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self.world.plane.faults, name, value)
+
+    async def verifier_outage(self, for_s: float) -> None:
+        self.faults(verifier_fails=True)
+        await asyncio.sleep(for_s)
+        self.faults(verifier_fails=False)
+
+    def damage(self, files: bool, place: int) -> None:
+        """Deletes the learner's files of the newest checkpoint, or flips a bit of it, unless it is the only one."""
         folders = sorted(path.parent for path in (self.world.data_dir / RUN / "checkpoints").glob("*/manifest.json"))
         if len(folders) < 2:
             return
         disk, name = self.world.plane.disk, folders[-1].name
-        if self.rng.random() < 0.5 and name in disk:
+        if files and name in disk:
             del disk[name]
             return
         for path in sorted(folders[-1].glob("ledger*.sqlite")):
             content = bytearray(path.read_bytes())
-            content[self.rng.randrange(len(content))] ^= 1
+            content[place % len(content)] ^= 1
             path.write_bytes(content)
 
-    async def _pause(self, duration_s: float) -> None:
-        await self._verb("PauseRun", pb.PauseRunRequest())
-        await asyncio.sleep(duration_s)
-        await self._verb("ResumeRun", pb.ResumeRunRequest())
+    def join(self) -> None:
+        self.world.add("generator", len(self.world.slots))
 
-    async def _update(self) -> None:
-        field, value = self.rng.choice(
-            [
-                ("learner.learning_rate", self.rng.random() * 1e-5),
-                ("checkpoint.every_steps", self.rng.randint(1, 4)),
-                ("coordinator.sampling_timeout_s", self.rng.choice((40.0, 90.0))),
-                ("run.num_steps", self.num_steps + self.rng.randint(0, 2)),
-            ]
-        )
+    async def pause(self, for_s: float, timeout_s: float = 600) -> None:
+        await self.verb("PauseRun", timeout_s)
+        await asyncio.sleep(for_s)
+        await self.verb("ResumeRun", timeout_s)
+
+    async def update(self, field: str, value: float, timeout_s: float = 600) -> None:
         section, name = field.split(".")
         struct = json_format.ParseDict({section: {name: value}}, Struct())
-        await self._verb("UpdateRunConfig", pb.UpdateRunConfigRequest(config=struct))
+        await self.world.call("UpdateRunConfig", pb.UpdateRunConfigRequest(config=struct), timeout_s=timeout_s)
 
-    async def _resume(self) -> None:
+    async def verb(self, method: str, timeout_s: float = 600, **fields: Any) -> None:
+        request = json_format.ParseDict(fields, getattr(pb, f"{method}Request")(), ignore_unknown_fields=False)
+        await self.world.call(method, request, timeout_s=timeout_s)
+
+    async def resume(self) -> None:
         await self.world.start_run(None)
 
     # The end.
@@ -259,14 +222,14 @@ class Scenario:
                 self.num_steps = record.num_steps
                 return
             if record.state is RunState.PAUSED and self._is_calm:
-                self._begin(self._verb("ResumeRun", pb.ResumeRunRequest()))
+                self._begin(self.verb("ResumeRun"))
             elif record.state.has_ended:
                 self._num_resumes += 1
                 if self._num_resumes > MAX_RESUMES:
                     self.defects.append(f"it ends again and again: {record.message}")
                     return
                 self.world.trace(f"resumed after: {record.message}")
-                self._begin(self._resume())
+                self._begin(self.resume())
 
     def _restart_quarantined(self) -> None:
         """Starts generators again that get no weights any more, as the event asks for."""

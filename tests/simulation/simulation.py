@@ -19,6 +19,7 @@ from unittest import mock
 from shoal.errors import ShoalError
 from tests.simulation.invariants import events_of, violations
 from tests.simulation.scenario import Scenario
+from tests.simulation.schedule import Schedule, drawn
 from tests.simulation.virtual_time import VirtualLoop, virtual_time
 from tests.simulation.world import World, simulated
 
@@ -41,15 +42,18 @@ class Outcome:
         return f"seed {self.seed}: " + "; ".join(self.violations)
 
 
-def simulate(seed: object, model: Path) -> Outcome:
-    """Plays the schedule of a seed, and checks what must hold after it."""
+def simulate(seed: object, model: Path, schedule: Schedule | None = None) -> Outcome:
+    """Plays the schedule of a seed, or a given one, and checks what must hold after it.
+
+    The seed decides how long messages and work take, also where the schedule is given.
+    """
     folder = Path(tempfile.mkdtemp(prefix="simulation.", dir=_MEMORY if _MEMORY.is_dir() else None))
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()  # The imports are many, and stay.
     gc.disable()  # What is collected runs its `finally`: at moments that no seed decides.
     try:
-        return _simulate(seed, model, folder)
+        return _simulate(seed, model, folder, schedule or drawn(random.Random(f"{seed}/scenario")))
     finally:
         with _in_silence():
             gc.collect()
@@ -58,14 +62,14 @@ def simulate(seed: object, model: Path) -> Outcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _simulate(seed: object, model: Path, folder: Path) -> Outcome:
+def _simulate(seed: object, model: Path, folder: Path, schedule: Schedule) -> Outcome:
     loop = VirtualLoop(seed)
     with virtual_time(loop, seed):
         began = loop.time()
         world = World(loop, folder, seed)
         loop.set_exception_handler(lambda _, context: _unseen(world, context))
         with simulated(world):
-            scenario = Scenario(world, model, random.Random(f"{seed}/scenario"))
+            scenario = Scenario(world, model, schedule)
             found = _play(loop, world, scenario)
         virtual_s = loop.time() - began
         with _in_silence():
