@@ -278,9 +278,13 @@ class Publisher:
     async def pause(self) -> None:
         """Stops sampling on every generator, at once: a load that is under way ends paused."""
         request = generator_pb2.PauseGenerationRequest()
-        await self._call("PauseGeneration", request, self._serving)
-        async with self.lock:  # For those that serve since the publish under way.
-            await self._call("PauseGeneration", request, self._serving)
+        # In the middle of a publish this one does not wait. The lock keeps the order of pauses and resumes.
+        early = asyncio.create_task(self._call("PauseGeneration", request, self._serving), name="early pause")
+        is_publishing = self.lock.locked()
+        async with self.lock:
+            await early
+            if is_publishing:  # For those that serve since then.
+                await self._call("PauseGeneration", request, self._serving)
 
     async def resume(self) -> None:
         """Resumes sampling on every generator that serves."""
