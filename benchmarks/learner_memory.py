@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.learner_saves import files_on_disk
+
 MIB = 1 << 20
 TASKS = ("load", "engine", "score", "first step", "second step", "publish", "save", "restore", "export")
 
@@ -145,7 +147,8 @@ def run_rank(folder: Path) -> None:
         logprobs.extend(scored.tolist())
 
     def save() -> None:
-        for file in commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c")):
+        saving = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c"))
+        for file in files_on_disk(commands, saving):
             files.append(learner_pb2.FileDigest(path=file.path, num_bytes=file.num_bytes, sha256=file.sha256))
 
     def restore() -> None:

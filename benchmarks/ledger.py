@@ -14,8 +14,9 @@ import argparse
 import asyncio
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from services.coordinator.store.progress import Progress
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments.series import Series
-from services.coordinator.workers.learner_client import LearnerClient
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -39,6 +39,7 @@ from shoal.rollout import (
 )
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
+from tests.support.whole_checkpoints import save_whole
 
 PROMPT = Prompt("questions:7", np.arange(200, dtype=np.int32), "How many eggs does she sell? " * 20, ())
 QUESTIONS = {
@@ -52,8 +53,11 @@ QUESTIONS = {
 class Learner:
     """Saves nothing, at once."""
 
-    async def save_checkpoint(self, checkpoint_id: str, keep: Any) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        return learner_pb2.LearnerServiceSaveCheckpointResponse()
+    async def write_checkpoint(self, checkpoint_id: str, version: Any, keep: Any) -> None:
+        pass
+
+    async def finish_checkpoint(self, checkpoint_id: str, version: Any, keep: Any) -> Sequence[learner_pb2.FileDigest]:
+        return ()
 
 
 def main() -> None:
@@ -80,7 +84,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
             continue
         step_s = (time.monotonic() - began) / options.every_steps
         began = time.monotonic()
-        saving = asyncio.create_task(checkpoints.save(cast(LearnerClient, Learner()), ledger, attempt=0, keep_last=2))
+        saving = asyncio.create_task(save_whole(checkpoints, Learner(), ledger))
         issued_s = await longest_issue(ledger, step * options.num_groups, saving)
         checkpoint_id, _ = await saving
         duration_s = time.monotonic() - began

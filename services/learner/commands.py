@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,9 @@ from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
-from services.learner.storage.checkpoints import FileDigest, is_there, load_checkpoint, save_checkpoint
+from services.learner.storage.checkpoints import FileDigest, is_there, load_checkpoint, write_checkpoint
 from services.learner.storage.export import delete_other_exports, export_model
+from services.learner.storage.finishing import CheckpointFinisher
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
 from shoal.config.live import check_live
@@ -57,6 +59,7 @@ class LearnerCommands:
         self._shares_gpu = False
         self._learner: Learner | None = None
         self._manifest: Manifest | None = None
+        self._finisher = CheckpointFinisher(process_group)
 
     @property
     def learner(self) -> Learner:
@@ -224,18 +227,20 @@ class LearnerCommands:
 
     def save_checkpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, progress: Progress = silent
-    ) -> list[FileDigest]:
-        """Writes a checkpoint, as `storage.checkpoints.save_checkpoint`."""
-        keep = set(request.keep_checkpoint_ids)
-        folder = self._run_dir / "checkpoints"
-        return save_checkpoint(self.learner, folder, request.checkpoint_id, keep=keep, progress=progress)
+    ) -> "Future[list[FileDigest]]":
+        """Writes a checkpoint, as `write_checkpoint`; returns its end, as `CheckpointFinisher.begin`."""
+        folder, name = self._run_dir / "checkpoints", request.checkpoint_id
+        self._finisher.wait()
+        mine = write_checkpoint(self.learner, folder, name, progress)
+        return self._finisher.begin(folder, name, mine, keep=set(request.keep_checkpoint_ids))
 
-    def has_files(self, checkpoint_id: str, files: Iterable[learner_pb2.FileDigest]) -> bool:
+    def has_files(self, checkpoint_id: str, files: Iterable[FileDigest]) -> bool:
         """Returns whether the files of a checkpoint are there, in their sizes."""
         return is_there(self._run_dir / "checkpoints", checkpoint_id, files)
 
     def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest, progress: Progress = silent) -> WeightVersion:
         """Restores a checkpoint, as `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
+        self._finisher.wait()
         if request.checkpoint_id:
             files = [FileDigest(file.path, file.num_bytes, file.sha256) for file in request.files]
             load_checkpoint(

@@ -23,8 +23,18 @@ class Departure:
         self._lifecycle = lifecycle
         self._torch = torch
         self._grace_s = grace_s
-        self.has_unsaved_step = False
-        """Whether a train step began after the last checkpoint was written or restored. Set by any thread."""
+        self.num_steps = 0
+        """Train steps that have begun. Set by the torch thread."""
+        self._num_saved = 0
+
+    @property
+    def has_unsaved_step(self) -> bool:
+        """Whether a train step began after the last checkpoint that is on disk was written, or was restored."""
+        return self.num_steps > self._num_saved
+
+    def saved(self, num_steps: int) -> None:
+        """Notes that the first `num_steps` steps need no checkpoint any more. From any thread."""
+        self._num_saved = max(self._num_saved, num_steps)
 
     async def drain(self) -> None:
         """Waits, once the process was told to end, until no step would be lost with it.

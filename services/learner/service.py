@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from services.learner.checkpoint_saves import CheckpointSaves
 from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.learner import StepResult
@@ -26,7 +27,7 @@ from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
 from shoal.weights.manifest import hashes_to_wire
-from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, version_from_wire, version_to_wire
+from shoal.wire import batch_from_wire, float32_to_wire, int32_from_wire, version_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 
@@ -67,8 +68,8 @@ class LearnerService(LearnerServiceServicer):
         self._torch = TorchThread(make_commands, self.fail, explain)
         self._served = ServedRun(self._lifecycle, self._torch, find_host, interface)
         self._steps = Once[StepResult]()
-        self._saves = Once[learner_pb2.LearnerServiceSaveCheckpointResponse]()
         self.departure = Departure(self._lifecycle, self._torch, grace_s=grace_s)
+        self._saves = CheckpointSaves(self._served, self._lifecycle, self.departure)
         self._torch.start()
 
     def status(self) -> worker_pb2.WorkerStatus:
@@ -115,7 +116,7 @@ class LearnerService(LearnerServiceServicer):
 
     def _begin_step(self, batch: TrainBatch, body: bytes, context: Any) -> "asyncio.Future[StepResult]":
         def step(commands: LearnerCommands) -> StepResult:
-            self.departure.has_unsaved_step = True
+            self.departure.num_steps += 1
             with step_spans(batch):
                 result = commands.train_step(batch)
             self._served.follow(commands)
@@ -198,32 +199,16 @@ class LearnerService(LearnerServiceServicer):
     async def SaveCheckpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        commands, _ = self._served.require_ready()
-        check_name(request.checkpoint_id, "checkpoint_id")
-        version = (
-            version_from_wire(request.expected_version)
-            if request.HasField("expected_version")
-            else self._served.version
-        )
-
-        def work(commands: LearnerCommands) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-            files = commands.save_checkpoint(request, self._lifecycle.progress)
-            self.departure.has_unsaved_step = False
+        save = await self._saves.write(request, context.time_remaining())
+        if request.return_when_written:
             return learner_pb2.LearnerServiceSaveCheckpointResponse(
-                version=version_to_wire(commands.learner.version),
-                num_ranks=self.num_ranks,
-                files=[learner_pb2.FileDigest(**asdict(file)) for file in files],
+                version=version_to_wire(save.version), num_ranks=self.num_ranks
             )
-
-        check = partial(LearnerCommands.check_save, request=request)
-        # A request that comes late must not replace a checkpoint that is committed by now.
-        saving = self._saves.begin_once(
-            f"{request.checkpoint_id} of {version}",
-            lambda: self._served.run(Command.SAVE_CHECKPOINT, request, context.time_remaining(), work, check),
-            lambda saved: commands.has_files(request.checkpoint_id, saved.files),
+        return learner_pb2.LearnerServiceSaveCheckpointResponse(
+            version=version_to_wire(save.version),
+            num_ranks=self.num_ranks,
+            files=[learner_pb2.FileDigest(**asdict(file)) for file in await asyncio.shield(save.finished)],
         )
-        # A half-written checkpoint is useless: the command runs to its end even if the call is canceled.
-        return await asyncio.shield(saving)
 
     async def LoadCheckpoint(
         self, request: learner_pb2.LoadCheckpointRequest, context: Any
@@ -234,7 +219,7 @@ class LearnerService(LearnerServiceServicer):
 
         def work(commands: LearnerCommands) -> learner_pb2.LoadCheckpointResponse:
             version = commands.load_checkpoint(request, self._lifecycle.progress)
-            self.departure.has_unsaved_step = False
+            self.departure.saved(self.departure.num_steps)
             self._served.follow(commands)
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(version))
 

@@ -609,8 +609,13 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
     CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
     KEEP_CHECKPOINT_IDS_FIELD_NUMBER: _builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
+    RETURN_WHEN_WRITTEN_FIELD_NUMBER: _builtins.int
     checkpoint_id: _builtins.str
     """Identifies the checkpoint within the run."""
+    return_when_written: _builtins.bool
+    """Return once the state is written and steps may be taken, before the files
+    are on disk.
+    """
     @_builtins.property
     def keep_checkpoint_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Earlier checkpoints of the run to keep. The others are deleted when this
@@ -630,10 +635,11 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
         checkpoint_id: _builtins.str = ...,
         keep_checkpoint_ids: _abc.Iterable[_builtins.str] | None = ...,
         expected_version: _rollout_pb2.WeightVersion | None = ...,
+        return_when_written: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "expected_version", b"expected_version", "keep_checkpoint_ids", b"keep_checkpoint_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "expected_version", b"expected_version", "keep_checkpoint_ids", b"keep_checkpoint_ids", "return_when_written", b"return_when_written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -686,7 +692,7 @@ class LearnerServiceSaveCheckpointResponse(_message.Message):
 
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileDigest]:
-        """The files of all ranks."""
+        """The files of all ranks; none where the call returned when they were written."""
 
     def __init__(
         self,

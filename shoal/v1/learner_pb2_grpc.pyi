@@ -146,6 +146,13 @@ class LearnerServiceStub:
     version gets the first one's answer while its files are there. At another
     version a checkpoint of the same name is replaced.
 
+    A checkpoint is saved in two parts: its state is written to files, which
+    train steps wait for, and the files are brought to disk and digested, which
+    runs beside them. With `return_when_written` the call returns between the
+    two; the same request without it then returns the files, also when steps
+    have been taken meanwhile. The deadline of the first call bounds both parts:
+    a learner that overruns it ends.
+
     Errors:
 
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
@@ -298,6 +305,13 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     with the digests that this call returns. Safe to retry: a repeat at the same
     version gets the first one's answer while its files are there. At another
     version a checkpoint of the same name is replaced.
+
+    A checkpoint is saved in two parts: its state is written to files, which
+    train steps wait for, and the files are brought to disk and digested, which
+    runs beside them. With `return_when_written` the call returns between the
+    two; the same request without it then returns the files, also when steps
+    have been taken meanwhile. The deadline of the first call bounds both parts:
+    a learner that overruns it ends.
 
     Errors:
 
@@ -490,6 +504,13 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         with the digests that this call returns. Safe to retry: a repeat at the same
         version gets the first one's answer while its files are there. At another
         version a checkpoint of the same name is replaced.
+
+        A checkpoint is saved in two parts: its state is written to files, which
+        train steps wait for, and the files are brought to disk and digested, which
+        runs beside them. With `return_when_written` the call returns between the
+        two; the same request without it then returns the files, also when steps
+        have been taken meanwhile. The deadline of the first call bounds both parts:
+        a learner that overruns it ends.
 
         Errors:
 

@@ -21,6 +21,7 @@ from shoal.config import parse_config
 from shoal.rollout import TrainGroup
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_to_wire
+from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups, with_supports
 
 FOLLOWING = {"coef": 0.1, "reference_update_steps": 2, "reference_alpha": 0.6}
@@ -102,7 +103,8 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
         result[f"step-{number}"] = learner.step(batch).metrics
     result["followed"] = reference_logprobs(commands)
     result["policy"] = policy_logprobs(commands)
-    saved = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
+    saving = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
+    saved = files_on_disk(commands, saving)
     result["files"] = [file.path for file in saved]
     files = [learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved]
     for attempt in (1, 2):

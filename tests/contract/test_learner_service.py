@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import shutil
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.service import LearnerService
+from services.learner.storage import atomic_folder, finishing
 from services.learner.storage.checkpoint_export import export_checkpoint
 from services.learner.storage.checkpoints import FileDigest
 from shoal.config.load import config_digest, config_struct, parse_config
@@ -123,12 +125,18 @@ class Client:
         return await self.stub.PublishWeights(request, timeout=TIMEOUT_S)
 
     async def save(
-        self, name: str, keep: Sequence[str] = (), version: WeightVersion | None = None
+        self,
+        name: str,
+        keep: Sequence[str] = (),
+        version: WeightVersion | None = None,
+        *,
+        return_when_written: bool = False,
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         request = learner_pb2.LearnerServiceSaveCheckpointRequest(
             checkpoint_id=name,
             keep_checkpoint_ids=keep,
             expected_version=None if version is None else version_to_wire(version),
+            return_when_written=return_when_written,
         )
         return await self.stub.SaveCheckpoint(request, timeout=TIMEOUT_S)
 
@@ -522,6 +530,74 @@ async def test_a_late_repeat_does_not_replace_a_checkpoint(client: Client) -> No
     assert (folder / "learner").is_dir(), "a checkpoint that was deleted was not written again"
 
 
+@pytest.fixture
+def held_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Keeps the files of checkpoints from the disk until it is set."""
+    may_sync = threading.Event()
+
+    def sync(path: Path) -> None:
+        assert may_sync.wait(TIMEOUT_S)
+        atomic_folder.sync(path)
+
+    monkeypatch.setattr(finishing, "sync", sync)
+    yield may_sync
+    may_sync.set()
+
+
+async def test_steps_are_taken_while_a_checkpoint_is_brought_to_disk_and_are_not_in_it(
+    client: Client, held_sync: threading.Event
+) -> None:
+    version, before = await client.version(), await client.logprobs(CANARY)
+    begun = await client.save("beside", version=version, return_when_written=True)
+    assert version_from_wire(begun.version) == version and not begun.files
+    assert (await client.train(await client.batch("beside-1"))).applied
+    assert (await client.train(await client.batch("beside-2"))).applied
+    folder = client.run_dir / "checkpoints" / "beside"
+    assert [path.name for path in folder.iterdir()] == ["learner.partial"], "it is on disk already"
+    assert client.service.departure.has_unsaved_step
+    held_sync.set()
+    saved = await client.save("beside", version=version)
+    assert version_from_wire(saved.version) == version
+    assert client.service.departure.has_unsaved_step, "the checkpoint does not have the steps after it"
+    restored = await client.load("beside", saved.files, version.attempt + 1)
+    assert restored == WeightVersion(version.attempt + 1, version.policy_version)
+    np.testing.assert_array_equal(await client.logprobs(CANARY), before)
+
+
+async def test_a_restore_waits_for_a_checkpoint_that_is_brought_to_disk(
+    client: Client, held_sync: threading.Event
+) -> None:
+    held_sync.set()
+    saved = await client.save("first")
+    held_sync.clear()
+    version = await client.version()
+    await client.save("second", ["first"], version, return_when_written=True)
+    loading = asyncio.create_task(client.load("first", saved.files, version.attempt + 1))
+    await asyncio.wait([loading], timeout=0.2)
+    assert not loading.done(), "its files could be deleted under it"
+    held_sync.set()
+    assert (await loading).attempt == version.attempt + 1
+
+
+async def test_a_disk_that_gets_full_after_the_state_is_written_leaves_nothing_of_a_checkpoint(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    version = await client.version()
+    with monkeypatch.context() as patch:
+        patch.setattr(finishing, "sync", full)
+        await client.save("no-room", version=version, return_when_written=True)
+        assert (await client.train(await client.batch("no-room"))).applied
+        for _ in range(2):  # A repeat learns why, though the learner has another version by now.
+            with pytest.raises(ResourceExhausted, match="is full") as caught:
+                await client.save("no-room", version=version)
+            assert caught.value.reason == ErrorReason.DISK_FULL
+    assert not (client.run_dir / "checkpoints" / "no-room").exists()
+    assert (await client.save("room")).files
+
+
 async def test_old_checkpoints_are_deleted_when_a_new_one_is_written(client: Client) -> None:
     await client.save("k1")
     await client.save("k2", keep=["k1"])
@@ -636,9 +712,9 @@ async def test_the_status_says_what_long_work_does_and_is_empty_afterwards(
     saved = await client.save("shown")
     await client.load("shown", saved.files, attempt=(await client.version()).attempt + 1)
     await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
-    assert shown[:3] == ["writing weights and optimizer", "computing the digests of its files", ""], shown
-    assert shown[3:6] == ["verifying the digests of its files", "reading weights and optimizer", ""], shown
-    assert "0.0 GiB of weights gathered" in shown[6:] and shown[-1] == "", shown
+    assert shown[:2] == ["writing weights and optimizer", ""], shown
+    assert shown[2:5] == ["verifying the digests of its files", "reading weights and optimizer", ""], shown
+    assert "0.0 GiB of weights gathered" in shown[5:] and shown[-1] == "", shown
     assert (await client.status()).status.message == ""
 
 

@@ -46,7 +46,7 @@ async def add_learner(cluster: Cluster, worker_id: str, **settings: Any) -> RpcS
 
 async def test_a_run_goes_on_from_its_last_checkpoint_when_its_learner_is_killed(cluster: Cluster, model: Path) -> None:
     server = await begin(cluster, model, run={"num_steps": 8}, checkpoint={"every_steps": 2})
-    await cluster.until(at_step(3))
+    await cluster.until(lambda event: event.kind == "checkpoint")
     await cluster.kill(server, "learner-0")
     await cluster.until(lambda event: event.kind == "restarting")
     await add_learner(cluster, "learner-1")

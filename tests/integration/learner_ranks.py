@@ -30,6 +30,7 @@ from shoal.config.changes import changed_config
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import int32_to_wire
+from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups, with_behavior
 
 FROZEN = ["model.embed_tokens", "model.layers.0."]
@@ -91,8 +92,8 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     first = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
     result["first"] = first.metrics
     result["version"] = learner.version.policy_version
-    saved = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
-    result["checkpoint_bytes"] = sum(file.num_bytes for file in saved)
+    # The steps that follow run beside what brings it to disk.
+    saving = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
 
     before = weights_of(learner)
     poisoned = [with_behavior(group, -1e30) for group in make_groups(seed=2)[:1]]
@@ -104,6 +105,8 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
         result["frozen"] = frozen_part(learner, folder)
     second = make_groups(seed=4)
     result["second"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
+    saved = files_on_disk(commands, saving)
+    result["checkpoint_bytes"] = sum(file.num_bytes for file in saved)
     request = learner_pb2.LoadCheckpointRequest(
         checkpoint_id="c1",
         files=[learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved],

@@ -17,6 +17,7 @@ from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import RunConfig, parse_config
 from shoal.v1 import learner_pb2
+from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups
 
 SAVED_ON = 2
@@ -98,8 +99,9 @@ def make_config(folder: Path, stage: str) -> RunConfig:
 
 def save_and_go_on(commands: LearnerCommands) -> dict[str, Any]:
     take_steps(commands, range(SAVED_AT))
-    files = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c"))
-    return {"files": [vars(file) for file in files], "steps": take_steps(commands, range(SAVED_AT, LAST_STEP))}
+    saving = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c"))
+    steps = take_steps(commands, range(SAVED_AT, LAST_STEP))
+    return {"files": [vars(file) for file in files_on_disk(commands, saving)], "steps": steps}
 
 
 def fetch(commands: LearnerCommands, folder: Path, stage: str) -> learner_pb2.LoadCheckpointRequest:

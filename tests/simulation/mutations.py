@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -65,10 +66,20 @@ _RELEASE = PacingBuffer.release
 _PUBLISH = publisher.Publisher._publish
 _DONE = Ledger.step_done
 _RESIZE = Binding.resize
+_COMMIT = Checkpoints.commit
 
 
 def _keep_ledger(self: Checkpoints, manifest: Any, ledger: Any, attempt: int) -> None:
     """Restores nothing: what came after the checkpoint stays in the ledger."""
+
+
+async def _commit_late(self: Checkpoints, ledger: Ledger, written: Any, files: Any) -> None:
+    """Takes the ledger as it is once the learner's files are on disk, which may be steps later."""
+    late = await ledger.moment()
+    try:
+        await _COMMIT(self, ledger, replace(written, moment=late), files)
+    finally:
+        late.close()
 
 
 def _keep_lines(self: StepFile, step: int) -> list[Any]:
@@ -95,6 +106,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "release one slot too many with each step": _instead(PacingBuffer, "release", _release_one_more),
     "release no slot after the first step": _instead(PacingBuffer, "release", _release_none),
     "void nothing of the ledger at a restore": _instead(Checkpoints, "restore_ledger", _keep_ledger),
+    "take the ledger of a checkpoint when its files are on disk": _instead(Checkpoints, "commit", _commit_late),
     "keep the metrics of steps that a restore discards": _instead(StepFile, "keep_until", _keep_lines),
     "publish weights under the next version": _instead(publisher.Publisher, "_publish", _publish_next),
     "forget the groups that a step drops": _instead(Ledger, "step_done", _forget_dropped),

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -12,10 +11,10 @@ from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.run_record import RunRecord
-from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import parse_config
 from shoal.rollout import Prompt, WeightVersion
 from shoal.v1 import learner_pb2
+from tests.support.whole_checkpoints import save_whole
 
 
 class FileLearner:
@@ -25,10 +24,12 @@ class FileLearner:
         self._checkpoints = run_folder / "checkpoints"
         self.kept: Sequence[str] = ()
 
-    async def save_checkpoint(
-        self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]
-    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+    async def write_checkpoint(self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]) -> None:
         self.kept = keep
+
+    async def finish_checkpoint(
+        self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]
+    ) -> Sequence[learner_pb2.FileDigest]:
         folder = self._checkpoints / checkpoint_id / "learner"
         (folder / "zero").mkdir(parents=True)
         response = learner_pb2.LearnerServiceSaveCheckpointResponse()
@@ -36,7 +37,7 @@ class FileLearner:
             content = (checkpoint_id.encode() * size)[:size]
             (folder / name).write_bytes(content)
             response.files.add(path=name, num_bytes=size, sha256=hashlib.sha256(content).hexdigest())
-        return response
+        return response.files
 
 
 class MirroredRun:
@@ -65,7 +66,7 @@ class MirroredRun:
         await self.ledger.step_done(Progress(step, step + 1, step), trained=(), dropped=((step, "no_signal"),))
         self.record.policy_version = step
         self.record.save()
-        checkpoint_id, _ = await self.checkpoints.save(
-            cast(LearnerClient, self.learner), self.ledger, attempt=0, keep_last=keep_last, best_step=best_step
+        checkpoint_id, _ = await save_whole(
+            self.checkpoints, self.learner, self.ledger, keep_last=keep_last, best_step=best_step
         )
         return checkpoint_id

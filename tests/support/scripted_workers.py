@@ -307,6 +307,11 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.refuse_steps = False
         """Report of every step that its gradient is not finite."""
         self.kept: list[str] = []
+        self.saves: dict[str, learner_pb2.LearnerServiceSaveCheckpointResponse] = {}
+        """By the checkpoint and the version that it was asked to save."""
+        self.may_finish = asyncio.Event()
+        """While it is not set, no checkpoint is brought to disk."""
+        self.may_finish.set()
         self.checkpoints: Path | None = None
         """Where it writes a file for each checkpoint; nowhere by default."""
         self.exports: list[str] = []
@@ -406,6 +411,17 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         self.kept = list(request.keep_checkpoint_ids)
+        save_id = f"{request.checkpoint_id} of {request.expected_version}"
+        if save_id not in self.saves:
+            self.saves[save_id] = self._save(request)
+        if request.return_when_written:
+            return learner_pb2.LearnerServiceSaveCheckpointResponse(version=self.plane.version(), num_ranks=1)
+        await self.may_finish.wait()
+        return self.saves[save_id]
+
+    def _save(
+        self, request: learner_pb2.LearnerServiceSaveCheckpointRequest
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         file = learner_pb2.FileDigest(path=f"v{self.plane.policy_version}", num_bytes=1, sha256="00")
         if self.checkpoints is not None:
             folder = self.checkpoints / request.checkpoint_id / "learner"

@@ -186,18 +186,29 @@ class Report:
         )
 
     def checkpoint(
-        self, checkpoint_id: str, policy_version: int, duration_s: float, num_bytes: int, best_step: int | None = None
+        self,
+        checkpoint_id: str,
+        policy_version: int,
+        duration_s: float,
+        pause_s: float,
+        num_bytes: int,
+        best_step: int | None = None,
     ) -> None:
-        """Reports a checkpoint that was committed, and the step of the best one, if one is chosen."""
+        """Reports a checkpoint that was committed, and the step of the best one, if one is chosen.
+
+        Training waited for it for `pause_s` of `duration_s`.
+        """
         self._record.last_checkpoint_id = checkpoint_id
         self._save_record()
         self._events.add(
             "checkpoint",
             f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s"
+            f" (training waited {pause_s:.1f} s)"
             + (f"; the best so far is that of step {best_step}" if best_step is not None else ""),
             checkpoint_id=checkpoint_id,
             policy_version=policy_version,
             duration_s=duration_s,
+            pause_s=pause_s,
             num_bytes=num_bytes,
             best_step=best_step,
         )

@@ -33,6 +33,7 @@ from services.coordinator.run.exports import Exports
 from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.run.loop import RunLoop, last_order_number
 from services.coordinator.run.recovery import recover
+from services.coordinator.run.saving import Saving
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store.events import EventLog
@@ -108,7 +109,8 @@ class Attempt:
             running_s=controls.running_s,
         )
         self._checkpoints = Checkpoints(record.folder, mirroring)
-        self._boundary = self._make_boundary()
+        self._saving = self._make_saving()
+        self._boundary = StepBoundary(controls, self._learner, self._saving)
         self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
         self._sampler = self._make_sampler(generators)
         self.evaluations = self._make_evaluations(generators)
@@ -124,8 +126,8 @@ class Attempt:
 
         return await self._full_disk.written(reserve)
 
-    def _make_boundary(self) -> StepBoundary:
-        return StepBoundary(
+    def _make_saving(self) -> Saving:
+        return Saving(
             self._config,
             self._controls,
             self._record,
@@ -198,6 +200,7 @@ class Attempt:
         finally:
             if self._checking is not None:
                 self._checking.cancel()
+            await self._saving.abandon()
             await self.evaluations.cancel()
             self._stages.close()
             with contextlib.suppress(ShoalError):
@@ -218,7 +221,7 @@ class Attempt:
             return RunState.STOPPED
         self._commands.training_begins(self._version.policy_version)
         await loop.run()
-        await self._boundary.save_checkpoint()
+        await self._saving.save()
         if self._controls.stop is StopMode.NOW:
             return RunState.STOPPED
         policy_version = self._version.policy_version
@@ -293,6 +296,7 @@ class Attempt:
             reward_kl=reward_kl,
             commands=self._commands,
             boundary=self._boundary,
+            saving=self._saving,
             metrics=self._metrics,
             report=self._report,
             learner_lock=self._fleet.gpu_turns.learner_lock,
@@ -307,6 +311,7 @@ class Attempt:
             steps=steps,
             metrics=self._metrics,
             boundary=self._boundary,
+            saving=self._saving,
             exports=self._exports,
             evaluations=self.evaluations,
             fleet=self._fleet,

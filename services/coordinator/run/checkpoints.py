@@ -13,26 +13,30 @@ a folder without a manifest is no checkpoint.
 import asyncio
 import contextlib
 import hashlib
-import json
 import shutil
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from google.protobuf import json_format
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, MirroredFile
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.remote.segment_check import mirrored
-from services.coordinator.store.files.atomic_write import write_atomically
 from services.coordinator.store.files.disk_errors import writing
+from services.coordinator.store.files.manifest import (
+    DISCARDED,
+    MANIFEST,
+    OTHER_SNAPSHOT,
+    SNAPSHOT,
+    CheckpointManifest,
+    read_manifest,
+    write_manifest,
+)
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.progress import Progress
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
-from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.store.segments.series import Series
+from services.coordinator.store.tables.moment import Moment
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -40,35 +44,23 @@ from shoal.errors import DataLoss, ShoalError
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
-from shoal.wire.json_form import json_form
-
-MANIFEST = "manifest.json"
-DISCARDED = "manifest.damaged.json"
-"""The name that the manifest of a damaged checkpoint gets, which is none from then on."""
-SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
-"""The ledger's snapshot, and its name where one replaces the other: the manifest says which of the two counts."""
 
 
 @dataclass(frozen=True)
-class CheckpointManifest:
-    """The contents of a committed checkpoint."""
+class WrittenCheckpoint:
+    """A checkpoint whose state is captured, and that is not committed."""
 
     checkpoint_id: str
-    attempt: int
-    policy_version: int
+    version: WeightVersion
     next_order_number: int
-    """The first group that no step before the checkpoint has used up."""
-    snapshot: str
-    """Name of the ledger's snapshot."""
-    ledger_sha256: str
-    learner_files: tuple[learner_pb2.FileDigest, ...]
-    segments: tuple[SegmentDigest, ...] = ()
-    """The segments that the ledger's snapshot refers to, up to their lengths at that moment."""
-
-    @property
-    def age(self) -> Age:
-        """By which checkpoints are ordered: attempt, step, and the groups that are used up."""
-        return self.attempt, self.policy_version, self.next_order_number
+    moment: Moment
+    """Of the ledger; close it."""
+    former: CheckpointManifest | None
+    """The checkpoint that it replaces, whose learner files are its own."""
+    keep: Sequence[str]
+    """The earlier checkpoints that the learner keeps."""
+    keep_last: int
+    best: Collection[str]
 
 
 class Checkpoints:
@@ -87,64 +79,82 @@ class Checkpoints:
         """Returns the names of the committed checkpoints, oldest first."""
         return sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
 
-    async def save(
-        self, learner: LearnerClient, ledger: Ledger, *, attempt: int, keep_last: int, best_step: int | None = None
-    ) -> tuple[str, bool]:
-        """Writes and commits a checkpoint at a step boundary; returns its name, and whether it is new.
+    async def write(
+        self,
+        learner: LearnerClient,
+        ledger: Ledger,
+        progress: Progress,
+        *,
+        attempt: int,
+        keep_last: int,
+        best_step: int | None = None,
+    ) -> WrittenCheckpoint | None:
+        """Captures ledger and learner at a step boundary, whose progress is given; both may go on then.
 
-        Older ones are deleted, except the last ones, `keep_last` with it, and that of `best_step`.
+        Once it is committed older checkpoints are deleted, except the last ones, `keep_last` with it, and that of
+        `best_step`. Returns None where the last checkpoint is of this boundary. Where it is of the same policy version,
+        and only skipped steps came after it, the learner is unchanged: its files stay.
 
-        Where the last one is of the same policy version, and only skipped steps came after it, the learner is
-        unchanged: its files stay, and a new snapshot of the ledger replaces the former. Raises `ResourceExhausted`
-        when a disk is full; earlier checkpoints remain, and nothing of the new one.
+        Raises `ResourceExhausted` when a disk is full; then nothing is captured.
         """
-        progress = await ledger.progress()
         checkpoint_id = checkpoint_name(progress.policy_version)
         best = {checkpoint_name(best_step)} if best_step is not None else set()
-        folder = self._folder / checkpoint_id
         # A checkpoint of that name is of the same lineage: a restore goes back to the newest one that is whole.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
-        if former is None:
-            version = WeightVersion(attempt, progress.policy_version)
-            saved = await learner.save_checkpoint(checkpoint_id, version, self._kept(keep_last, best))
-            learner_files = tuple(saved.files)
-        elif former.next_order_number == progress.next_order_number:
-            return checkpoint_id, False
-        else:
-            learner_files = former.learner_files
+        if former is not None and former.next_order_number == progress.next_order_number:
+            return None
+        version = WeightVersion(attempt, progress.policy_version)
+        keep = self._kept(keep_last, best)
+        moment = await ledger.moment()
+        try:
+            if former is None:
+                await learner.write_checkpoint(checkpoint_id, version, keep)
+        except BaseException:
+            moment.close()
+            raise
+        return WrittenCheckpoint(
+            checkpoint_id, version, progress.next_order_number, moment, former, tuple(keep), keep_last, best
+        )
+
+    async def learner_files(
+        self, learner: LearnerClient, written: WrittenCheckpoint
+    ) -> Sequence[learner_pb2.FileDigest]:
+        """Waits until the learner's files of a checkpoint are on disk. Raises `ResourceExhausted` when it is full."""
+        if written.former is not None:
+            return written.former.learner_files
+        return await learner.finish_checkpoint(written.checkpoint_id, written.version, written.keep)
+
+    async def commit(self, ledger: Ledger, written: WrittenCheckpoint, files: Sequence[learner_pb2.FileDigest]) -> None:
+        """Writes the ledger's snapshot and the manifest, deletes older checkpoints, and has the new one mirrored.
+
+        Raises `ResourceExhausted` when the disk is full; earlier checkpoints remain, and nothing of the new one.
+        """
+        former, folder = written.former, self._folder / written.checkpoint_id
         snapshot = OTHER_SNAPSHOT if former is not None and former.snapshot == SNAPSHOT else SNAPSHOT
         with writing(folder / snapshot), _undoing(folder if former is None else folder / snapshot):
             await asyncio.to_thread(_make_room, folder / snapshot)
-            segments = await ledger.snapshot(folder / snapshot)
+            await ledger.write(written.moment, folder / snapshot)
             manifest = CheckpointManifest(
-                checkpoint_id,
-                attempt,
-                progress.policy_version,
-                progress.next_order_number,
+                written.checkpoint_id,
+                written.version.attempt,
+                written.version.policy_version,
+                written.next_order_number,
                 snapshot,
                 await asyncio.to_thread(_sha256, folder / snapshot),
-                learner_files,
-                tuple(segments),
+                tuple(files),
+                tuple(written.moment.segments),
             )
-            await asyncio.to_thread(_commit, folder, manifest)
-        await asyncio.to_thread(self._delete_all_but, keep_last, best)
+            await asyncio.to_thread(write_manifest, folder, manifest)
+        await asyncio.to_thread(self._delete_all_but, written.keep_last, written.best)
         kept = await asyncio.to_thread(self.manifests)
         await ledger.delete_tokens({segment.name for manifest in kept for segment in manifest.segments})
         if self._mirroring is not None:
-            self._mirroring.offer(await asyncio.to_thread(self.contents, checkpoint_id), keep_last, best)
-        return checkpoint_id, True
+            contents = await asyncio.to_thread(self.contents, written.checkpoint_id)
+            self._mirroring.offer(contents, written.keep_last, written.best)
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
         """Reads the manifest of a committed checkpoint. Raises `DataLoss` when it cannot be read."""
-        path = self._folder / checkpoint_id / MANIFEST
-        try:
-            manifest = _parse(path.read_bytes())
-            if manifest.checkpoint_id != checkpoint_id:
-                raise ValueError(f"it is that of {manifest.checkpoint_id!r}")
-        except (OSError, ValueError, json_format.ParseError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise DataLoss(f"{path} cannot be read: {why}", reason=ErrorReason.CHECKPOINT_DAMAGED) from None
-        return manifest
+        return read_manifest(self._folder / checkpoint_id)
 
     def load_checked(self, checkpoint_id: str) -> CheckpointManifest:
         """Reads the manifest of a committed checkpoint, and verifies the ledger's snapshot. Raises `DataLoss`."""
@@ -228,6 +238,9 @@ class Checkpoints:
             # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
+        for folder in self._folder.iterdir():
+            if not any((folder / name).exists() for name in (MANIFEST, DISCARDED)):
+                _delete_snapshots(folder)
 
 
 def checkpoint_name(step: int) -> str:
@@ -250,33 +263,6 @@ def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoin
         )
 
 
-class _StoredManifest(BaseModel):
-    """A manifest as it lies on disk, with its types."""
-
-    model_config = ConfigDict(strict=True)
-
-    checkpoint_id: str
-    attempt: int
-    policy_version: int
-    next_order_number: int = -1
-    snapshot: Literal["ledger.sqlite", "ledger-2.sqlite"] = "ledger.sqlite"
-    ledger_sha256: str
-    learner_files: list[dict[str, Any]]
-    segments: list[SegmentDigest] = []
-
-
-def _parse(text: bytes) -> CheckpointManifest:
-    """Raises ValueError, or `json_format.ParseError`, for a text that is no manifest."""
-    try:
-        stored = _StoredManifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
-    files = [json_format.ParseDict(entry, learner_pb2.FileDigest()) for entry in stored.learner_files]
-    fields = {name: getattr(stored, name) for name in _StoredManifest.model_fields}
-    return CheckpointManifest(**fields | {"learner_files": tuple(files), "segments": tuple(stored.segments)})
-
-
 @contextlib.contextmanager
 def _undoing(path: Path) -> Iterator[None]:
     """Deletes a file or folder if the block raises: on a full disk half a checkpoint takes the room of a whole one."""
@@ -295,20 +281,12 @@ def _make_room(snapshot: Path) -> None:
     snapshot.unlink(missing_ok=True)
 
 
-def _commit(folder: Path, manifest: CheckpointManifest) -> None:
-    values = {
-        "checkpoint_id": manifest.checkpoint_id,
-        "attempt": manifest.attempt,
-        "policy_version": manifest.policy_version,
-        "next_order_number": manifest.next_order_number,
-        "snapshot": manifest.snapshot,
-        "ledger_sha256": manifest.ledger_sha256,
-        "learner_files": [json_form(entry) for entry in manifest.learner_files],
-        "segments": [asdict(entry) for entry in manifest.segments],
-    }
-    write_atomically(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
-    for name in {SNAPSHOT, OTHER_SNAPSHOT} - {manifest.snapshot}:
+def _delete_snapshots(folder: Path) -> None:
+    """Deletes what a coordinator that was killed has left of a checkpoint; the learner deletes its own part."""
+    for name in (SNAPSHOT, OTHER_SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _sha256(path: Path) -> str:

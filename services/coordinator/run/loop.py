@@ -28,6 +28,7 @@ from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
+from services.coordinator.run.saving import Saving
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store import long_work
@@ -50,6 +51,7 @@ class RunLoop:
     steps: TrainSteps
     metrics: StepMetrics
     boundary: StepBoundary
+    saving: Saving
     exports: Exports
     evaluations: Evaluations
     fleet: Fleet
@@ -70,7 +72,7 @@ class RunLoop:
                     task.cancel()
         except Exception:
             await self.steps.settle()
-            await self.boundary.try_to_save()
+            await self.saving.try_to_save()
             raise
         finally:
             self.steps.abandon()
@@ -122,7 +124,7 @@ class RunLoop:
             await self.exports.write_if_due()
             await self.evaluations.run_if_due()
         if self.controls.stop is StopMode.DRAIN:
-            await self.boundary.save_checkpoint()
+            await self.saving.save()
             await self.evaluations.run_last()
         await self.controls.unless_stopped(self.evaluations.finish())
 
@@ -135,9 +137,9 @@ class RunLoop:
     async def _save_if_due(self) -> None:
         """Writes a checkpoint of the step just taken if it is due; that of the last step before it is evaluated."""
         if self.version.policy_version == self.config.run.num_steps:
-            await self.boundary.save_checkpoint()
+            await self.saving.save()
         else:
-            await self.boundary.save_if_due(self.config.checkpoint.every_steps)
+            await self.saving.save_if_due(self.config.checkpoint.every_steps)
 
     def _describe_groups(self) -> str:
         """Describes how many groups of the next step have settled; nothing in a pause."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.run.checkpoints import CheckpointManifest, Checkpoints
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.store.files.manifest import CheckpointManifest
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.replacement import replace_ledger, set_aside

@@ -16,6 +16,7 @@ from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates
+from services.coordinator.run.saving import Saving
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.store import long_work
 from services.coordinator.store.ledger import Ledger
@@ -66,6 +67,7 @@ class TrainSteps:
     reward_kl: RewardKlController
     commands: RunCommands
     boundary: StepBoundary
+    saving: Saving
     metrics: StepMetrics
     report: Report
     learner_lock: asyncio.Lock
@@ -104,7 +106,7 @@ class TrainSteps:
         """
         while (waiting := self.updates.waiting) is not None:  # Others may be requested meanwhile.
             if self.version.policy_version > 0:
-                await self.boundary.save_checkpoint()
+                await self.saving.save()
             async with self.learner_lock:
                 await self.learner.set_hyperparameters(self.record.run_id, waiting)
             fields = self.updates.apply(waiting, self.version.policy_version)

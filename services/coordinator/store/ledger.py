@@ -15,7 +15,6 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,9 +35,9 @@ from services.coordinator.store.rows import (
 )
 from services.coordinator.store.segments import records
 from services.coordinator.store.segments.records import PayloadKind
-from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter
 from services.coordinator.store.tables.blocks import move_to_block
+from services.coordinator.store.tables.moment import Moment
 from services.coordinator.store.tables.payloads import (
     forget_samples,
     forget_used_tokens,
@@ -223,39 +222,32 @@ class Ledger:
             )
         )
 
-    async def snapshot(self, path: Path) -> Sequence[SegmentDigest]:
-        """Writes a copy of the database in its present state; returns the segments that it needs, which are on disk.
+    async def moment(self) -> Moment:
+        """Takes the database's present state, which the caller writes with `write` and closes.
 
         First moves the groups that steps have used up to blocks. The tokens of groups that were trained on or dropped
-        go; text and scores stay. The copy is made beside later transactions, which do not wait for it.
+        go; text and scores stay.
         """
         # One transaction a block: others need not wait for the next one.
         while await self._run(lambda connection: move_to_block(connection, self._segments)):
             pass
 
-        def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Connection, Sequence[SegmentDigest]]:
+        def take(connection: sqlite3.Connection) -> Moment:
             forget_used_tokens(connection)
-            digests = name_segments(connection, self._segments)
+            segments = name_segments(connection, self._segments)
             connection.commit()
-            # A reader of a write-ahead log keeps the state that it first read.
-            moment = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
-            moment.execute("BEGIN")
-            moment.execute("SELECT 1 FROM sqlite_master").fetchone()
-            return moment, digests
+            return Moment(self.path, segments)
 
-        def copy(moment: sqlite3.Connection, digests: Sequence[SegmentDigest]) -> None:
-            with closing(moment), closing(sqlite3.connect(path)) as target:
-                moment.backup(target)
-                # Without it the copy has the room of the groups that have left. A container may have no other disk.
-                target.execute("PRAGMA temp_store = MEMORY")
-                target.execute("VACUUM")
-                # One file without a write-ahead log beside it, so that its digest covers everything.
-                target.execute("PRAGMA journal_mode = DELETE")
-            self._segments.sync(digests)
+        return await self._run(take)
 
-        moment, digests = await self._run(begin)
-        await asyncio.to_thread(self._reporting_errors, lambda: copy(moment, digests), path)
-        return digests
+    async def write(self, moment: Moment, path: Path) -> None:
+        """Writes a moment as a database, beside later transactions; the segments that it needs are on disk then."""
+
+        def copy() -> None:
+            moment.copy(path)
+            self._segments.sync(moment.segments)
+
+        await asyncio.to_thread(self._reporting_errors, copy, path)
 
     async def delete_tokens(self, keep: Collection[str]) -> None:
         """Deletes the segments of tokens that neither the last snapshot needs nor `keep` names."""

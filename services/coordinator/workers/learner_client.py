@@ -166,12 +166,28 @@ class LearnerClient:
         assert isinstance(response, learner_pb2.PublishWeightsResponse)
         return response
 
-    async def save_checkpoint(
+    async def write_checkpoint(self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]) -> None:
+        """Writes the state of a version; returns once steps may be taken, which is before its files are on disk.
+
+        Once they are, the earlier checkpoints that `keep` does not name are deleted.
+        """
+        await self._save_checkpoint(checkpoint_id, version, keep, return_when_written=True)
+
+    async def finish_checkpoint(
         self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]
+    ) -> Sequence[learner_pb2.FileDigest]:
+        """Waits until the files of a checkpoint are on disk; the rest is as for `write_checkpoint`."""
+        response = await self._save_checkpoint(checkpoint_id, version, keep, return_when_written=False)
+        return response.files
+
+    async def _save_checkpoint(
+        self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str], *, return_when_written: bool
     ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        """Writes a checkpoint of a version, and deletes the earlier ones that `keep` does not name."""
         request = learner_pb2.LearnerServiceSaveCheckpointRequest(
-            checkpoint_id=checkpoint_id, keep_checkpoint_ids=keep, expected_version=version_to_wire(version)
+            checkpoint_id=checkpoint_id,
+            keep_checkpoint_ids=keep,
+            expected_version=version_to_wire(version),
+            return_when_written=return_when_written,
         )
         async with self._shown_alive(f"writing checkpoint {checkpoint_id}"):
             response = await self._call(lambda stub: stub.SaveCheckpoint(request, timeout=self._storage_timeout_s))

@@ -10,7 +10,6 @@ Frozen parameters have no gradient, no optimizer state and no place in a checkpo
 """
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,11 +155,12 @@ class DeepSpeedEngine:
         return whole_adapters(self._weights, is_sharded=self._stage == 3)
 
     def save(self, folder: Path) -> OSError | None:
-        """Writes this rank's shards of parameters and optimizer below an existing folder.
+        """Writes this rank's shards of parameters and optimizer below an existing folder, and syncs none to disk.
 
-        Returns a failed write instead of raising it, so that no rank leaves the others waiting.
+        Returns a failed write instead of raising it, so that no rank leaves the others waiting. `saved_files` are the
+        files then.
         """
-        self._storage.error = None
+        self._storage.begin()
         try:
             (folder / _TAG).mkdir(exist_ok=True)
         except OSError as error:
@@ -169,6 +169,11 @@ class DeepSpeedEngine:
             str(folder), tag=_TAG, save_latest=False, exclude_frozen_parameters=self._has_frozen
         )
         return self._storage.error
+
+    @property
+    def saved_files(self) -> list[Path]:
+        """The files that this rank wrote in the last `save`."""
+        return self._storage.files
 
     def load(self, folder: Path, *, is_universal: bool = False) -> None:
         """Restores the state that `save` wrote, with the same ZeRO stage.
@@ -224,11 +229,19 @@ def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metad
 
 
 class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine):
-    """Writes files and syncs them to disk. Keeps the first error instead of raising it."""
+    """Writes files, and remembers which. Keeps the first error instead of raising it."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.begin()
+        # The digests of a checkpoint cover each byte, and torch never checks its own sums: they take as long as all the
+        # rest.
+        torch.serialization.set_crc32_options(False)
+
+    def begin(self) -> None:
+        """Forgets what was written before."""
         self.error: OSError | None = None
+        self.files: list[Path] = []
 
     def save(self, state_dict: Any, path: str) -> None:
         if self.error is not None:
@@ -236,8 +249,7 @@ class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.Torch
         try:
             with open(path, "wb") as file:
                 torch.save(state_dict, file)
-                file.flush()
-                os.fsync(file.fileno())
+            self.files.append(Path(path))
         except OSError as error:
             self.error = error
         except RuntimeError as error:

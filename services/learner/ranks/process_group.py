@@ -211,6 +211,29 @@ class ProcessGroup:
         rank: bytes = self._store.get(_LEAVING)
         return rank.decode()
 
+    def report(self, subject: str, result: str, error: ShoalError | None = None) -> None:
+        """Reports to rank 0 what came of work beside the commands. From any thread, also during a collective."""
+        assert self._store is not None
+        serialized = None if error is None else _serialize_error(error).decode()
+        self._store.set(f"{subject}/{self.rank}", json.dumps([result, serialized]))
+
+    def take_reports(self, subject: str) -> list[str] | None:
+        """Takes the results of all ranks, by rank; returns None while one is missing. On rank 0, from any thread.
+
+        Raises the error of the first rank that has one.
+        """
+        assert self._store is not None
+        keys = [f"{subject}/{rank}" for rank in range(self.size)]
+        if not self._store.check(keys):
+            return None
+        reports = [json.loads(self._store.get(key)) for key in keys]
+        for key in keys:
+            self._store.delete_key(key)
+        for rank, (_, error) in enumerate(reports):
+            if error is not None:
+                raise _parse_error(error, rank, self.size)
+        return [result for result, _ in reports]
+
     def leave(self) -> None:
         """Destroys the process groups. Nothing may be called after it."""
         dist.destroy_process_group()
@@ -248,7 +271,7 @@ def _serialize_error(error: ShoalError) -> bytes:
     return json.dumps(fields | {"metadata": error.metadata}).encode()
 
 
-def _parse_error(serialized: bytes, rank: int, size: int) -> ShoalError:
+def _parse_error(serialized: bytes | str, rank: int, size: int) -> ShoalError:
     fields = json.loads(serialized)
     kind: type[ShoalError] = getattr(shoal.errors, fields["type"])
     where = f"rank {rank}: " if size > 1 else ""

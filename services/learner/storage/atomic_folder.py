@@ -59,7 +59,7 @@ def finish_folder(folder: Path) -> None:
     """Renames the partial folder to `folder`, in place of an earlier one."""
     delete_folder(folder)
     partial_of(folder).rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def delete_folder(folder: Path) -> None:
@@ -80,9 +80,9 @@ def discard_folder(folder: Path) -> None:
         pass
 
 
-def _sync(folder: Path) -> None:
-    """Syncs the renames in a folder to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Syncs the contents of a file, or the names in a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -20,7 +20,7 @@ from services.learner.model.frozen import freeze
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.weights import list_weights
 from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
-from services.learner.storage.atomic_folder import storage_errors
+from services.learner.storage.atomic_folder import list_files, storage_errors, sync
 from services.learner.storage.checkpoints import FileDigest, verify
 from services.learner.storage.export import write_companions
 from services.learner.storage.weights_folder import write_weights_folder
@@ -80,6 +80,8 @@ def export_checkpoint(
     if settings.lora.is_on:
         adapters, target = whole_adapters(weights, is_sharded=False), folder / ADAPTER_FOLDER
         write_adapter_folder(target, adapter_shapes(weights), adapters, settings.lora, config.model)
+    for path in list_files(folder):
+        sync(folder / path)
 
 
 def _model(config: RunConfig, source: Path) -> Any:

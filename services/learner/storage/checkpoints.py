@@ -7,8 +7,7 @@ adapters' dropout, the only one there is.
 """
 
 import json
-import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +17,6 @@ from services.learner.engine.reference import Reference, ReferenceModel
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.atomic_folder import (
     discard_folder,
-    finish_folder,
-    list_files,
     partial_of,
     sha256_of,
     start_folder,
@@ -34,7 +31,8 @@ from shoal.errors import DataLoss, FailedPrecondition, NotFound, ShoalError
 from shoal.rollout import WeightVersion
 from shoal.worker.progress import Progress, silent
 
-_FOLDER = "learner"
+LEARNER_FOLDER = "learner"
+"""The folder of the learner's part of a checkpoint."""
 _SUMMARY = "learner.json"
 _REFERENCE = "reference"
 
@@ -64,45 +62,44 @@ class LearnerState(Protocol):
     kl_coef: float
 
 
-def save_checkpoint(
-    learner: LearnerState, checkpoints: Path, name: str, *, keep: Collection[str], progress: Progress = silent
-) -> list[FileDigest]:
-    """Writes a checkpoint, and deletes the others below `checkpoints` that are not in `keep`. Call it on all ranks.
+def write_checkpoint(learner: LearnerState, checkpoints: Path, name: str, progress: Progress = silent) -> list[Path]:
+    """Writes the state of a learner into the partial folder of a checkpoint. Call it on all ranks.
 
-    Returns the digests of all files. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
+    Returns the files that this rank wrote; they need not be on disk yet, and `CheckpointFinisher` does the rest. The
+    learner may change afterwards. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
     `FailedPrecondition` when the folder cannot be written; then nothing of the checkpoint stays.
     """
     process_group = learner.process_group
-    folder = checkpoints / name / _FOLDER
+    folder = checkpoints / name / LEARNER_FOLDER
+    partial = partial_of(folder)
+    mine: list[Path] = []
     try:
         with process_group.raising_on_all(), storage_errors(folder):
             if process_group.rank == 0:
                 start_folder(folder).joinpath(_SUMMARY).write_text(json.dumps(_summary(learner)))
+                mine.append(partial / _SUMMARY)
         progress("writing weights and optimizer")
-        error = learner.engine.save(partial_of(folder))
+        error = learner.engine.save(partial)
+        mine += learner.engine.saved_files
         process_group.raise_on_all(None if error is None else storage_error(error, folder))
         if (reference := moving_reference(learner)) is not None:
             progress("writing the reference")
             tensors = reference.full_parameters()
-            error = write_weights(partial_of(folder) / _REFERENCE, learner.engine.shapes, tensors, process_group)
-            process_group.raise_on_all(None if error is None else storage_error(error, folder))
-        progress("computing the digests of its files")
-        digests = _digest(partial_of(folder), process_group)
-        with process_group.raising_on_all(), storage_errors(folder):
+            error = write_weights(partial / _REFERENCE, learner.engine.shapes, tensors, process_group)
             if process_group.rank == 0:
-                finish_folder(folder)
-                _delete_others(checkpoints, {name, *keep})
+                mine += sorted((partial / _REFERENCE).glob("*"))
+            process_group.raise_on_all(None if error is None else storage_error(error, folder))
     except ShoalError:
         if process_group.rank == 0:
             discard_folder(folder)
         raise
-    return digests
+    return mine
 
 
-def is_there(checkpoints: Path, name: str, files: Iterable[Any]) -> bool:
+def is_there(checkpoints: Path, name: str, files: Iterable[FileDigest]) -> bool:
     """Returns whether the files of a checkpoint are there, in their sizes. Reads none of them."""
     try:
-        return all((checkpoints / name / _FOLDER / file.path).stat().st_size == file.num_bytes for file in files)
+        return all((checkpoints / name / LEARNER_FOLDER / file.path).stat().st_size == file.num_bytes for file in files)
     except OSError:
         return False
 
@@ -123,7 +120,7 @@ def load_checkpoint(
     ZeRO stage wrote the checkpoint; the errors of `universal_form`.
     """
     process_group = learner.process_group
-    folder = checkpoints / name / _FOLDER
+    folder = checkpoints / name / LEARNER_FOLDER
     with process_group.raising_on_all():
         if not folder.is_dir():
             raise NotFound(
@@ -198,17 +195,6 @@ def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> No
             )
 
 
-def _digest(folder: Path, process_group: ProcessGroup) -> list[FileDigest]:
-    """Computes the digests of the files of a folder that all ranks share; each rank hashes its part of them."""
-    with process_group.raising_on_all(), storage_errors(folder):
-        mine = [
-            {"path": path, "num_bytes": (folder / path).stat().st_size, "sha256": sha256_of(folder / path)}
-            for path in list_files(folder)[process_group.rank :: process_group.size]
-        ]
-    parts = [json.loads(part) for part in process_group.all_gather(json.dumps(mine).encode())]
-    return sorted((FileDigest(**fields) for part in parts for fields in part), key=lambda file: file.path)
-
-
 def verify(folder: Path, file: FileDigest) -> None:
     """Raises `DataLoss` when a file is missing from a checkpoint's folder, or differs from its digest."""
     path = folder / file.path
@@ -227,12 +213,3 @@ def verify(folder: Path, file: FileDigest) -> None:
             f"{path} differs from what was written: its SHA-256 is {found}, in the manifest it is {file.sha256}",
             reason=ErrorReason.CHECKPOINT_DAMAGED,
         )
-
-
-def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
-    """Deletes the learner's part of checkpoints that are not in `keep`; the coordinator deletes its own part."""
-    for other in checkpoints.iterdir():
-        if other.name not in keep and (other / _FOLDER).is_dir():
-            shutil.rmtree(other / _FOLDER, ignore_errors=True)
-            discard_universal_form(other)
-            discard_folder(other / _FOLDER)

@@ -18,8 +18,10 @@ from services.learner.storage.atomic_folder import (
     delete_folder,
     discard_folder,
     finish_folder,
+    list_files,
     start_folder,
     storage_error,
+    sync,
 )
 from services.learner.storage.weights_folder import Shapes, write_weights_folder
 from shoal.config.lora import LoraConfig
@@ -61,6 +63,8 @@ def export_model(
                 write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model)
             progress("writing configuration and tokenizer")
             write_companions(partial, lm, model, dtype)
+            for path in list_files(partial):
+                sync(partial / path)
             finish_folder(folder)
         except ShoalError as raised:
             error = raised

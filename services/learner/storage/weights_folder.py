@@ -6,7 +6,6 @@ then their bytes (github.com/huggingface/safetensors).
 
 import json
 import math
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ _TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 def write_weights_folder(
     folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype
 ) -> None:
-    """Writes tensors in `dtype` into a folder, with an index if there are several files.
+    """Writes tensors in `dtype` into a folder, with an index if there are several files, and syncs none to disk.
 
     `tensors` yields the tensors of `shapes` in that order. Raises `OSError` when a file cannot be written.
     """
@@ -63,8 +62,6 @@ def write_weights_file(path: Path, shapes: Shapes, tensors: Iterator[tuple[str, 
             name, tensor = next(tensors)
             assert (name, tuple(tensor.shape)) == (expected, shapes[name])
             file.write(tensor.detach().to("cpu", dtype).contiguous().flatten().view(torch.uint8).numpy())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _header(shapes: Shapes, dtype: torch.dtype) -> bytes:

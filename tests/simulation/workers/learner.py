@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from services.learner.once import Once
 from shoal.config.load import parse_config
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, FailedPrecondition, NotFound
+from shoal.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
@@ -25,6 +27,14 @@ from tests.simulation.workers.plane import History, Plane, Saved, TrainedGroup, 
 from tests.simulation.workers.weight_group import WeightGroup, Weights
 
 _BROADCAST_S = 0.2
+
+
+@dataclass(frozen=True)
+class _Save:
+    """A checkpoint whose state is written."""
+
+    version: WeightVersion
+    finished: "asyncio.Task[learner_pb2.LearnerServiceSaveCheckpointResponse]"
 
 
 class SimulatedLearner(LearnerServiceServicer):
@@ -44,7 +54,8 @@ class SimulatedLearner(LearnerServiceServicer):
         self._version = WeightVersion(0, 0)
         self._history: History = ()
         self._steps = Once[learner_pb2.TrainStepResponse]()
-        self._saves = Once[learner_pb2.LearnerServiceSaveCheckpointResponse]()
+        self._saves = Once[_Save]()
+        self._finishing: asyncio.Task[learner_pb2.LearnerServiceSaveCheckpointResponse] | None = None
         self._group: WeightGroup | None = None
         self._timeout_s = 0.0
         self.has_lost_a_rank = False
@@ -56,11 +67,15 @@ class SimulatedLearner(LearnerServiceServicer):
     async def close(self) -> None:
         await self._lifecycle.close()
 
-    async def _command(self, longest_s: float, work: Callable[[], Any]) -> Any:
-        """Does work once the commands before it are done; canceling the call changes nothing."""
+    async def _command(
+        self, longest_s: float, work: Callable[[], Any], *, after: Callable[[], Awaitable[None]] | None = None
+    ) -> Any:
+        """Does work once the commands before it, and `after`, are done; canceling the call changes nothing."""
 
         async def run() -> Any:
             async with self._commands:
+                if after is not None:
+                    await after()
                 await asyncio.sleep(self._rng.random() * longest_s)
                 if self.has_lost_a_rank:
                     await asyncio.Event().wait()
@@ -182,31 +197,59 @@ class SimulatedLearner(LearnerServiceServicer):
     async def SaveCheckpoint(self, request: Any, context: Any) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         self._require_ready()
 
-        def work() -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        def write() -> _Save:
             version = version_from_wire(request.expected_version)
             if version != self._version:
                 raise FailedPrecondition(
                     f"checkpoint {request.checkpoint_id} is for version {version}; the learner is at {self._version}",
                     reason=ErrorReason.VERSION_MISMATCH,
                 )
-            disk = self._plane.disk
-            for name in [name for name in disk if name not in (*request.keep_checkpoint_ids, request.checkpoint_id)]:
-                del disk[name]
-            sha256 = hashlib.sha256(self._rng.randbytes(8)).hexdigest()
-            disk[request.checkpoint_id] = Saved(self._history, sha256)
-            return learner_pb2.LearnerServiceSaveCheckpointResponse(
-                version=version_to_wire(self._version),
-                num_ranks=2,
-                files=[learner_pb2.FileDigest(path="weights", num_bytes=1, sha256=sha256)],
-            )
+            self._finishing = self._process.create_task(self._finish(request, self._version, self._history))
+            self._finishing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            return _Save(version, self._finishing)
 
-        def holds(saved: learner_pb2.LearnerServiceSaveCheckpointResponse) -> bool:
+        def holds(save: _Save) -> bool:
+            if not save.finished.done():
+                return True
+            if save.finished.exception() is not None:
+                return save.version != self._version
             there = self._plane.disk.get(request.checkpoint_id)
-            return there is not None and there.sha256 == saved.files[0].sha256
+            return there is not None and there.sha256 == save.finished.result().files[0].sha256
 
         command_id = f"{request.checkpoint_id} of {version_from_wire(request.expected_version)}"
-        saving = self._saves.begin_once(command_id, lambda: self._process.create_task(self._command(3.0, work)), holds)
-        return await asyncio.shield(saving)
+        begin = partial(self._command, 1.0, write, after=self._finished)
+        save = await asyncio.shield(
+            self._saves.begin_once(command_id, lambda: self._process.create_task(begin()), holds)
+        )
+        if request.return_when_written:
+            return learner_pb2.LearnerServiceSaveCheckpointResponse(version=version_to_wire(save.version), num_ranks=2)
+        return await asyncio.shield(save.finished)
+
+    async def _finish(
+        self, request: Any, version: WeightVersion, history: History
+    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+        """Brings a checkpoint to disk beside the commands after it. A kill leaves nothing of it."""
+        faults, disk = self._plane.faults, self._plane.disk
+        await asyncio.sleep(self._rng.random() * faults.finish_s)
+        if self.has_lost_a_rank:
+            await asyncio.Event().wait()
+        if faults.num_full:
+            faults.num_full -= 1
+            raise ResourceExhausted("the disk is full", reason=ErrorReason.DISK_FULL)
+        for name in [name for name in disk if name not in (*request.keep_checkpoint_ids, request.checkpoint_id)]:
+            del disk[name]
+        sha256 = hashlib.sha256(self._rng.randbytes(8)).hexdigest()
+        disk[request.checkpoint_id] = Saved(history, sha256)
+        return learner_pb2.LearnerServiceSaveCheckpointResponse(
+            version=version_to_wire(version),
+            num_ranks=2,
+            files=[learner_pb2.FileDigest(path="weights", num_bytes=1, sha256=sha256)],
+        )
+
+    async def _finished(self) -> None:
+        """Waits until no checkpoint is being brought to disk."""
+        if self._finishing is not None:
+            await asyncio.wait([self._finishing])
 
     async def LoadCheckpoint(self, request: Any, context: Any) -> learner_pb2.LoadCheckpointResponse:
         self._require_ready()
@@ -227,7 +270,7 @@ class SimulatedLearner(LearnerServiceServicer):
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(self._version))
 
         self._steps.clear()
-        return await self._command(2.0, work)
+        return await self._command(2.0, work, after=self._finished)
 
     async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
         self._require_ready()

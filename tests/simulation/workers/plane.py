@@ -53,6 +53,10 @@ class Faults:
     """Steps that the learner is about to refuse as not finite."""
     step_s: float = 1.0
     """Longest train step."""
+    finish_s: float = 3.0
+    """Longest time in which a checkpoint is brought to disk."""
+    num_full: int = 0
+    """Checkpoints for which the learner's disk is about to be full when they are brought there."""
 
 
 @dataclass

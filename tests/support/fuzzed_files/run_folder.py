@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from services.coordinator.run.checkpoints import SNAPSHOT, CheckpointManifest, _commit, _sha256, checkpoint_name
+from services.coordinator.run.checkpoints import _sha256, checkpoint_name
 from services.coordinator.store.events import EVENTS, EventLog
+from services.coordinator.store.files.manifest import SNAPSHOT, CheckpointManifest, write_manifest
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.rollouts import LEDGER
@@ -27,6 +28,7 @@ from shoal.rollout import (
 )
 from shoal.v1 import learner_pb2
 from tests.support.repository import ROOT
+from tests.support.whole_checkpoints import write_snapshot
 
 RUN = "sums"
 
@@ -64,10 +66,10 @@ async def _fill(folder: Path) -> None:
     await ledger.step_done(Progress(2, 3, 4), trained=trained, dropped=[(1, "no signal")])
     at = folder / "checkpoints" / checkpoint_name(2)
     at.mkdir(parents=True)
-    segments = tuple(await ledger.snapshot(at / SNAPSHOT))
+    segments = tuple(await write_snapshot(ledger, at / SNAPSHOT))
     file = learner_pb2.FileDigest(path="rank-0.pt", num_bytes=4, sha256="0" * 64)
     digest = _sha256(at / SNAPSHOT)
-    _commit(at, CheckpointManifest(checkpoint_name(2), 1, 2, 3, SNAPSHOT, digest, (file,), segments))
+    write_manifest(at, CheckpointManifest(checkpoint_name(2), 1, 2, 3, SNAPSHOT, digest, (file,), segments))
     await ledger.close()
 
 

@@ -30,6 +30,7 @@ from shoal.suggest import rates_of_run
 from shoal.translate import SYSTEMS, translate_arguments
 from tests.support.fuzzed_files.sources import SOURCES
 from tests.support.repository import ROOT
+from tests.support.whole_checkpoints import write_snapshot
 
 Read = Callable[[bytes, Path], object]
 
@@ -226,7 +227,7 @@ def _read_ledger(data: bytes, folder: Path) -> None:
             await ledger.open()
             await ledger.issue_state()
             await ledger.dropped(2, "for a test", 2)
-            await ledger.snapshot(folder / "copy.sqlite")
+            await write_snapshot(ledger, folder / "copy.sqlite")
         finally:
             await ledger.close()
 

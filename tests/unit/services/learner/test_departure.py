@@ -59,12 +59,12 @@ async def test_a_learner_restarts_after_its_checkpoint_when_another_rank_is_told
     ends: list[str] = []
     lifecycle = Lifecycle("the learner", Reexec(NoProgram(), end=lambda: ends.append("restart")))
     departure = Departure(lifecycle, torch, grace_s=3600)
-    departure.has_unsaved_step = True
+    departure.num_steps += 1
     watching = asyncio.create_task(departure.watch_ranks())
     ranks.leaving = "1"
     await eventually(lambda: lifecycle.state == worker_pb2.WORKER_STATE_LEAVING)
     assert not ends, "the step would be lost"
-    departure.has_unsaved_step = False
+    departure.saved(departure.num_steps)
     await asyncio.wait_for(watching, 60)
     assert ends == ["restart"]
     await departure.drain()  # As the signal of the restart does; it does not wait any more.

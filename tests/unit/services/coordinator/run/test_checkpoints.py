@@ -1,19 +1,18 @@
 import errno
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from services.coordinator.run import checkpoints as module
 from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.store.files import manifest as module
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments import series
-from services.coordinator.workers.learner_client import LearnerClient
 from shoal.errors import DataLoss, ResourceExhausted
 from shoal.rollout import (
     Completion,
@@ -28,6 +27,7 @@ from shoal.rollout import (
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
 from tests.support.mirrored_run import MirroredRun
+from tests.support.whole_checkpoints import save_whole
 
 
 class Learner:
@@ -35,11 +35,11 @@ class Learner:
 
     num_saved = 0
 
-    async def save_checkpoint(
-        self, checkpoint_id: str, version: Any, keep: Any
-    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
+    async def write_checkpoint(self, checkpoint_id: str, version: Any, keep: Any) -> None:
         self.num_saved += 1
-        return learner_pb2.LearnerServiceSaveCheckpointResponse(files=[learner_pb2.FileDigest(path=checkpoint_id)])
+
+    async def finish_checkpoint(self, checkpoint_id: str, version: Any, keep: Any) -> list[learner_pb2.FileDigest]:
+        return [learner_pb2.FileDigest(path=checkpoint_id)]
 
 
 async def step_to(ledger: Ledger, policy_version: int, next_order_number: int) -> None:
@@ -61,30 +61,29 @@ async def restored(checkpoints: Checkpoints, folder: Path) -> Progress:
 
 async def test_a_checkpoint_moves_on_with_skipped_steps_and_keeps_the_learners_files(tmp_path: Path) -> None:
     learner, checkpoints = Learner(), Checkpoints(tmp_path)
-    client = cast(LearnerClient, learner)
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     for policy_version, next_order_number, is_new in ((0, 0, True), (0, 0, False), (0, 4, True), (0, 8, True)):
         await step_to(ledger, policy_version, next_order_number)
-        saved = await checkpoints.save(client, ledger, attempt=0, keep_last=2)
+        saved = await save_whole(checkpoints, learner, ledger)
         assert saved == ("step-00000000", is_new), f"after group {next_order_number}: {saved}"
         assert checkpoints.num_bytes("step-00000000") > 4096, "its ledger is not counted"
     assert learner.num_saved == 1, f"the learner wrote the same weights {learner.num_saved} times"
     assert len(list(tmp_path.glob("checkpoints/*/ledger*.sqlite"))) == 1
     assert (await restored(checkpoints, tmp_path / "restored")).next_order_number == 8
     await step_to(ledger, 1, 12)
-    assert await checkpoints.save(client, ledger, attempt=0, keep_last=2) == ("step-00000001", True)
+    assert await save_whole(checkpoints, learner, ledger) == ("step-00000001", True)
     await ledger.close()
 
 
 async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints, client = Checkpoints(tmp_path), cast(LearnerClient, Learner())
+    checkpoints, client = Checkpoints(tmp_path), Learner()
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     await step_to(ledger, 3, 4)
-    await checkpoints.save(client, ledger, attempt=0, keep_last=2)
+    await save_whole(checkpoints, client, ledger)
     await step_to(ledger, 3, 8)
 
     def full(*_: object) -> None:
@@ -93,9 +92,9 @@ async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_atomically", full)
         with pytest.raises(ResourceExhausted, match="step-00000003"):
-            await checkpoints.save(client, ledger, attempt=0, keep_last=2)
+            await save_whole(checkpoints, client, ledger)
     assert (await restored(checkpoints, tmp_path / "before")).next_order_number == 4
-    await checkpoints.save(client, ledger, attempt=0, keep_last=2)
+    await save_whole(checkpoints, client, ledger)
     assert (await restored(checkpoints, tmp_path / "after")).next_order_number == 8
     await ledger.close()
 
@@ -128,14 +127,14 @@ async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "SEGMENT_BYTES", 4 << 20)
-    checkpoints, client = Checkpoints(tmp_path), cast(LearnerClient, Learner())
+    checkpoints, client = Checkpoints(tmp_path), Learner()
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     written: list[int] = []
     num_token_bytes: list[int] = []
     for step in range(25):
         await long_step(ledger, step)
-        saved, _ = await checkpoints.save(client, ledger, attempt=0, keep_last=2)
+        saved, _ = await save_whole(checkpoints, client, ledger)
         written.append(sum(path.stat().st_size for path in (tmp_path / "checkpoints" / saved).iterdir()))
         num_token_bytes.append(sum(path.stat().st_size for path in (tmp_path / "segments").glob("tokens-*")))
     state = (tmp_path / "ledger.sqlite").stat().st_size
@@ -150,11 +149,11 @@ async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_tha
 async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandoned_one_has_its_own(
     tmp_path: Path,
 ) -> None:
-    checkpoints, client = Checkpoints(tmp_path), cast(LearnerClient, Learner())
+    checkpoints, client = Checkpoints(tmp_path), Learner()
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
     await long_step(ledger, 0)
-    await checkpoints.save(client, ledger, attempt=0, keep_last=2)
+    await save_whole(checkpoints, client, ledger)
     await long_step(ledger, 1)
     await ledger.close()  # Its process dies here.
     with (tmp_path / "segments" / "text-00000001.segment").open("ab") as file:
@@ -165,7 +164,7 @@ async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandon
     assert (await resumed.issue_state()).assigned == {0: 0}, "a group after the checkpoint is still in the ledger"
     await long_step(resumed, 0)
     await long_step(resumed, 1)
-    await checkpoints.save(client, resumed, attempt=1, keep_last=2)
+    await save_whole(checkpoints, client, resumed, attempt=1, keep_last=2)
     await resumed.close()
     named = {segment.name for segment in checkpoints.load_manifest("step-00000001").segments}
     assert {name for name in named if name.startswith("text")} == {f"text-{index:08d}.segment" for index in (1, 3)}
@@ -217,7 +216,7 @@ async def test_each_checkpoint_keeps_as_many_as_are_to_be_kept_then(tmp_path: Pa
 async def test_a_manifest_with_a_value_that_cannot_be_is_damaged(tmp_path: Path, field: str, value: object) -> None:
     checkpoints, ledger = Checkpoints(tmp_path), Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
-    checkpoint_id, _ = await checkpoints.save(cast(LearnerClient, Learner()), ledger, attempt=0, keep_last=2)
+    checkpoint_id, _ = await save_whole(checkpoints, Learner(), ledger)
     await ledger.close()
     path = tmp_path / "checkpoints" / checkpoint_id / "manifest.json"
     values = json.loads(path.read_text())

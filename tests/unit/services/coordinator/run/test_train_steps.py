@@ -30,7 +30,7 @@ class StepsWithoutGroups(TrainSteps):
 def make_steps(**grpo: Any) -> StepsWithoutGroups:
     refused = SimpleNamespace(version=WeightVersion(0, 0), skip_reason="not finite", metrics={})
     parts: dict[str, Any] = dict.fromkeys(
-        ("record", "publisher", "updates", "commands", "boundary", "metrics", "gate"), Mock()
+        ("record", "publisher", "updates", "commands", "boundary", "saving", "metrics", "gate"), Mock()
     )
     return StepsWithoutGroups(
         **parts,

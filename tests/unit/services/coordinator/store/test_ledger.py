@@ -38,6 +38,7 @@ from shoal.rollout import (
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire
+from tests.support.whole_checkpoints import write_snapshot
 
 PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
 
@@ -125,7 +126,7 @@ async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(tmp_path: P
     await bring_to_scored(ledger, 0)
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
-    await ledger.snapshot(snapshot / LEDGER)
+    await write_snapshot(ledger, snapshot / LEDGER)
     await ledger.dropped(0, "no_signal", 2)
     await ledger.close()
     assert [path.name for path in snapshot.iterdir()] == [LEDGER]
@@ -155,7 +156,7 @@ async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_s
     trained = TrainedGroup(0, 0, (Rollout(completion(0), 1.0, reward=1.0),))
     await ledger.step_done(Progress(3, 1, 2), trained=[trained], dropped=[])
     assert set(tokens_in(tmp_path)) == {0, 1}, "tokens go with a snapshot, not before"
-    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
     await ledger.close()
     assert set(tokens_in(tmp_path)) == {1}
     assert [[rollout.text for rollout in group.rollouts] for group in groups(tmp_path)] == [["2", "2"]] * 2
@@ -244,7 +245,7 @@ async def test_the_refusal_of_a_ledger_of_another_version_names_both(tmp_path: P
 async def test_a_snapshot_has_the_ledgers_version(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
     await ledger.open()
-    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
     await ledger.close()
     with reading(tmp_path / "snapshot.sqlite") as snapshot:
         assert snapshot is not None and snapshot.execute("SELECT COUNT(*) FROM groups").fetchone() == (0,)
@@ -263,7 +264,7 @@ async def test_groups_are_issued_while_a_snapshot_is_copied(tmp_path: Path, monk
         sync(*arguments)
 
     monkeypatch.setattr(SegmentWriter, "sync", held_sync)
-    snapshot = asyncio.create_task(ledger.snapshot(tmp_path / "snapshot.sqlite"))
+    snapshot = asyncio.create_task(write_snapshot(ledger, tmp_path / "snapshot.sqlite"))
     await copying.wait()
     await bring_to_scored(ledger, 1)
     assert count_groups(tmp_path) == {"SCORED": 2} and not snapshot.done()
@@ -388,7 +389,7 @@ async def test_a_ledger_of_the_version_before_is_read_and_goes_on(tmp_path: Path
     ledger = Ledger(tmp_path / LEDGER, attempt=1)
     assert await ledger.open() == Progress(1, 1, 1)
     await bring_to_scored(ledger, 1)
-    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
     await ledger.close()
     with reading(tmp_path / LEDGER) as connection:
         assert connection is not None

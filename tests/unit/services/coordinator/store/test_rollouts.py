@@ -31,6 +31,7 @@ from shoal.rollout import (
 )
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.whole_checkpoints import write_snapshot
 
 PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
 
@@ -158,7 +159,7 @@ async def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: py
         reasons = [(number, "no_signal") for number in dropped]
         await ledger.step_done(Progress(version, 4 * version, 0), trained=groups, dropped=reasons)
         if request.param == "checkpoints":
-            await ledger.snapshot(tmp_path / "snapshot.sqlite")
+            await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
 
     await step(0, [], [0])
     await step(1, [1, 2], [3])

@@ -75,7 +75,7 @@ async def test_a_support_that_is_too_large_for_one_call_is_asked_for_with_beginn
 async def test_a_checkpoint_has_the_deadline_of_the_configuration_as_it_is_now(learner: Learner) -> None:
     config = group_config()
     client = client_of(learner, config)
-    await client.save_checkpoint("c1", WeightVersion(0, 1), [])
+    await client.write_checkpoint("c1", WeightVersion(0, 1), [])
     take_over(config, updated_config(config, {"checkpoint": {"timeout_s": 60.0}}))
-    await client.save_checkpoint("c2", WeightVersion(0, 2), [])
+    await client.finish_checkpoint("c2", WeightVersion(0, 2), [])
     assert learner.deadlines == [1800.0, 60.0]

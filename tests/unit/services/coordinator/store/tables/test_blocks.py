@@ -22,6 +22,7 @@ from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables import blocks
 from shoal.rollout import Completion, FinishReason, Prompt, Rollout, Score, ScoreOutcome, VersionSpan, WeightVersion
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.whole_checkpoints import write_snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ async def run_of(folder: Path, num_steps: int, *, every_steps: int) -> None:
     for step in range(1, num_steps + 1):
         await take_step(ledger, step)
         if step % every_steps == 0:
-            await ledger.snapshot(folder / f"step-{step}.sqlite")
+            await write_snapshot(ledger, folder / f"step-{step}.sqlite")
     await ledger.close()
 
 
@@ -103,7 +104,7 @@ async def test_what_a_checkpoint_voids_is_in_no_block_that_it_knows(tmp_path: Pa
     assert groups[:8] == after_four and [row[0] for row in groups] == list(range(9)), groups  # type: ignore[index]
     for step in (5, 6):
         await take_step(resumed, step)
-        await resumed.snapshot(tmp_path / "again.sqlite")
+        await write_snapshot(resumed, tmp_path / "again.sqlite")
     await resumed.close()
     assert count_groups(tmp_path) == {"TRAINED": 6, "DROPPED": 6, "SCORED": 1}
     names = sorted(path.name for path in (tmp_path / SEGMENTS).glob("groups-*"))
@@ -115,7 +116,7 @@ async def test_positions_go_on_after_blocks_that_have_all_groups(tmp_path: Path)
     await ledger.open()
     await take_step(ledger, 1)
     await ledger.step_done(Progress(1, 3, 6), trained=[], dropped=[(2, "no_signal")])
-    await ledger.snapshot(tmp_path / "snapshot.sqlite")
+    await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
     state = await ledger.issue_state()
     await ledger.close()
     assert (state.assigned, state.next_position) == ({}, 13)
@@ -129,7 +130,7 @@ async def test_the_groups_of_a_ledger_of_version_3_go_to_blocks_with_its_next_sn
     assert count_groups(tmp_path) == {"TRAINED": 3, "DROPPED": 3, "SCORED": 1}
     resumed = Ledger(tmp_path / LEDGER, attempt=1)
     assert await resumed.open() == Progress(3, 6, 12)
-    await resumed.snapshot(tmp_path / "snapshot.sqlite")
+    await write_snapshot(resumed, tmp_path / "snapshot.sqlite")
     await resumed.close()
     with closing(sqlite3.connect(tmp_path / LEDGER)) as connection:
         assert connection.execute("SELECT order_number FROM groups").fetchall() == [(6,)]

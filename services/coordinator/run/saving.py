@@ -1,0 +1,185 @@
+"""Saving: which checkpoints an attempt writes, and when; one that is due is finished beside the steps after it.
+
+    step boundary                        beside the steps after it
+    the ledger's moment is taken,        the learner's ranks sync and digest their files,
+    the learner's ranks write      ->    the moment is copied, the manifest commits both
+
+At most one is being finished. Whatever needs a checkpoint waits for it: the next one, a change of the configuration, a
+learner that was told to end, the end of the run. An attempt that ends without its learner gives it up: without its
+manifest it does not exist.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint, checkpoint_name
+from services.coordinator.run.full_disk import FullDisk
+from services.coordinator.store.files.disk_errors import is_full
+from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config import RunConfig
+from shoal.errors import ResourceExhausted
+from shoal.rollout import WeightVersion
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Save:
+    """A checkpoint between its two parts."""
+
+    written: WrittenCheckpoint
+    best_step: int | None
+    began: float
+    """Time at which training stopped for it, in `time.monotonic()`."""
+    pause_s: float
+    """Time until training went on."""
+
+
+@dataclass
+class Saving:
+    """Writes the checkpoints of an attempt. Call what begins one at a step boundary."""
+
+    config: RunConfig
+    controls: RunControls
+    record: RunRecord
+    version: CurrentVersion
+    checkpoints: Checkpoints
+    learner: LearnerClient
+    ledger: Ledger
+    report: Report
+    full_disk: FullDisk
+    num_failed: int = 0
+    """Checkpoints in a row for which there was no room."""
+    retry_step: int | None = None
+    """The step at which the next one is tried then: after one step, two, four, and so on."""
+    _finishing: "asyncio.Task[None] | None" = None
+    _is_committing: bool = False
+    _failure: Exception | None = None
+    """Why a checkpoint could not be finished, unless a disk was full."""
+
+    async def save(self) -> str:
+        """Writes a checkpoint and returns its name, as `save_now`; waits while a disk is full."""
+        return await self.full_disk.written(self.save_now)
+
+    async def save_now(self) -> str:
+        """Writes, commits and reports a checkpoint, unless the last one is of this boundary; returns its name."""
+        await self.settle()
+        self.raise_failure()
+        save = await self._write()
+        if save is None:
+            return self.record.last_checkpoint_id
+        self._finishing = asyncio.create_task(self._finish(save))
+        await asyncio.shield(self._finishing)
+        return save.written.checkpoint_id
+
+    async def save_if_due(self, every_steps: int) -> None:
+        """Writes a checkpoint every so many steps, and finishes it beside the steps after it.
+
+        Reports a full disk, and tries again after more steps: training needs no checkpoint, and goes on meanwhile.
+        """
+        step = self.version.policy_version
+        if step % every_steps and step != self.retry_step:
+            return
+        await self.settle()
+        self.raise_failure()
+        try:
+            save = await self._write()
+        except ResourceExhausted as error:
+            self._no_room(step, error)
+        else:
+            if save is not None:
+                self._finishing = asyncio.create_task(self._finish_beside(save))
+
+    async def try_to_save(self) -> None:
+        """Writes a checkpoint before the run fails, if ledger and learner agree. Raises nothing."""
+        try:
+            progress = await self.ledger.progress()
+            if await self.learner.version() == WeightVersion(self.record.attempt, progress.policy_version):
+                await self.save_now()
+        except Exception as error:
+            _log.warning("no checkpoint could be written before the end: %s", error)
+
+    async def settle(self) -> None:
+        """Waits until no checkpoint is being finished, whatever comes of it."""
+        if self._finishing is not None:
+            await asyncio.gather(self._finishing, return_exceptions=True)
+
+    def raise_failure(self) -> None:
+        """Raises why a checkpoint could not be finished beside training."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def abandon(self) -> None:
+        """Gives up a checkpoint that waits for the learner; waits for one that is being committed."""
+        if self._finishing is not None:
+            if not self._is_committing:
+                self._finishing.cancel()
+            await asyncio.gather(self._finishing, return_exceptions=True)
+
+    async def _write(self) -> _Save | None:
+        """Captures ledger and learner as they are; None if the last checkpoint is of this boundary."""
+        began = time.monotonic()
+        progress = await self.ledger.progress()
+        steps = [*self.checkpoints.steps(), progress.policy_version]
+        best_step = await asyncio.to_thread(self.report.best_checkpoint, steps)
+        written = await self.checkpoints.write(
+            self.learner,
+            self.ledger,
+            progress,
+            attempt=self.record.attempt,
+            keep_last=self.config.checkpoint.keep_last,
+            best_step=best_step,
+        )
+        pause_s = time.monotonic() - began
+        if written is not None:
+            return _Save(written, best_step, began, pause_s)
+        checkpoint_id = checkpoint_name(progress.policy_version)
+        if checkpoint_id != self.record.last_checkpoint_id:
+            await self._report(checkpoint_id, progress.policy_version, pause_s, pause_s, best_step)
+        return None
+
+    async def _finish(self, save: _Save) -> None:
+        """Waits for the learner's files, commits the checkpoint, and reports it."""
+        try:
+            files = await self.checkpoints.learner_files(self.learner, save.written)
+            self._is_committing = True
+            await self.checkpoints.commit(self.ledger, save.written, files)
+            step, duration_s = save.written.version.policy_version, time.monotonic() - save.began
+            await self._report(save.written.checkpoint_id, step, duration_s, save.pause_s, save.best_step)
+        finally:
+            self._is_committing = False
+            save.written.moment.close()
+
+    async def _finish_beside(self, save: _Save) -> None:
+        try:
+            await self._finish(save)
+            self.num_failed, self.retry_step = 0, None
+        except ResourceExhausted as error:
+            try:
+                self._no_room(save.written.version.policy_version, error)
+            except ResourceExhausted as other:
+                self._failure = other
+        except Exception as error:
+            self._failure = error
+        self.controls.wake()
+
+    def _no_room(self, step: int, error: ResourceExhausted) -> None:
+        """Reports a full disk, and plans the next try. Raises any other error."""
+        if not is_full(error):
+            raise error
+        self.retry_step = self.version.policy_version + 2**self.num_failed
+        self.num_failed += 1
+        self.report.checkpoint_failed(step, error.message)
+
+    async def _report(
+        self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, best_step: int | None
+    ) -> None:
+        num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
+        self.report.checkpoint(checkpoint_id, step, duration_s, pause_s, num_bytes, best_step)

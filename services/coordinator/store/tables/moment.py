@@ -1,0 +1,33 @@
+"""A moment of the ledger: its state, which can be copied while later transactions change it."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from services.coordinator.store.segments.segment import SegmentDigest
+
+
+class Moment:
+    """The state of the database at a moment; close it."""
+
+    def __init__(self, database: Path, segments: Sequence[SegmentDigest]) -> None:
+        """`segments` are those that the database needs now."""
+        self.segments = segments
+        # A reader of a write-ahead log keeps the state that it first read.
+        self._reader = sqlite3.connect(database, check_same_thread=False, isolation_level=None)
+        self._reader.execute("BEGIN")
+        self._reader.execute("SELECT 1 FROM sqlite_master").fetchone()
+
+    def copy(self, path: Path) -> None:
+        """Writes a database file without a write-ahead log, so that its digest covers everything. From any thread."""
+        with closing(sqlite3.connect(path)) as target:
+            self._reader.backup(target)
+            # Without it the copy has the room of the groups that have left. A container may have no other disk.
+            target.execute("PRAGMA temp_store = MEMORY")
+            target.execute("VACUUM")
+            target.execute("PRAGMA journal_mode = DELETE")
+
+    def close(self) -> None:
+        """Lets the state go. From any thread."""
+        self._reader.close()

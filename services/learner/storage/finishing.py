@@ -1,0 +1,116 @@
+"""The second half of a checkpoint: its files are brought to disk, digested and named, beside later commands.
+
+    write_checkpoint (all ranks, a command)     the state is in files that the kernel may still hold
+    a thread on each rank                       syncs and digests the files that this rank wrote, and reports to rank 0
+    the thread of rank 0                        renames the folder once all ranks have reported
+
+No collective takes part, so train steps run meanwhile. Who waits for the end has to bound that: a rank that is gone, or
+hangs, reports nothing.
+"""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+
+from services.learner.ranks.process_group import ProcessGroup
+from services.learner.storage.atomic_folder import (
+    discard_folder,
+    finish_folder,
+    partial_of,
+    sha256_of,
+    storage_errors,
+    sync,
+)
+from services.learner.storage.checkpoints import LEARNER_FOLDER, FileDigest
+from services.learner.storage.universal_checkpoint import discard_universal_form
+from shoal.errors import Internal, ShoalError
+
+_POLL_S = 0.02
+
+
+class CheckpointFinisher:
+    """Finishes the checkpoints of one rank, one at a time."""
+
+    def __init__(self, process_group: ProcessGroup) -> None:
+        self._process_group = process_group
+        self._num_begun = 0
+        self._thread: threading.Thread | None = None
+
+    def wait(self) -> None:
+        """Waits until this rank has done its part in the checkpoint before, whatever came of it."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def begin(
+        self, checkpoints: Path, name: str, mine: Sequence[Path], *, keep: Collection[str]
+    ) -> "Future[list[FileDigest]]":
+        """Begins to finish a checkpoint of which this rank has written the files `mine`. Call it on all ranks.
+
+        Returns, on rank 0, the digests of all files; then the others below `checkpoints` that are not in `keep` are
+        deleted. `ResourceExhausted` and `FailedPrecondition` are as those of `write_checkpoint`.
+        """
+        self.wait()
+        self._num_begun += 1
+        subject = f"checkpoint/{self._num_begun}"
+        future: Future[list[FileDigest]] = Future()
+
+        def finish() -> None:
+            folder = checkpoints / name / LEARNER_FOLDER
+            try:
+                files = self._bring_to_disk(subject, folder, mine)
+                if self._process_group.rank == 0:
+                    with storage_errors(folder):
+                        finish_folder(folder)
+                        _delete_others(checkpoints, {name, *keep})
+                future.set_result(files)
+            except Exception as error:
+                if self._process_group.rank == 0:
+                    discard_folder(folder)
+                future.set_exception(error)
+
+        # Daemon: storage that hangs must not keep the process alive.
+        self._thread = threading.Thread(target=finish, name="checkpoint", daemon=True)
+        self._thread.start()
+        return future
+
+    def _bring_to_disk(self, subject: str, folder: Path, mine: Sequence[Path]) -> list[FileDigest]:
+        """Syncs and digests the files of this rank; returns on rank 0 those of all ranks."""
+        process_group = self._process_group
+        files: list[FileDigest] = []
+        error: ShoalError | None = None
+        try:
+            with storage_errors(folder):
+                files = [_digest(path, partial_of(folder)) for path in mine]
+        except ShoalError as raised:
+            error = raised
+        except Exception as raised:
+            error = Internal(f"{folder} could not be digested: {type(raised).__name__}: {raised}")
+        process_group.report(subject, json.dumps([asdict(file) for file in files]), error)
+        if process_group.rank > 0:
+            return files
+        while (reports := process_group.take_reports(subject)) is None:
+            time.sleep(_POLL_S)
+        found = [FileDigest(**fields) for report in reports for fields in json.loads(report)]
+        return sorted(found, key=lambda file: file.path)
+
+
+def _digest(path: Path, folder: Path) -> FileDigest:
+    sync(path)
+    return FileDigest(str(path.relative_to(folder)), path.stat().st_size, sha256_of(path))
+
+
+def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
+    """Deletes the learner's part of checkpoints that are not in `keep`, and what was left of unfinished ones.
+
+    The coordinator deletes its own part.
+    """
+    for other in checkpoints.iterdir():
+        if other.name not in keep:
+            shutil.rmtree(other / LEARNER_FOLDER, ignore_errors=True)
+            discard_universal_form(other)
+            discard_folder(other / LEARNER_FOLDER)

@@ -1,0 +1,223 @@
+"""The two parts of a checkpoint, with parts of a run that need no ledger and no learner."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.coordinator.run.saving import Saving
+from services.coordinator.store.progress import Progress
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError, Unavailable
+from shoal.rollout import WeightVersion
+from tests.support.waiting import eventually
+
+FULL = ResourceExhausted("the disk of /data is full", reason=ErrorReason.DISK_FULL)
+
+
+class Parts:
+    """Everything that `Saving` needs; what happens is in `happened`."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.step = 0
+        self.learner_version: WeightVersion | Exception = WeightVersion(1, 0)
+        self.on_disk = asyncio.Event()
+        """Set once the learner's files are on disk."""
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+        self.error: Exception | None = None
+        """Of the learner, instead of files on disk."""
+        self.full_when_written = False
+        config: Any = SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2))
+        self.saving = Saving(
+            config,
+            controls=SimpleNamespace(wake=lambda: self.happened.append("woken")),
+            record=SimpleNamespace(attempt=1, last_checkpoint_id=""),
+            version=self,
+            checkpoints=self,
+            learner=SimpleNamespace(version=self._version),
+            ledger=SimpleNamespace(progress=self._progress),
+            report=self,
+            full_disk=SimpleNamespace(written=lambda write: write()),
+        )
+
+    @property
+    def policy_version(self) -> int:
+        return self.step
+
+    async def _version(self) -> WeightVersion:
+        if isinstance(self.learner_version, Exception):
+            raise self.learner_version
+        return self.learner_version
+
+    async def _progress(self) -> Progress:
+        return Progress(policy_version=self.step, next_order_number=4 * self.step, num_episodes=0)
+
+    def steps(self) -> list[int]:
+        return []
+
+    async def write(self, learner: Any, ledger: Any, progress: Progress, **_: Any) -> Any:
+        step = progress.policy_version
+        if self.full_when_written:
+            raise FULL
+        if f"committed {step}" in self.happened:
+            return None
+        self.happened.append(f"written {step}")
+        moment = SimpleNamespace(close=lambda: self.happened.append(f"closed {step}"))
+        return SimpleNamespace(checkpoint_id=f"step-{step:08d}", version=WeightVersion(1, step), moment=moment)
+
+    async def learner_files(self, learner: Any, written: Any) -> list[Any]:
+        await self.on_disk.wait()
+        if self.error is not None:
+            raise self.error
+        return []
+
+    async def commit(self, ledger: Any, written: Any, files: Any) -> None:
+        self.happened.append(f"committing {written.version.policy_version}")
+        await self.may_commit.wait()
+        self.happened.append(f"committed {written.version.policy_version}")
+
+    def num_bytes(self, checkpoint_id: str) -> int:
+        return 1
+
+    def best_checkpoint(self, steps: Any) -> None:
+        return None
+
+    def checkpoint(self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, *_: Any) -> None:
+        assert 0 <= pause_s <= duration_s
+        self.saving.record.last_checkpoint_id = checkpoint_id
+        self.happened.append(f"reported {step}")
+
+    def checkpoint_failed(self, step: int, why: str) -> None:
+        self.happened.append(f"no room for {step}")
+
+    async def take_step(self) -> None:
+        """Takes a step, after which a checkpoint is due."""
+        self.step += 1
+        self.learner_version = WeightVersion(1, self.step)
+        self.happened.append(f"step {self.step}")
+        await asyncio.wait_for(self.saving.save_if_due(1), 60)
+
+    async def happens(self, what: str) -> None:
+        """Waits until something has happened."""
+        await eventually(lambda: what in self.happened, what)
+
+
+@pytest.fixture
+async def parts() -> Parts:
+    return Parts()
+
+
+async def test_a_step_is_taken_while_the_checkpoint_before_it_is_brought_to_disk(parts: Parts) -> None:
+    await parts.take_step()
+    parts.step += 1
+    parts.happened.append("step 2")
+    parts.on_disk.set()
+    await parts.happens("reported 1")
+    first = ["step 1", "written 1", "step 2", "committing 1", "committed 1", "reported 1"]
+    assert parts.happened[:6] == first, parts.happened
+
+
+async def test_the_next_checkpoint_waits_for_the_one_that_is_being_finished(parts: Parts) -> None:
+    await parts.take_step()
+    parts.step += 1
+    saving = asyncio.create_task(parts.saving.save())
+    await asyncio.wait([saving], timeout=0.05)
+    assert not saving.done() and "written 2" not in parts.happened, parts.happened
+    parts.on_disk.set()
+    assert await asyncio.wait_for(saving, 60) == "step-00000002"
+    assert parts.happened.index("reported 1") < parts.happened.index("written 2"), parts.happened
+
+
+async def test_a_checkpoint_that_is_needed_now_is_the_one_that_is_being_finished(parts: Parts) -> None:
+    await parts.take_step()
+    saving = asyncio.create_task(parts.saving.save())
+    parts.on_disk.set()
+    assert await asyncio.wait_for(saving, 60) == "step-00000001"
+    assert parts.happened.count("written 1") == 1, parts.happened
+
+
+async def test_a_disk_that_is_full_when_files_are_brought_there_costs_one_checkpoint_and_the_next_step_tries_again(
+    parts: Parts,
+) -> None:
+    parts.error = FULL
+    parts.on_disk.set()
+    await parts.take_step()
+    await parts.happens("no room for 1")
+    assert (parts.saving.num_failed, parts.saving.retry_step) == (1, 2)
+    parts.step = 2
+    await parts.saving.save_if_due(1000)
+    await parts.happens("no room for 2")
+    assert (parts.saving.num_failed, parts.saving.retry_step) == (2, 4)
+    parts.error, parts.step = None, 4
+    await parts.saving.save_if_due(1000)
+    await parts.happens("reported 4")
+    await parts.saving.settle()
+    assert (parts.saving.num_failed, parts.saving.retry_step) == (0, None)
+    assert [each for each in parts.happened if each.startswith("closed")] == ["closed 1", "closed 2", "closed 4"]
+
+
+async def test_a_disk_that_is_full_when_the_state_is_written_stops_no_step(parts: Parts) -> None:
+    parts.full_when_written = True
+    await parts.take_step()
+    assert parts.happened == ["step 1", "no room for 1"]
+    with pytest.raises(ResourceExhausted):
+        await parts.saving.save_now()
+
+
+@pytest.mark.parametrize(
+    "error", [FailedPrecondition("/data cannot be written"), ResourceExhausted("a message is too large"), OSError(5)]
+)
+async def test_what_else_goes_wrong_beside_training_is_raised_at_the_next_boundary(
+    parts: Parts, error: Exception
+) -> None:
+    parts.error = error
+    await parts.take_step()
+    parts.saving.raise_failure()
+    parts.on_disk.set()
+    await parts.happens("woken")
+    with pytest.raises(type(error)):
+        parts.saving.raise_failure()
+    with pytest.raises(type(error)):
+        await parts.saving.save_if_due(1)
+
+
+async def test_an_attempt_that_ends_gives_up_what_the_learner_has_not_finished(parts: Parts) -> None:
+    await parts.take_step()
+    await asyncio.wait_for(parts.saving.abandon(), 60)
+    parts.on_disk.set()
+    await asyncio.sleep(0)
+    assert parts.happened == ["step 1", "written 1", "closed 1"]
+
+
+async def test_an_attempt_that_ends_waits_for_a_commit(parts: Parts) -> None:
+    parts.may_commit.clear()
+    parts.on_disk.set()
+    await parts.take_step()
+    await parts.happens("committing 1")
+    abandoning = asyncio.create_task(parts.saving.abandon())
+    await asyncio.wait([abandoning], timeout=0.05)
+    assert not abandoning.done(), "the next attempt would begin beside the commit"
+    parts.may_commit.set()
+    await asyncio.wait_for(abandoning, 60)
+    assert "committed 1" in parts.happened
+
+
+@pytest.mark.parametrize(
+    ("learner_version", "num_saved"),
+    [
+        (WeightVersion(1, 4), 1),
+        (WeightVersion(1, 5), 0),
+        (WeightVersion(0, 4), 0),
+        (Unavailable("the learner is gone"), 0),
+    ],
+)
+async def test_before_a_failure_only_a_learner_that_agrees_with_the_ledger_is_saved(
+    parts: Parts, learner_version: WeightVersion | ShoalError, num_saved: int
+) -> None:
+    parts.step, parts.learner_version = 4, learner_version
+    parts.on_disk.set()
+    await parts.saving.try_to_save()
+    assert parts.happened.count("committed 4") == num_saved, parts.happened
