@@ -71,7 +71,8 @@ class RewardService(RewardServiceServicer):
         load = worker_pb2.WorkerLoad(
             num_running=num_running, num_waiting=self._num_open - num_running, capacity=self._config.num_processes
         )
-        return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, self._router.notice))
+        notice = "; ".join(filter(None, (self._router.notice, self.environments.notice)))
+        return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, notice))
 
     async def drain(self, grace_s: float) -> None:
         """Hands every stream back once its completions are scored, or its episode is over, at the latest after

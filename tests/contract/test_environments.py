@@ -17,6 +17,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from tests.support.environment_client import RewardStage, Stage, staged, staged_with_rewards, turn
+from tests.support.repository import ROOT
 from tests.support.waiting import eventually
 
 CALCULATOR = {"name": "calculator"}
@@ -471,3 +472,103 @@ async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> N
     }
     assert all(info.description and not info.code_digest for info in listed.values())
     assert bool(listed["python"].unavailable) == (shutil.which("bwrap") is None)
+
+
+async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_is_not(
+    stage: Stage, scripted: dict[str, Any]
+) -> None:
+    await stage.configure(scripted | {"reload": True})
+    file = Path(scripted["source"].partition(":")[0])
+    first = file.read_text()
+
+    async def says(text: str) -> bool:
+        player = stage.play("scripted")
+        said = (await player.observe()).messages[0].content
+        player.end()
+        await player.result()
+        return said == text
+
+    file.write_text(first.replace("seed {seed}", "SEED {seed}"))
+    await eventually(lambda: says("SEED 0"))
+    file.write_text("import no_such_module\n")
+
+    async def is_reported() -> bool:
+        return "no_such_module" in stage.service.notice
+
+    await eventually(is_reported)
+    assert await says("SEED 0"), "code that does not work is used"
+    file.write_text(first.replace("seed {seed}", "third {seed}"))
+    await eventually(lambda: says("third 0"))
+    assert not stage.service.notice
+
+
+OTHER_PYTHONS = [
+    path for path in ("/usr/bin/python3.13", "/usr/bin/python3.12", "/usr/bin/python3.11") if os.path.exists(path)
+]
+
+MODULES = '''
+import sys
+from shoal.environment import Environment
+
+class Modules(Environment):
+    """Says what is loaded."""
+
+    is_deterministic = True
+
+    def reset(self, task, seed):
+        loaded = sorted(name for name in sys.modules if name in ("grpc", "google", "pydantic", "numpy", "psutil"))
+        return f"{sys.executable} {loaded} {[path for path in sys.path if path.startswith(task['root'])]}"
+'''
+
+
+@pytest.mark.skipif(not OTHER_PYTHONS, reason="needs another Python, 3.11 or later")
+async def test_another_interpreter_needs_the_standard_library_alone(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "modules.py"
+    file.write_text(MODULES)
+    await stage.configure({"name": "modules", "source": f"{file}:Modules", "interpreter": OTHER_PYTHONS[0]})
+    said = (await stage.play("modules", {"root": str(ROOT)}).observe()).messages[0].content
+    assert said == f"{OTHER_PYTHONS[0]} [] []", "it runs with packages of ours, or finds our folder on its path"
+
+
+async def test_an_interpreter_that_does_not_exist_is_reported(stage: Stage, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"environments\.calculator\.source: /no/python cannot be started"):
+        await stage.configure(CALCULATOR | {"interpreter": "/no/python"})
+
+
+async def test_a_process_that_left_its_group_ends_with_the_process_that_started_it(
+    stage: Stage, scripted: dict[str, Any]
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    await player.say("leave")
+    [pid] = pids(stage)
+    [child] = psutil.Process(pid).children()
+    assert os.getpgid(child.pid) != os.getpgid(pid), "the test is about a process with a session of its own"
+    os.kill(pid, signal.SIGKILL)
+
+    async def is_gone() -> bool:
+        return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+    await eventually(is_gone)
+
+
+async def test_processes_that_die_as_they_start_cost_no_episode(
+    stage: Stage, scripted: dict[str, Any], tmp_path: Path
+) -> None:
+    file, deaths = Path(scripted["source"].partition(":")[0]), tmp_path / "deaths"
+    file.write_text(
+        f"import os\nif len(os.listdir({str(deaths)!r})) < 3:\n"
+        f"    open(os.path.join({str(deaths)!r}, str(os.getpid())), 'w').close()\n    os._exit(9)\n" + file.read_text()
+    )
+    deaths.mkdir()
+    for name in "abc":
+        (deaths / name).touch()
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    for name in "abc":
+        (deaths / name).unlink()
+    os.kill(pids(stage)[0], signal.SIGKILL)
+    assert (await player.say("a")).messages[0].content == "a"
+    assert len(list(deaths.iterdir())) == 3, "the test is about three deaths"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from services.coordinator.cli import certs, config, doctor, report, reward, run, train, workers
+from services.coordinator.cli import certs, config, doctor, env, report, reward, run, train, workers
 from services.coordinator.cli.export.command import export
 from services.coordinator.cli.shared.exit_codes import ExitCode, exit_code_of
 from services.coordinator.cli.shared.options import command_group
@@ -41,6 +41,7 @@ app.command("report")(report.report)
 app.command("export")(export)
 app.add_typer(config.app, name="config")
 app.add_typer(reward.app, name="reward")
+app.add_typer(env.app, name="env")
 app.command("certs")(certs.certs)
 app.command("token")(certs.token)
 app.command("doctor")(doctor.doctor)

@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 POLL_S = 0.5
 """Pause between two looks at the files. A changed file is read after it has stayed the same for one pause, so that no
 half-written file is used."""
-_SHOWN_DIGITS = 12
+SHOWN_DIGITS = 12
 
-_FileState = tuple[int, int, int]
-_MISSING: _FileState = (0, 0, 0)
+FileState = tuple[int, int, int]
+MISSING: FileState = (0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class CustomVerifiers:
     async def _watch(self) -> None:
         files = {name: table.file for name, table in self._config.items() if table.reload}
         # The files may have changed since `find` read them: compare every one with its code once.
-        taken: dict[str, _FileState | None] = dict.fromkeys(files)
-        before: dict[str, _FileState] = dict.fromkeys(files, _MISSING)
+        taken: dict[str, FileState | None] = dict.fromkeys(files)
+        before: dict[str, FileState] = dict.fromkeys(files, MISSING)
         while True:
-            now = await asyncio.to_thread(lambda: {name: _file_state(file) for name, file in files.items()})
+            now = await asyncio.to_thread(lambda: {name: file_state(file) for name, file in files.items()})
             for name, state in now.items():
                 if state == before[name] and state != taken[name]:
                     taken[name] = state
@@ -132,7 +132,7 @@ class CustomVerifiers:
         except Unusable as error:
             self._notices[name] = (
                 f"reward.custom.{name}.{error.field}: the new version is not used, and "
-                f"{current.digest[:_SHOWN_DIGITS]} goes on: {error}"
+                f"{current.digest[:SHOWN_DIGITS]} goes on: {error}"
             )
             _log.error("verifier keeps its code", extra={"verifier": name, "error": self._notices[name]})
         else:
@@ -194,10 +194,10 @@ async def _tried(code: Code) -> Probed | Unusable:
         return error
 
 
-def _file_state(file: str) -> _FileState:
+def file_state(file: str) -> FileState:
     """Returns what distinguishes one version of a file from another without reading it."""
     try:
         status = Path(file).expanduser().stat()
     except (OSError, RuntimeError):
-        return _MISSING
+        return MISSING
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -49,17 +49,25 @@ class Environments:
         """Of all processes."""
         return [pid for environment in self._environments.values() for pid in environment.pids]
 
-    async def find(self) -> None:
+    @property
+    def notice(self) -> str:
+        """A message for people: files whose new version is not used. Empty if there are none."""
+        return "; ".join(filter(None, (environment.notice for environment in self._environments.values())))
+
+    async def find(self, *, lists_unusable: bool = False) -> None:
         """Loads every environment once, in a process, and asks servers. Again, it takes the code as it is by then.
 
-        Raises `InvalidArgument` that names each table that cannot be used, and why.
+        Raises `InvalidArgument` that names each table that cannot be used, and why; with `lists_unusable` these are
+        listed as unavailable instead.
         """
         results = await asyncio.gather(
             *(environment.find() for environment in self._environments.values()), return_exceptions=True
         )
         problems = []
         for name, result in zip(self._environments, results, strict=True):
-            if isinstance(result, Unusable):
+            if isinstance(result, Unusable) and lists_unusable:
+                self._environments[name].info.unavailable = str(result)
+            elif isinstance(result, Unusable):
                 problems.append(FieldViolation(f"environments.{name}.source", str(result)))
             elif isinstance(result, BaseException):
                 raise result
@@ -67,6 +75,11 @@ class Environments:
             raise InvalidArgument(
                 "; ".join(f"{problem.field}: {problem.description}" for problem in problems), violations=problems
             )
+
+    def watch(self) -> None:
+        """Takes new code from now on, for the tables with `reload`."""
+        for environment in self._environments.values():
+            environment.watch()
 
     async def close(self) -> None:
         """Ends everything that was started."""

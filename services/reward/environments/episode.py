@@ -98,7 +98,7 @@ class EpisodeHere:
             return await self._call(process, "step", turn=self._turns[-1])
 
         observation = await self._survived(carry_out)
-        self._digests.append(_digest(observation))
+        self._digests.append(digest_of(observation))
         return observation
 
     async def _survived(self, carry_out: Any) -> Message:
@@ -135,7 +135,7 @@ class EpisodeHere:
             self._compare(number, observation)
 
     def _compare(self, number: int, observation: Message) -> None:
-        if _digest(observation) != self._digests[number]:
+        if digest_of(observation) != self._digests[number]:
             raise EpisodeFailed(
                 f"its process died, and turn {number} had another observation when it was played again, although "
                 "is_deterministic is true"
@@ -158,7 +158,7 @@ class EpisodeHere:
         return EpisodeFailed(str(error))
 
 
-def _digest(observation: Message) -> str:
+def digest_of(observation: Message) -> str:
     """Returns the digest of an observation, without the times that its calls took."""
     outcomes = [outcome | {"duration_s": 0.0} for outcome in observation["tool_outcomes"]]
     return hashlib.sha256(json.dumps(observation | {"tool_outcomes": outcomes}, sort_keys=True).encode()).hexdigest()

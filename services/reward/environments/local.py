@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from typing import Any, TypeAlias
 
 from services.reward.custom.code import Unusable
-from services.reward.environments.code import EnvironmentCode, read_code
+from services.reward.custom.custom_verifiers import MISSING, POLL_S, SHOWN_DIGITS, file_state
+from services.reward.environments.code import read_code
 from services.reward.environments.episode import EpisodeFailed, EpisodeHere
 from services.reward.environments.pool import EnvironmentPool
 from services.reward.environments.process import LOAD_TIMEOUT_S, CallFailed, ProcessLost
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 _DURATION = metrics.histogram(names.ENVIRONMENT_CALL_DURATION)
 
+_FIRST_STARTS = 2
+"""Attempts to start a process of code that has not worked yet."""
+
 Requests: TypeAlias = AsyncIterator[environment_pb2.RunEpisodeRequest]
 Responses: TypeAlias = AsyncGenerator[environment_pb2.RunEpisodeResponse, None]
 
@@ -38,9 +42,14 @@ class LocalEnvironment:
         """`packages` are those that environments may be defined in; without any, all may."""
         self.config, self._packages = config, packages
         self.info = environment_pb2.EnvironmentInfo(name=config.name)
+        self.notice = ""
+        """A new version of the file that is not used, and why; empty if there is none."""
         self._pool: EnvironmentPool | None = None
+        self._former: list[EnvironmentPool] = []
+        """Of former code."""
+        self._finding = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
-        """Old code that ends with its episodes, and episodes that free what they hold."""
+        """Former code that ends with its episodes, episodes that free what they hold, and the watch of the file."""
 
     @property
     def pids(self) -> list[int]:
@@ -51,10 +60,15 @@ class LocalEnvironment:
 
         Raises `Unusable`; the former code then stays in use.
         """
+        async with self._finding:
+            await self._find()
+        self.notice = ""
+
+    async def _find(self) -> None:
         code = await asyncio.to_thread(read_code, self.config, self._packages)
         pool = EnvironmentPool(code, self.config.episodes_per_process)
         try:
-            self.info = info_to_wire(code.name, await _described(pool))
+            self.info = info_to_wire(code.name, await described(pool))
             if code.is_built_in:
                 self.info.code_digest = ""
         except BaseException:
@@ -62,18 +76,51 @@ class LocalEnvironment:
             raise
         former, self._pool = self._pool, pool
         if former is not None:
-            self._run_beside(former.retire())
+            self._former.append(former)
+            self._run_beside(self._retire(former))
 
-    def has_code(self, code: EnvironmentCode) -> bool:
-        """Whether this is the code in use."""
-        return self._pool is not None and self._pool.code == code
+    async def _retire(self, former: EnvironmentPool) -> None:
+        await former.retire()
+        self._former.remove(former)
+
+    def watch(self) -> None:
+        """Takes new code from now on as the file changes, if the configuration says so."""
+        if self.config.reload:
+            self._run_beside(self._watch())
+
+    async def _watch(self) -> None:
+        taken, before = None, MISSING
+        while True:
+            # Taken once it has stayed the same for one look, so that no half-written file is.
+            now = await asyncio.to_thread(file_state, self.config.file)
+            if now == before and now != taken:
+                taken = now
+                await self._reload()
+            before = now
+            await asyncio.sleep(POLL_S)
+
+    async def _reload(self) -> None:
+        """Takes the file's code if it differs from that in use and works."""
+        assert self._pool is not None, "find first"
+        current = self._pool.code
+        try:
+            if await asyncio.to_thread(read_code, self.config, self._packages) != current:
+                await self.find()
+                _log.info("environment has new code", extra={"environment": self.config.name, "file": current.path})
+        except Unusable as error:
+            self.notice = (
+                f"environments.{self.config.name}.source: the new version is not used, and "
+                f"{current.digest[:SHOWN_DIGITS]} goes on: {error}"
+            )
+            _log.error("environment keeps its code", extra={"environment": self.config.name, "error": self.notice})
 
     async def close(self) -> None:
         """Ends all processes."""
-        if self._pool is not None:
-            await self._pool.close()
         for task in self._beside:
             task.cancel()
+        for pool in (self._pool, *self._former):
+            if pool is not None:
+                await pool.close()
         await asyncio.gather(*self._beside, return_exceptions=True)
 
     async def play(self, first: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
@@ -125,10 +172,10 @@ class LocalEnvironment:
         return task
 
 
-async def _described(pool: EnvironmentPool) -> dict[str, Any]:
+async def described(pool: EnvironmentPool) -> dict[str, Any]:
     """Returns what a process says of its code. Raises `Unusable`."""
     try:
-        process = await pool.place()
+        process = await pool.place(max_starts=_FIRST_STARTS)
         try:
             described: dict[str, Any] = await process.call("describe", timeout_s=LOAD_TIMEOUT_S)
             return described

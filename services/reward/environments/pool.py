@@ -13,8 +13,9 @@ from shoal.telemetry import metrics, names
 _log = logging.getLogger(__name__)
 
 _STARTED = metrics.counter(names.ENVIRONMENT_PROCESSES)
-_MAX_STARTS = 3
-"""Attempts to start a process, if it dies as it starts."""
+_MAX_STARTS, _START_PAUSE_S = 10, 0.1
+"""Attempts to start a process that dies as it starts: the code has worked before, so something else ends it. The pauses
+between them grow."""
 
 
 class EnvironmentPool:
@@ -43,12 +44,12 @@ class EnvironmentPool:
         self._num_episodes -= 1
         self._check_empty()
 
-    async def place(self) -> EnvironmentProcess:
+    async def place(self, max_starts: int = _MAX_STARTS) -> EnvironmentProcess:
         """Returns a process with room for one more episode, which the caller gives back with `leave`.
 
         Raises `CallFailed` if the code cannot be loaded, or processes die as they start.
         """
-        for attempt in range(1, _MAX_STARTS + 1):
+        for attempt in range(1, max_starts + 1):
             process = self._with_room() or self._added()
             process.num_episodes += 1
             try:
@@ -56,8 +57,9 @@ class EnvironmentPool:
                 return process
             except ProcessLost as lost:
                 self.leave(process)
-                if attempt == _MAX_STARTS or self._is_closing:
+                if attempt == max_starts or self._is_closing:
                     raise CallFailed("cannot_load", f"no process of it starts: {lost}") from None
+                await asyncio.sleep(_START_PAUSE_S * attempt)
             except BaseException:
                 self.leave(process)
                 raise

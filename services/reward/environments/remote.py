@@ -41,6 +41,7 @@ class RemoteEnvironment:
         self.config = config
         self.info = environment_pb2.EnvironmentInfo(name=config.name)
         self.pids: list[int] = []
+        self.notice = ""
         self._field, self._patience_s = f"environments.{config.name}.server", patience_s
         credentials = auth.current() if gets_token else replace(auth.current(), token=None)
         self._channel: grpc.aio.Channel = connect(config.server, SERVICE, credentials)
@@ -69,6 +70,9 @@ class RemoteEnvironment:
                 f"{', '.join(sorted(found)) or 'none'}"
             )
         self.info = found[self.config.name]
+
+    def watch(self) -> None:
+        """Does nothing: the server decides what it runs."""
 
     async def close(self) -> None:
         await self._channel.close()

@@ -45,12 +45,19 @@ class EnvironmentService(EnvironmentServiceServicer):
         """Episodes whose streams are open."""
         return len(self._playing_tasks)
 
-    async def use(self, environments: Environments) -> None:
-        """Takes other environments once no episode is open. Raises a `ShoalError` that names what cannot be used."""
+    @property
+    def notice(self) -> str:
+        """A message for people while environments work; empty if all is well."""
+        return self._environments.notice
+
+    async def use(self, environments: Environments, *, lists_unusable: bool = False) -> None:
+        """Takes other environments once no episode is open. Raises a `ShoalError` that names what cannot be used,
+        unless that is to be listed as unavailable."""
         await self.wait_until_none_is_open()
         await self._environments.close()
         self._environments = environments
-        await environments.find()
+        await environments.find(lists_unusable=lists_unusable)
+        environments.watch()
 
     async def reload(self) -> None:
         """Reads the code of all environments again, for the episodes that begin from then on."""

@@ -1,0 +1,131 @@
+"""`shoal env ...`: list environments, play in one, and check one that was written."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from services.coordinator.cli.shared.exit_codes import ExitCode
+from services.coordinator.cli.shared.options import OutputOption, Overrides, command_group
+from services.coordinator.cli.shared.output import Output, print_json, print_pairs
+from shoal.visible_text import visible
+
+app = command_group("Look at environments, play in them, and check those that you write.")
+
+_Config = Annotated[
+    Path | None, typer.Option("--config", metavar="CONFIG", help="Take [[environments]] from this file.")
+]
+_Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="A running reward service, or a server of your own, instead of a process here.",
+        show_default=False,
+    ),
+]
+_Task = Annotated[str, typer.Option("--task", metavar="JSON", help="The task, an object.")]
+_Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that the environment draws.")]
+
+
+@app.command("list")
+def list_environments(
+    config: _Config = None,
+    overrides: Overrides = None,
+    address: _Address = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Describe the environments that come with Shoal, and those of a file or server: tools, tasks, rewards."""
+    from services.coordinator.cli.env.process import listed
+    from shoal.wire.json_form import json_form
+
+    environments = listed(config, overrides or [], address)
+    if output is Output.JSON:
+        print_json([json_form(info) for info in environments])
+        return
+    for info in environments:
+        tools = ", ".join(tool.name for tool in info.tools)
+        print(f"{info.name} ({f'tools: {tools}' if tools else 'no tools'})")
+        if info.unavailable:
+            print(f"    unavailable here: {visible(info.unavailable)}")
+        if info.code_digest:
+            print(f"    code {info.code_digest}")
+        for line in info.description.splitlines():
+            print(f"    {visible(line)}".rstrip())
+
+
+@app.command()
+def play(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help='A name of the list, "file.py:Class", or "package.module:Class".'),
+    ],
+    task: _Task = "{}",
+    seed: _Seed = 0,
+    config: _Config = None,
+    overrides: Overrides = None,
+    address: _Address = "",
+) -> None:
+    """Play an environment in the terminal, in the place of the policy. Each line is a turn.
+
+    A line "/tool {...}" calls a tool with JSON arguments. The end of the input (Ctrl-D) ends the episode. Exits with
+    code 1 if the environment FAILED.
+    """
+    from services.coordinator.cli.env.play import play_here
+
+    is_failed = play_here(name, task, seed, config, overrides or [], address)
+    raise typer.Exit(ExitCode.FAILED if is_failed else ExitCode.OK)
+
+
+@app.command()
+def check(
+    source: Annotated[
+        str, typer.Argument(metavar="FILE:CLASS", help='"file.py:Class", "package.module:Class", or a built-in name.')
+    ],
+    task: _Task = "{}",
+    seed: _Seed = 0,
+    turns: Annotated[
+        list[str] | None,
+        typer.Option("--turn", metavar="TEXT", help="What the policy says in a turn. Repeatable."),
+    ] = None,
+    settings: Annotated[str, typer.Option("--settings", metavar="JSON", help="The settings, an object.")] = "{}",
+    interpreter: Annotated[str, typer.Option("--interpreter", metavar="PATH", help="Another Python to run it.")] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check an environment: does it load, repeat itself under a seed, how long does it take, what does it leave behind.
+
+    Plays a few episodes in two processes. Without --turn it calls each tool, or says some texts. Exits with code 1 if
+    there are problems.
+    """
+    from services.coordinator.cli.env.process import checked
+
+    found = checked(source, task, seed, turns or [], settings, interpreter)
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        print_pairs(_pairs(found))
+        for problem in found["problems"]:
+            print(f"problem: {visible(problem)}")
+    raise typer.Exit(ExitCode.FAILED if found["problems"] else ExitCode.OK)
+
+
+def _pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
+    left = found["left_behind"]
+    says, does = found["is_deterministic"], found["repeats_itself"]
+    hint = " (set is_deterministic, if that is always so)" if does and not says else ""
+    return [
+        ("tools", ", ".join(found["tools"]) or "none"),
+        ("is_deterministic", f"{str(says).lower()}; in {found['num_episodes']} episodes it "
+         f"{'repeated itself' if does else 'answered differently'}{hint}"),
+        ("reset", _time(found["reset_ms"])),
+        ("step", f"{_time(found['step_ms'])}, {found['num_turns']} turns"),
+        ("left behind", f"{len(left['processes'])} processes, {len(left['files'])} files, {left['threads']} threads, "
+         f"{left['open_files']} open files"),
+        ("memory", f"{left['memory_mib']} MiB"),
+    ]  # fmt: skip
+
+
+def _time(milliseconds: dict[str, float] | None) -> str:
+    if milliseconds is None:
+        return "never ended"
+    return f"{milliseconds['mean']:g} ms on average, {milliseconds['longest']:g} ms at most"

@@ -1,0 +1,138 @@
+"""Requests to `python -m services.reward.environments.offline`, and to servers of environments.
+
+The command line may not import a service: each has its own dependencies.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shoal.config import RunConfig, dump_config, load_config, parse_config
+from shoal.config.environments import BUILT_IN_ENVIRONMENTS, find_environment_files
+from shoal.config.load import apply_override
+from shoal.errors import InvalidArgument
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.channel import connect
+from shoal.v1 import environment_pb2 as pb
+from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
+
+if TYPE_CHECKING:
+    from shoal.v1.environment_pb2_grpc import EnvironmentServiceAsyncStub
+
+_MODULE = "services.reward.environments.offline"
+_SERVICE = "shoal.v1.EnvironmentService"
+_LIST_TIMEOUT_S = 60.0
+_UNREAD: dict[str, Any] = {"model": {"path": "unused"}, "data": {"sources": [{"path": "unused"}]}}
+"""Required fields that environments do not read."""
+
+
+def listed(config_file: Path | None, overrides: Sequence[str], address: str) -> list[pb.EnvironmentInfo]:
+    """Describes all environments of a server, or of a process with those of a file and those that come with Shoal."""
+    config = with_built_in(environments_config(config_file, overrides))
+
+    async def ask(server: str) -> list[pb.EnvironmentInfo]:
+        async with stub_of(server) as stub:
+            return await environments_of(stub)
+
+    with server_of(config, address) as server:
+        return asyncio.run(ask(server))
+
+
+def checked(source: str, task: str, seed: int, texts: Sequence[str], settings: str, interpreter: str) -> dict[str, Any]:
+    """Returns what was found out about an environment."""
+    table = {
+        "name": "checked", "source": source, "settings": json_object(settings, "--settings"),
+        "interpreter": interpreter, "episodes_per_process": 4,
+    }  # fmt: skip
+    config = with_tables(_UNREAD, [table])
+    request = {"config": dump_config(config), "task": json_object(task, "--task"), "seed": seed, "texts": list(texts)}
+    done = subprocess.run(
+        [sys.executable, "-m", _MODULE, "check"],
+        input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
+    """Returns the configuration of a file, or one of the overrides alone."""
+    if config_file is not None:
+        return load_config(config_file, overrides)
+    values: dict[str, Any] = dict(_UNREAD)
+    for override in overrides:
+        apply_override(values, override)
+    find_environment_files(values, Path.cwd())
+    return parse_config(values)
+
+
+def with_built_in(config: RunConfig) -> RunConfig:
+    """Adds the environments that come with Shoal, with their defaults, under names that are free."""
+    taken = {environment.name for environment in config.environments}
+    tables = [{"name": name} for name in sorted(BUILT_IN_ENVIRONMENTS - taken)]
+    return with_tables(dump_config(config), tables)
+
+
+def with_tables(values: dict[str, Any], tables: Sequence[dict[str, Any]]) -> RunConfig:
+    """Adds environments to a configuration; their files begin at the current folder."""
+    values = values | {"environments": [*values.get("environments", []), *tables]}
+    find_environment_files(values, Path.cwd())
+    return parse_config(values)
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """Reads the value of an option. Raises `InvalidArgument` unless it is a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{option} {text!r:.200} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument(f'{option} must be a JSON object, such as {{"number": 7}} (given: {text:.200})')
+    return value
+
+
+@contextmanager
+def server_of(config: RunConfig, address: str) -> Iterator[str]:
+    """Yields `address`, or without one that of a process here, which ends with the block. Exits if it does not start:
+    it has printed why."""
+    if address:
+        yield address
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-m", _MODULE, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps({"config": dump_config(config)}) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise typer.Exit(process.wait() or 1)
+        yield json.loads(line)["address"]
+    finally:
+        process.stdin.close()  # It ends.
+        process.wait()
+
+
+@asynccontextmanager
+async def stub_of(address: str) -> AsyncIterator["EnvironmentServiceAsyncStub"]:
+    """Opens a stub with the credentials of the environment, as other commands do."""
+    tls_dir = os.environ.get("SHOAL_TLS_DIR")
+    credentials = Credentials.of_client(Path(tls_dir) if tls_dir else None)
+    async with connect(address, _SERVICE, credentials) as channel:
+        yield EnvironmentServiceStub(channel)
+
+
+async def environments_of(stub: "EnvironmentServiceAsyncStub") -> list[pb.EnvironmentInfo]:
+    """Asks a server for its environments."""
+    response = await stub.ListEnvironments(pb.ListEnvironmentsRequest(), timeout=_LIST_TIMEOUT_S)
+    return list(response.environments)

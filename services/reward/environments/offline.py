@@ -1,0 +1,76 @@
+"""`python -m services.reward.environments.offline serve|check`: environments without a run.
+
+For the command line, which cannot import a service. Each command reads one JSON document from stdin:
+
+* `serve` reads a line, {"config": the whole RunConfig}. It serves `shoal.v1.EnvironmentService` on a free port of
+  127.0.0.1, writes {"address"} as a line, and ends with stdin.
+* `check` reads {"config": with one environment, "task", "seed", "texts"} and writes what it found (checking.py).
+"""
+
+import asyncio
+import json
+import logging
+import sys
+
+from services.reward.environments.checking import check
+from services.reward.environments.environments import Environments
+from services.reward.environments.service import EnvironmentService
+from services.reward.pool import output as printed_output
+from shoal.config import RunConfig, parse_config
+from shoal.errors import InvalidArgument, ShoalError
+from shoal.rpc.server import RpcServer
+from shoal.worker.lifecycle import Lifecycle
+from shoal.worker.parent import die_with_parent
+
+_INVALID, _FAILED = 2, 1
+_LISTEN = "127.0.0.1:0"
+
+
+def main() -> int:
+    """Runs one command; returns one of the exit codes of `shoal`."""
+    die_with_parent()
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.ERROR)
+    logging.getLogger(printed_output.__name__).setLevel(logging.INFO)
+    try:
+        if sys.argv[1] == "check":
+            request = json.load(sys.stdin)
+            [environment] = parse_config(request["config"]).environments
+            found = asyncio.run(check(environment, request["task"], request["seed"], request["texts"]))
+            json.dump(found, sys.stdout)
+        else:
+            asyncio.run(_serve(parse_config(json.loads(sys.stdin.readline())["config"])))
+    except ShoalError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return _INVALID if isinstance(error, InvalidArgument) else _FAILED
+    return 0
+
+
+async def _serve(config: RunConfig) -> None:
+    lifecycle = Lifecycle("the reward service")
+    service = EnvironmentService(lifecycle)
+    server = RpcServer(listen=_LISTEN)
+    server.add(service.add_to_server, service, service.full_name)
+    loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def load() -> None:
+        try:
+            await service.use(Environments(config.environments), lists_unusable=True)
+        except Exception as error:
+            loaded.set_exception(error)
+        else:
+            loaded.set_result(None)
+
+    try:
+        lifecycle.load("offline", config, load, message="loading environments")
+        await loaded
+        await server.start()
+        print(json.dumps({"address": f"127.0.0.1:{server.port}"}), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    finally:
+        if server.port:
+            await server.stop(0)
+        await service.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.reward.environments.inside.answers import BadAnswer, observation_of, result_of
+from shoal.conversation import ChatMessage
+from shoal.environment import Environment, Observation
+
+
+def contents(value: Any, max_chars: int = 1000) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in observation_of(value, max_chars)["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "messages"),
+    [
+        (None, []),
+        ("a", [("user", "a")]),
+        (ChatMessage("tool", "a"), [("tool", "a")]),
+        ({"role": "system", "content": "a"}, [("system", "a")]),
+        (["a", {"role": "tool", "content": "b"}], [("user", "a"), ("tool", "b")]),
+        (Observation("a", reward=1.0), [("user", "a")]),
+    ],
+)
+def test_what_a_method_returns_is_messages(value: Any, messages: list[tuple[str, str]]) -> None:
+    assert contents(value) == messages
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        object(),
+        {"role": "user"},
+        {"content": "a"},
+        [3],
+        Observation("a", reward=float("nan")),
+        Observation("a", reward="much"),  # type: ignore[arg-type]
+        ["a"] * 1000,
+    ],
+)
+def test_what_is_no_answer_is_refused(value: Any) -> None:
+    with pytest.raises(BadAnswer):
+        observation_of(value, 1000)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    assert observation_of(Observation(reward=np.float32(0.5)), 10)["reward"] == 0.5  # type: ignore[arg-type]
+    assert observation_of(Observation(reward=True), 10)["reward"] == 1.0
+
+
+def test_short_messages_keep_their_length_where_long_ones_are_cut() -> None:
+    short, long = (content for _, content in contents(["b" * 10, "a" * 500], max_chars=100))
+    assert short == "b" * 10
+    assert long == f"{'a' * 45}\n[410 characters are left out here]\n{'a' * 45}"
+
+
+def test_a_lone_surrogate_does_not_reach_the_wire() -> None:
+    assert contents("a\ud800") == [("user", "a?")]
+
+
+def test_a_result_is_numbers_and_a_short_text() -> None:
+    environment = Environment()
+    environment.metrics["right"] = True
+    environment.detail = "x" * 1000
+    assert result_of(environment) == {"reward": None, "metrics": {"right": 1.0}, "detail": "x" * 500}
+    environment.metrics["right"] = float("inf")
+    with pytest.raises(BadAnswer, match="the metric 'right' must be a finite number"):
+        result_of(environment)
