@@ -39,7 +39,8 @@ def refusal(template: str) -> str:
     with pytest.raises(InvalidArgument) as caught:
         rendered(hostile, conversations("not yet", "now", "not reached"))
     assert time.monotonic() - began < PATIENCE_S, f"refused only after {time.monotonic() - began:.0f} s: {template}"
-    left = [child for child in psutil.Process().children() if str(rendering._PROGRAM) in child.cmdline()]
+    alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    left = [child for child in alive if str(rendering._PROGRAM) in child.cmdline()]
     assert not left, "a process is left"
     assert caught.value.message.startswith("rows.jsonl:2: the chat template (model.chat_template, else"), caught.value
     return caught.value.message

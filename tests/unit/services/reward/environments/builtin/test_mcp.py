@@ -58,7 +58,8 @@ async def address() -> AsyncIterator[str]:
 
 
 def servers_of(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if PROGRAM[1] in child.cmdline()]
+    alive = [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in alive if PROGRAM[1] in child.cmdline()]
 
 
 async def test_a_program_offers_its_tools_answers_in_order_and_tells_what_fails(
