@@ -102,17 +102,23 @@ class Requests:
     async def drain(self, grace_s: float) -> None:
         """Refuses new groups, lets the completions in flight finish, and hands the others back after `grace_s`.
 
-        Callers that asked for reports get the tokens of those, then `Aborted`.
+        Callers that asked for reports get the tokens of those, then `Aborted`, even if the engine fails meanwhile.
         """
         self._is_draining = True
+        try:
+            await self._until_idle(grace_s)
+            if self._sampling:
+                await self._engine.abort_all()
+                await self._until_idle(_ABORT_S)
+        finally:
+            for group in list(self._groups.values()):
+                if not group.is_complete:
+                    self._fail(group, _leaving())
+
+    async def _until_idle(self, timeout_s: float) -> None:
+        """Waits until the engine samples nothing. It may be idle already: vLLM ends requests while it aborts them."""
         if self._sampling:
-            await asyncio.wait(self._sampling, timeout=grace_s)
-        if self._sampling:
-            await self._engine.abort_all()
-            await asyncio.wait(self._sampling, timeout=_ABORT_S)
-        for group in list(self._groups.values()):
-            if not group.is_complete:
-                self._fail(group, _leaving())
+            await asyncio.wait(self._sampling, timeout=timeout_s)
 
     def _start_missing(self, group: Group) -> None:
         missing = group.missing

@@ -113,9 +113,7 @@ async def _serve(
 
             async def leave() -> None:
                 if drain is not None:
-                    draining = asyncio.ensure_future(drain())
-                    await asyncio.wait([draining, keeping], return_when=asyncio.FIRST_COMPLETED)
-                    draining.cancel()
+                    await _drain_until(keeping, drain)
                 # A worker that refuses calls must not look alive: without heartbeats its lease expires.
                 for task in beside:
                     task.cancel()
@@ -125,6 +123,18 @@ async def _serve(
                 reexec.cancel()
     finally:
         await server.stop(grace_s=0)
+
+
+async def _drain_until(parted: "asyncio.Task[None]", drain: Callable[[], Awaitable[None]]) -> None:
+    """Drains, at most until the coordinator has parted with the worker. A drain that fails is over: it is logged."""
+    draining = asyncio.ensure_future(drain())
+    try:
+        await asyncio.wait([draining, parted], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        draining.cancel()
+    (error,) = await asyncio.gather(draining, return_exceptions=True)
+    if isinstance(error, Exception):
+        _log.error("the drain failed; what was in flight may be lost", exc_info=error)
 
 
 async def _show_health(service: WorkerService, server: RpcServer, others: Sequence[Servicer]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class ScriptedEngine:
         self.sample_gate: asyncio.Event | None = None
         self.tokens_at_gate = 1
         """Tokens that each completion has when it waits at `sample_gate`."""
+        self._at_gate: set[asyncio.Task[Any]] = set()
         self.dropped = asyncio.Event()
         self.prompts: list[list[int]] = []
         self.sample_error: ShoalError | None = None
@@ -91,14 +93,18 @@ class ScriptedEngine:
             reported += report_every
         dropped = asyncio.create_task(self.dropped.wait())
         opened = asyncio.create_task(self.sample_gate.wait())
+        task = asyncio.current_task()
+        assert task is not None
+        self._at_gate.add(task)
         try:
             await asyncio.wait([dropped, opened], return_when=asyncio.FIRST_COMPLETED)
+            if self.dropped.is_set():
+                on_tokens(self._run(sampling, seed, reported, max(reported, self.tokens_at_gate)))
+                raise Aborted("the engine dropped the request", reason=ErrorReason.REQUEST_DROPPED)
         finally:
+            self._at_gate.discard(task)
             dropped.cancel()
             opened.cancel()
-        if self.dropped.is_set():
-            on_tokens(self._run(sampling, seed, reported, max(reported, self.tokens_at_gate)))
-            raise Aborted("the engine dropped the request", reason=ErrorReason.REQUEST_DROPPED)
         await self.unpaused.wait()
 
     def _run(self, sampling: SamplingParams, seed: int, start: int, end: int) -> TokenRun:
@@ -122,7 +128,10 @@ class ScriptedEngine:
         return np.full(len(token_ids) - 1, -float(self.version.policy_version), dtype=np.float32)
 
     async def abort_all(self) -> None:
+        """Drops the requests at the gate. They have ended when this returns, as with vLLM."""
         self.dropped.set()
+        if self._at_gate:
+            await asyncio.wait(set(self._at_gate))
 
     async def pause(self, *, clear_cache: bool) -> None:
         self.pauses.append(clear_cache)

@@ -1,15 +1,19 @@
-"""Finished groups of a generator: how long they are kept. For the rest see tests/contract/generator."""
+"""Finished groups of a generator: how long they are kept; and its drain. For the rest see tests/contract/generator."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import cast
 
 import numpy as np
+import pytest
 
 from services.generator.engine import Engine, Sample
 from services.generator.groups.group import GroupRequest, Update
 from services.generator.requests import Requests
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, ShoalError, Unavailable
 from shoal.rollout import Completion, FinishReason, SamplingParams
 from shoal.token_run import TokenRun
 
@@ -120,3 +124,68 @@ async def test_a_repeat_during_the_abort_of_its_predecessor_is_sampled_once() ->
     engine.gate.set()
     assert sorted([(await rest).sample_index, (await anext(second)).sample_index]) == [1, 2]
     assert engine.num_sampled == 5
+
+
+class Dropping(CountingEngine):
+    """Samples three tokens of each completion, and the last one when the requests are dropped."""
+
+    def __init__(self, *, ends_within_the_call: bool = True, error: ShoalError | None = None) -> None:
+        super().__init__()
+        self._dropped = asyncio.Event()
+        self._ends_within_the_call = ends_within_the_call
+        self._error = error
+
+    async def sample(  # type: ignore[override]
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        seed: int,
+        on_tokens: Callable[[TokenRun], None],
+        _: int,
+    ) -> Sample:
+        on_tokens(zeros(1))
+        on_tokens(zeros(2))
+        await self._dropped.wait()
+        on_tokens(zeros(1))
+        raise Aborted("the engine dropped the request", reason=ErrorReason.REQUEST_DROPPED)
+
+    async def abort_all(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._dropped.set()
+        if self._ends_within_the_call:
+            await a_little()
+
+
+@pytest.mark.parametrize("ends_within_the_call", [False, True])
+async def test_a_drain_hands_tokens_back_whether_requests_end_while_they_are_aborted_or_after_it(
+    ends_within_the_call: bool,
+) -> None:
+    assert await tokens_handed_back(Dropping(ends_within_the_call=ends_within_the_call)) == [4, 4]
+
+
+async def test_a_drain_hands_the_reported_tokens_back_when_the_engine_fails_in_it() -> None:
+    assert await tokens_handed_back(Dropping(error=Unavailable("the engine has died"))) == [3, 3]
+
+
+async def tokens_handed_back(engine: Dropping) -> list[int]:
+    """Drains while two completions are sampled; returns how many tokens of each were handed back."""
+    requests = Requests(cast(Engine, engine), capacity=8, while_paused=at_once)
+    sampling = SamplingParams(1.0, 9, ())
+    group = GroupRequest("a", np.array([1], dtype=np.int32), sampling, (0, 1), report_every_tokens=2)
+    counts = Counter[int]()
+
+    async def read() -> None:
+        async for update in requests.stream(group):
+            for index, start, run in update.parts:
+                assert start == counts[index], f"a gap in sample {index}: {start} follows {counts[index]}"
+                counts[index] += run.num_tokens
+
+    reading = asyncio.create_task(read())
+    await a_little()
+    with suppress(Unavailable):
+        await asyncio.wait_for(requests.drain(0), 60)
+    with pytest.raises(Aborted) as error:
+        await asyncio.wait_for(reading, 60)
+    assert error.value.reason == "SHUTTING_DOWN"
+    return [counts[0], counts[1]]
