@@ -56,15 +56,16 @@ def train(
     for note in run.notes:
         view.write(f"note: {note}", "notice")
     is_new = not run.folder.exists()
-    try:
-        raise typer.Exit(TrainSession(run, view, private=private).train())
-    except ProcessDied:
-        is_new = False  # Keep the logs: the message names one, and it has more than the message.
-        raise
-    finally:
-        if is_new:
-            run.remove_unless_accepted()
-        _write_report(run.folder, view)
+    with run.held():
+        try:
+            raise typer.Exit(TrainSession(run, view, private=private).train())
+        except ProcessDied:
+            is_new = False  # Keep the logs: the message names one, and it has more than the message.
+            raise
+        finally:
+            if is_new:
+                run.remove_unless_accepted()
+            _write_report(run.folder, view)
 
 
 def _write_report(folder: Path, view: "ProgressView") -> None:

@@ -1,8 +1,9 @@
 """A run of `shoal train`: its checks before a process starts, and the command that resumes it."""
 
+import contextlib
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.extras import check_extras, extras_for
 from services.coordinator.run.checks.preflight import check_adapted_layers, check_mirror, check_weights
 from services.coordinator.store.events import EVENTS, read_events
-from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
+from services.coordinator.store.run_record import TRAIN_LOCK, RunLock, RunRecord, RunState, is_driven, new_run_id
 from shoal.config import RunConfig, parse_config
 from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
+from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from shoal.parsing import parse_json
 from shoal.paths import why_unread
@@ -48,9 +50,18 @@ class LocalRun:
     def how_to_resume(self) -> str:
         """Names the command that resumes the run, and the checkpoint that it resumes from."""
         committed = sorted(path.parent.name for path in self.folder.glob("checkpoints/*/manifest.json"))
-        option = "" if self.data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(self.data_dir))}"
         start = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
-        return f"resume {start} with: shoal train --resume {self.request.run_id}{option}"
+        return f"resume {start} with: shoal train --resume {self.request.run_id}{_data_dir_option(self.data_dir)}"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps the run's folder from another `shoal train`. Raises `FailedPrecondition` while another one has it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(self.folder, TRAIN_LOCK, holder="another `shoal train`")
+        try:
+            yield
+        finally:
+            lock.release()
 
     def remove_unless_accepted(self) -> None:
         """Removes the folder of a run that the coordinator refused, so that the next attempt can have its name."""
@@ -68,6 +79,7 @@ def prepare_local_run(
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
     if request.resume:
+        _check_not_driven(data_dir, request.run_id)
         take_from_mirror(data_dir, request.run_id, request.config)
         before = _config_of_run(data_dir, request.run_id)
         config = changed_config(before, request.config)
@@ -117,6 +129,20 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
         f"--resume: there is no run {run_id!r} in {data_dir}{newest}; one that has a mirror is taken from there with "
         "--set checkpoint.mirror=URL"
     )
+
+
+def _check_not_driven(data_dir: Path, run_id: str) -> None:
+    """Raises `FailedPrecondition` for a run that a coordinator drives: its folder is not touched."""
+    if RUN_NAME.fullmatch(run_id) and is_driven(data_dir / run_id):
+        raise FailedPrecondition(
+            f"--resume: run {run_id} is active: a coordinator drives it; watch it with shoal run watch {run_id}"
+            f"{_data_dir_option(data_dir)}, or stop it there first",
+            reason=ErrorReason.RUN_ACTIVE,
+        )
+
+
+def _data_dir_option(data_dir: Path) -> str:
+    return "" if data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
 def _check_unfinished(folder: Path) -> None:

@@ -23,6 +23,7 @@ from shoal.parsing import parse_json
 from shoal.v1 import coordinator_pb2
 
 LOCK = "lock"
+TRAIN_LOCK = "train.lock"
 _LOCK_ATTEMPTS = 5
 _LOCK_PAUSE_S = 0.02
 """A process that asks whether a run is driven holds the lock for microseconds."""
@@ -31,12 +32,13 @@ _LOCK_PAUSE_S = 0.02
 class RunLock:
     """Marks a run as driven by a coordinator. The kernel releases the lock when the process ends, however it ends.
 
-    Several coordinators may share a data folder, each with its own run.
+    Several coordinators may share a data folder, each with its own run. `shoal train` holds a lock of its own, since it
+    writes into the run's folder before its coordinator does.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Takes the lock of a run's folder. Raises `FailedPrecondition` when another coordinator drives the run."""
-        self._file = (folder / LOCK).open("w")
+    def __init__(self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator") -> None:
+        """Takes a lock of a run's folder. Raises `FailedPrecondition` when another process, a `holder`, has it."""
+        self._file = (folder / name).open("w")
         for _ in range(_LOCK_ATTEMPTS):
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,7 +46,7 @@ class RunLock:
             time.sleep(_LOCK_PAUSE_S)
         self._file.close()
         raise FailedPrecondition(
-            f"run {folder.name} is driven by another coordinator; stop it there", reason=ErrorReason.RUN_ACTIVE
+            f"run {folder.name} is driven by {holder}; stop it there", reason=ErrorReason.RUN_ACTIVE
         )
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.coordinator.launcher.local_run import prepare_local_run
-from services.coordinator.store.run_record import RunRecord, RunState
+from services.coordinator.store.run_record import RunLock, RunRecord, RunState
 from shoal.config import parse_config
 from shoal.config.load import config_struct
 from shoal.errors import FailedPrecondition, InvalidArgument
@@ -92,3 +92,15 @@ def test_files_of_custom_verifiers_are_reloaded_unless_the_configuration_says_ot
     assert run.config.reward.custom["mine"].reload is used
     assert parse_config(run.request.config) == run.config, "the coordinator gets another configuration"
     assert json.loads(run.config.model_dump_json())["reward"]["custom"]["installed"]["reload"] is None
+
+
+def test_a_run_that_a_coordinator_drives_is_not_resumed_and_its_folder_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "mine"
+    folder.mkdir(parents=True)
+    RunRecord("mine", folder, RunState.RUNNING).save()
+    lock = RunLock(folder)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    with pytest.raises(FailedPrecondition, match="run mine is active: a coordinator drives it; watch it with"):
+        prepare_local_run(pb.StartRunRequest(run_id="mine", resume=True), tmp_path / "runs", lambda _: None)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    lock.release()
