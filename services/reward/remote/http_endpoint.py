@@ -72,10 +72,12 @@ class HttpEndpoint:
         self._config = config
         self._section, self._server, self._expected = section, server, expected
         self._key = self._key_of_environment()
+        self.key_headers = self._key_headers(key_header)
+        """The header that carries the key; empty without one."""
         # No proxies or credentials of the environment: the configuration decides where requests go.
         self._client = httpx2.AsyncClient(
             # Nothing compressed: a small reply could fill the memory.
-            headers={"Accept-Encoding": "identity", **headers, **self._key_headers(key_header)},
+            headers={"Accept-Encoding": "identity", **headers, **self.key_headers},
             trust_env=False,
             timeout=httpx2.Timeout(config.timeout_s),
             limits=httpx2.Limits(

@@ -6,6 +6,7 @@ CLASSES = {
     "counter": "Counter",
     "guess_number": "GuessNumber",
     "mcp": "Mcp",
+    "openenv": "OpenEnv",
     "python": "Python",
     "search": "Search",
     "toolbox": "Toolbox",

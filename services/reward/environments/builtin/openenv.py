@@ -1,0 +1,193 @@
+"""The environment `openenv`."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from services.reward.environments.builtin.openenv_session import Refused, Session
+from shoal.config.endpoint import EndpointConfig
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.environment import Broken, Environment, Observation, Turn
+from shoal.rollout import ToolOutcome
+
+_SEEDS = 2**32
+"""Numpy takes no larger ones."""
+
+
+class OpenEnv(Environment):
+    """An environment of an OpenEnv server at `base_url`. Each episode has a session of its own there.
+
+    What the policy does there is one of three: `action` names the field of the action that gets the text of each turn;
+    or, with `mcp`, the policy calls the tools of the environment; or it calls one tool, named by `tool`, whose
+    arguments are the fields of the action.
+
+    `observation` names the field of observations that the policy reads, by default all of them, as JSON. The fields of
+    the task go into `reset`, beside the seed. Rewards and ends are the server's. An action that does not fit is told to
+    the policy; an exception in the environment fails the episode, unless `tells_errors`. `is_deterministic` says that
+    the environment is. An answer may take `timeout_s`, and a server without room for a session is asked again for
+    `wait_s`. A server gets the key in the variable `api_key_env` as a bearer token.
+
+    Metrics: `steps`, `refused`.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "",
+        api_key_env: str = "",
+        action: str = "",
+        mcp: bool = False,
+        tool: str = "act",
+        observation: str = "",
+        tells_errors: bool = False,
+        is_deterministic: bool = False,
+        timeout_s: float = 30.0,
+        wait_s: float = 30.0,
+    ) -> None:
+        if not base_url:
+            raise ValueError("give base_url, the address of the OpenEnv server, such as http://10.0.0.8:8000")
+        if action and mcp:
+            raise ValueError("give action, for turns of text, or mcp, for tools, not both")
+        if wait_s <= 0:
+            raise ValueError(f"wait_s must be above 0 (given: {wait_s})")
+        self.is_deterministic = is_deterministic
+        self._action, self._mcp, self._tool = action, mcp, tool
+        self._observation, self._tells_errors = observation, tells_errors
+        config = EndpointConfig(
+            base_url=base_url, api_key_env=api_key_env, timeout_s=timeout_s, total_timeout_s=2 * timeout_s
+        )
+        self._session = Session(config, wait_s)
+
+    async def tools(self) -> list[ToolDefinition]:
+        """Returns the tools that are offered. Raises `ValueError` for settings that the server's schemas contradict,
+        and `Broken`."""
+        action, observation = await self._session.schemas()
+        _check_field("observation", self._observation, observation)
+        if self._action:
+            _check_field("action", self._action, action)
+            if others := {*action.get("required", ())} - {self._action}:
+                raise ValueError(
+                    f"an action needs {sorted(others)[0]!r} as well as {self._action!r}: leave `action` out, so that "
+                    "the policy calls a tool with all of them"
+                )
+            return []
+        if self._mcp:
+            data = await self._asked("step", {"type": "list_tools"})
+            return [_tool_of(tool) for tool in _field(data, "observation", dict).get("tools") or ()]
+        fields = {name: schema for name, schema in action.get("properties", {}).items() if name != "metadata"}
+        if {"tool_name", "arguments"} <= fields.keys():
+            raise ValueError("the environment has tools of its own: set mcp = true")
+        return [ToolDefinition(self._tool, action.get("description", "Act."), {**action, "properties": fields})]
+
+    async def reset(self, task: dict[str, Any], seed: int) -> Observation:
+        """Begins the episode. Raises `Broken`."""
+        self.metrics |= {"steps": 0, "refused": 0}
+        data = await self._asked("reset", {"seed": seed % _SEEDS, **task})
+        text = self._text_of(data)
+        return Observation(text or (), done=_is_done(data))
+
+    async def step(self, turn: Turn) -> Observation:
+        """Carries out the turn, or its tool calls until one ends the episode. Raises `Broken`."""
+        if self._action:
+            text, ok, data = await self._carried_out({self._action: turn.text})
+            return Observation(text, _reward_of(data), _is_done(data))
+        messages: list[ChatMessage] = []
+        outcomes: list[ToolOutcome] = []
+        rewards: list[float] = []
+        is_done = False
+        for call in turn.tool_calls:
+            started = time.perf_counter()
+            text, ok, data = await self._called(call)
+            outcomes.append(ToolOutcome(call.name, ok, False, time.perf_counter() - started))
+            messages.append(ChatMessage("tool", text, tool_call_id=call.id, name=call.name))
+            if (reward := _reward_of(data)) is not None:
+                rewards.append(reward)
+            if is_done := _is_done(data):
+                break
+        return Observation(messages, sum(rewards) if rewards else None, is_done, tuple(outcomes))
+
+    async def close(self) -> None:
+        """Ends the session."""
+        await self._session.close()
+
+    async def _called(self, call: ToolCall) -> tuple[str, bool, Mapping[str, Any]]:
+        if call.status is not ToolCallStatus.OK:
+            return f"error: {call.detail}", False, {}
+        arguments = json.loads(call.arguments_json or "{}")
+        if self._mcp:
+            return await self._carried_out({"type": "call_tool", "tool_name": call.name, "arguments": arguments})
+        return await self._carried_out(arguments)
+
+    async def _carried_out(self, action: Mapping[str, Any]) -> tuple[str, bool, Mapping[str, Any]]:
+        """Returns what the policy reads, whether the action was taken, and the data of the server's answer."""
+        self.metrics["steps"] += 1
+        try:
+            data = await self._session.ask("step", action)
+        except Refused as error:
+            if error.code != "VALIDATION_ERROR" and not self._tells_errors:
+                raise Broken(f"the OpenEnv server failed in a step: {error}") from None
+            self.metrics["refused"] += 1
+            return f"error: {error}", False, {}
+        wrong = _field(data, "observation", dict).get("error") if self._mcp else None
+        if isinstance(wrong, Mapping):
+            self.metrics["refused"] += 1
+            return f"error: {wrong.get('message', '')}", False, data
+        return self._text_of(data), True, data
+
+    async def _asked(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._session.ask(kind, data)
+        except Refused as error:
+            raise Broken(f"the OpenEnv server refused {kind!r}: {error}") from None
+
+    def _text_of(self, data: Mapping[str, Any]) -> str:
+        """Returns what the policy reads of an observation."""
+        observation = _field(data, "observation", dict)
+        if self._observation:
+            return _written(observation.get(self._observation))
+        if self._mcp and "result" in observation:
+            return _result_of(observation["result"])
+        shown = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
+        return _written(next(iter(shown.values())) if len(shown) == 1 else shown) if shown else ""
+
+
+def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = data.get(name)
+    if not isinstance(value, kind):
+        raise Broken(f"the OpenEnv server's answer has no {name}: {str(data)[:200]}")
+    return value
+
+
+def _reward_of(data: Mapping[str, Any]) -> float | None:
+    reward = data.get("reward")
+    if reward is not None and not isinstance(reward, int | float):
+        raise Broken(f"the OpenEnv server gave a reward that is no number: {str(reward)[:200]}")
+    return None if reward is None else float(reward)
+
+
+def _is_done(data: Mapping[str, Any]) -> bool:
+    return bool(data.get("done"))
+
+
+def _result_of(result: Any) -> str:
+    """Returns the text of what an MCP tool gave."""
+    if not isinstance(result, Mapping):
+        return _written(result)
+    parts = [part.get("text", "") for part in result.get("content") or () if isinstance(part, Mapping)]
+    return "\n".join(parts) if parts else _written(result.get("data", result))
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _tool_of(tool: Mapping[str, Any]) -> ToolDefinition:
+    schema = tool.get("input_schema") or tool.get("inputSchema") or {"type": "object", "properties": {}}
+    return ToolDefinition(tool["name"], tool.get("description") or "", schema)
+
+
+def _check_field(setting: str, name: str, schema: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a field that the schema does not have."""
+    fields = schema.get("properties", {})
+    if name and name not in fields:
+        raise ValueError(f"{setting}: the server's {setting}s have no field {name!r}; they have: {', '.join(fields)}")

@@ -1,0 +1,85 @@
+"""Contract tests with an OpenEnv server that OpenEnv's own command line makes, and nothing changes.
+
+SHOAL_TEST_PYTHON_OPENENV names a Python that has the package.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
+from shoal.errors import InvalidArgument
+from shoal.v1 import rollout_pb2
+from tests.support.environment_client import staged
+from tests.support.interpreters import interpreter_with
+from tests.support.local_stack import free_port
+from tests.support.waiting import block_until
+
+START_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    python, folder, port = interpreter_with("openenv"), tmp_path_factory.mktemp("openenv"), free_port()
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    init = [str(Path(python).with_name("openenv")), "init", "echo"]
+    subprocess.run(init, cwd=folder, env=variables, check=True, stdout=subprocess.DEVNULL)
+    command = [python, "-m", "echo.server.app", "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        with contextlib.suppress(httpx2.TransportError):
+            return httpx2.get(f"{url}/schema", trust_env=False).status_code == 200
+        return False
+
+    try:
+        block_until(answers, timeout_s=START_S)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_an_unmodified_server_is_played_in_texts_and_in_tool_calls(address: str) -> None:
+    async with staged() as stage:
+        texts = {"base_url": address, "action": "message", "observation": "echoed_message"}
+        await stage.configure({"name": "echo", "source": "openenv", "settings": texts})
+        episode = stage.play("echo")
+        assert [message.content for message in (await episode.observe()).messages] == ["Echo environment ready!"]
+        answer = await episode.say("Hello")
+        assert [message.content for message in answer.messages] == ["Hello"]
+        assert answer.reward == pytest.approx(0.5) and not answer.done
+        episode.end()
+        result = await episode.result()
+        assert result.outcome == rollout_pb2.SCORE_OUTCOME_SCORED and dict(result.metrics) == {"steps": 1, "refused": 0}
+
+        await stage.configure({"name": "echo", "source": "openenv", "settings": {"base_url": address, "tool": "echo"}})
+        (tool,) = (await stage.listed())["echo"].tools
+        assert tool.name == "echo" and "message" in tool.parameters.fields["properties"].struct_value
+        # The server has one place: the first episode's has to be free.
+        episode = stage.play("echo")
+        await episode.observe()
+        call = ToolCall("call-1-1", "echo", '{"message": "Hi"}', ToolCallStatus.OK, "raw")
+        answer = await episode.say(ChatMessage("assistant", "", (call,)))
+        assert '"echoed_message": "Hi"' in answer.messages[0].content and answer.reward == pytest.approx(0.2)
+        waiting = stage.play("echo")
+        began = asyncio.create_task(waiting.observe())
+        episode.end()
+        await episode.result()
+        assert (await began).messages, "an episode waits for the place of another one"
+
+
+async def test_a_server_that_is_not_there_is_named_before_anything_is_played() -> None:
+    async with staged() as stage:
+        table = {"name": "echo", "source": "openenv", "settings": {"base_url": f"http://127.0.0.1:{free_port()}"}}
+        with pytest.raises(InvalidArgument, match=r"tools of OpenEnv cannot be listed: .*/schema cannot be reached"):
+            await stage.configure(table)
