@@ -129,6 +129,8 @@ class Support:
 
     def part(self, start: int, end: int) -> "Support":
         """Returns the supports of the tokens `start` to `end` (exclusive)."""
+        if (start, end) == (0, len(self.counts)):
+            return self
         first, last = (int(self.counts[:index].sum()) for index in (start, end))
         return Support(self.token_ids[first:last], self.counts[start:end])
 
@@ -172,6 +174,12 @@ class Completion:
         """The oldest weights that sampled a token of this completion."""
         return min(span.version for span in self.version_spans)
 
+    def segments(self, prompt_token_ids: "Int32Array") -> "tuple[EpisodeSegment, ...]":
+        """Returns its segments; a completion without any is one, behind the prompt of its group."""
+        if self.episode is not None and self.episode.segments:
+            return self.episode.segments
+        return (EpisodeSegment(prompt_token_ids, 0, self.num_tokens),)
+
 
 class ScoreOutcome(StrEnum):
     """The outcome of scoring a completion."""
@@ -213,6 +221,18 @@ class EpisodeTurn:
 
 
 @dataclass(frozen=True)
+class EpisodeSegment:
+    """A context of the policy: its prompt, and the tokens `start` to `end` (exclusive) of the completion behind it."""
+
+    prompt_token_ids: "Int32Array"
+    """[P]"""
+    start: int
+    end: int
+    messages: tuple[ChatMessage, ...] = ()
+    """The prompt as messages, for people; empty where it was given as tokens."""
+
+
+@dataclass(frozen=True)
 class Episode:
     """How a completion was played as an episode of several turns."""
 
@@ -231,6 +251,10 @@ class Episode:
     """The environment's numbers for the metrics."""
     detail: str = ""
     """For people: why it failed, or what it found."""
+    segments: tuple[EpisodeSegment, ...] = ()
+    """In order; they cover the completion. Empty where all of it follows the prompt of its group."""
+    num_auxiliary_turns: int = 0
+    """Turns that are not part of the completion."""
 
 
 @dataclass(frozen=True)

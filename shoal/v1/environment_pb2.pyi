@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from shoal.v1 import rollout_pb2 as _rollout_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PolicyRefusalReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PolicyRefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PolicyRefusalReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POLICY_REFUSAL_REASON_UNSPECIFIED: _PolicyRefusalReason.ValueType  # 0
+    """Not set. An error."""
+    POLICY_REFUSAL_REASON_INVALID: _PolicyRefusalReason.ValueType  # 1
+    """The call cannot be answered as it is."""
+    POLICY_REFUSAL_REASON_CONTEXT_FULL: _PolicyRefusalReason.ValueType  # 2
+    """The context leaves no room for an answer."""
+    POLICY_REFUSAL_REASON_LIMIT: _PolicyRefusalReason.ValueType  # 3
+    """A limit of the episode is reached: no further call will be answered."""
+    POLICY_REFUSAL_REASON_PAUSED: _PolicyRefusalReason.ValueType  # 4
+    """The run is paused: call again."""
+
+class PolicyRefusalReason(_PolicyRefusalReason, metaclass=_PolicyRefusalReasonEnumTypeWrapper):
+    """Classes of refusals."""
+
+POLICY_REFUSAL_REASON_UNSPECIFIED: PolicyRefusalReason.ValueType  # 0
+"""Not set. An error."""
+POLICY_REFUSAL_REASON_INVALID: PolicyRefusalReason.ValueType  # 1
+"""The call cannot be answered as it is."""
+POLICY_REFUSAL_REASON_CONTEXT_FULL: PolicyRefusalReason.ValueType  # 2
+"""The context leaves no room for an answer."""
+POLICY_REFUSAL_REASON_LIMIT: PolicyRefusalReason.ValueType  # 3
+"""A limit of the episode is reached: no further call will be answered."""
+POLICY_REFUSAL_REASON_PAUSED: PolicyRefusalReason.ValueType  # 4
+"""The run is paused: call again."""
+Global___PolicyRefusalReason: _TypeAlias = PolicyRefusalReason  # noqa: Y015
 
 @_typing.final
 class ListEnvironmentsRequest(_message.Message):
@@ -73,6 +106,7 @@ class EnvironmentInfo(_message.Message):
     IS_DETERMINISTIC_FIELD_NUMBER: _builtins.int
     CODE_DIGEST_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    IS_AGENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The registered name."""
     description: _builtins.str
@@ -86,6 +120,10 @@ class EnvironmentInfo(_message.Message):
     unavailable: _builtins.str
     """Why it cannot work here; empty if it can. A run whose data name an
     unavailable environment is refused.
+    """
+    is_agent: _builtins.bool
+    """Whether it is a program that calls the policy itself, instead of answering
+    its turns.
     """
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolDefinition]:
@@ -102,10 +140,11 @@ class EnvironmentInfo(_message.Message):
         is_deterministic: _builtins.bool = ...,
         code_digest: _builtins.str = ...,
         unavailable: _builtins.str = ...,
+        is_agent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "description", b"description", "is_deterministic", b"is_deterministic", "name", b"name", "tools", b"tools", "unavailable", b"unavailable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "description", b"description", "is_agent", b"is_agent", "is_deterministic", b"is_deterministic", "name", b"name", "tools", b"tools", "unavailable", b"unavailable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -152,6 +191,7 @@ class RunEpisodeRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___EpisodeStart:
         """First message."""
@@ -164,18 +204,23 @@ class RunEpisodeRequest(_message.Message):
     def end(self) -> Global___EpisodeEnd:
         """The episode ends here: because of a limit, or since the policy is done."""
 
+    @_builtins.property
+    def reply(self) -> Global___PolicyReply:
+        """The reply to a call of an agent."""
+
     def __init__(
         self,
         *,
         start: Global___EpisodeStart | None = ...,
         turn: Global___PolicyTurn | None = ...,
         end: Global___EpisodeEnd | None = ...,
+        reply: Global___PolicyReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "part", b"part", "start", b"start", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "part", b"part", "reply", b"reply", "start", b"start", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "part", b"part", "start", b"start", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "part", b"part", "reply", b"reply", "start", b"start", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["start", "turn", "end"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["start", "turn", "end", "reply"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -194,6 +239,7 @@ class EpisodeStart(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     CALL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     REPLAY_FIELD_NUMBER: _builtins.int
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
     episode_id: _builtins.str
     """Identifies the episode in logs and traces."""
     environment: _builtins.str
@@ -202,6 +248,10 @@ class EpisodeStart(_message.Message):
     """Seed of everything that the environment draws. In [0, 2^53)."""
     call_timeout_s: _builtins.float
     """Wall time of one call into the environment, in seconds."""
+    max_context_tokens: _builtins.int
+    """For an agent: the longest context of the policy, in tokens, with what it
+    samples.
+    """
     @_builtins.property
     def task(self) -> _struct_pb2.Struct:
         """The task, in the form that the environment documents."""
@@ -226,10 +276,11 @@ class EpisodeStart(_message.Message):
         messages: _abc.Iterable[_rollout_pb2.ChatMessage] | None = ...,
         call_timeout_s: _builtins.float = ...,
         replay: _abc.Iterable[Global___PolicyTurn] | None = ...,
+        max_context_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout_s", b"call_timeout_s", "environment", b"environment", "episode_id", b"episode_id", "messages", b"messages", "replay", b"replay", "seed", b"seed", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout_s", b"call_timeout_s", "environment", b"environment", "episode_id", b"episode_id", "max_context_tokens", b"max_context_tokens", "messages", b"messages", "replay", b"replay", "seed", b"seed", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,6 +352,7 @@ class RunEpisodeResponse(_message.Message):
 
     OBSERVATION_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def observation(self) -> Global___Observation:
         """The environment's answer to the start or to a turn."""
@@ -309,21 +361,206 @@ class RunEpisodeResponse(_message.Message):
     def result(self) -> Global___EpisodeResult:
         """The last message."""
 
+    @_builtins.property
+    def call(self) -> Global___PolicyCall:
+        """A call of an agent, which waits for the reply."""
+
     def __init__(
         self,
         *,
         observation: Global___Observation | None = ...,
         result: Global___EpisodeResult | None = ...,
+        call: Global___PolicyCall | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation", "part", b"part", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "observation", b"observation", "part", b"part", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation", "part", b"part", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "observation", b"observation", "part", b"part", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["observation", "result"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["observation", "result", "call"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___RunEpisodeResponse: _TypeAlias = RunEpisodeResponse  # noqa: Y015
+
+@_typing.final
+class PolicyCall(_message.Message):
+    """A call of the policy by an agent: one turn, behind a context that the agent
+    chooses.
+
+    A context that goes on from an earlier call (the same messages and tools, what
+    the policy answered, then new messages; or the same tokens, then new ones) is
+    the next turn of that call's segment. Any other begins a segment.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    STOP_STRINGS_FIELD_NUMBER: _builtins.int
+    IS_AUXILIARY_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.str
+    """Identifies the call in its episode. Each call is answered once."""
+    token_ids: _builtins.bytes
+    """The whole context as tokens, in place of messages. int32, little-endian."""
+    max_tokens: _builtins.int
+    """Longest answer, in tokens; 0 leaves it to the caller's limits."""
+    is_auxiliary: _builtins.bool
+    """The answer is not trained on, and no part of the episode."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.ChatMessage]:
+        """The conversation, the last message not being an assistant's. Empty if
+        `token_ids` is set.
+        """
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolDefinition]:
+        """The tools that the policy is offered, for the chat template."""
+
+    @_builtins.property
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens that end the answer, besides those of the run."""
+
+    @_builtins.property
+    def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Strings that end the answer; the run has to have them among its own."""
+
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.str = ...,
+        messages: _abc.Iterable[_rollout_pb2.ChatMessage] | None = ...,
+        tools: _abc.Iterable[Global___ToolDefinition] | None = ...,
+        token_ids: _builtins.bytes = ...,
+        max_tokens: _builtins.int = ...,
+        stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        stop_strings: _abc.Iterable[_builtins.str] | None = ...,
+        is_auxiliary: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "is_auxiliary", b"is_auxiliary", "max_tokens", b"max_tokens", "messages", b"messages", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "token_ids", b"token_ids", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyCall: _TypeAlias = PolicyCall  # noqa: Y015
+
+@_typing.final
+class PolicyReply(_message.Message):
+    """The reply to a call of an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.str
+    """The call."""
+    @_builtins.property
+    def answer(self) -> Global___PolicyAnswer:
+        """What the policy said."""
+
+    @_builtins.property
+    def refusal(self) -> Global___PolicyRefusal:
+        """Nothing was sampled."""
+
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.str = ...,
+        answer: Global___PolicyAnswer | None = ...,
+        refusal: Global___PolicyRefusal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call_id", b"call_id", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["answer", "refusal"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___PolicyReply: _TypeAlias = PolicyReply  # noqa: Y015
+
+@_typing.final
+class PolicyAnswer(_message.Message):
+    """What the policy said to an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    NUM_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    token_ids: _builtins.bytes
+    """The sampled tokens, with the one that ended the turn. int32, little-endian."""
+    logprobs: _builtins.bytes
+    """Natural-log probability of each token. float32, little-endian."""
+    finish_reason: _rollout_pb2.FinishReason.ValueType
+    """Why sampling ended."""
+    num_context_tokens: _builtins.int
+    """Number of tokens of the context."""
+    @_builtins.property
+    def message(self) -> _rollout_pb2.ChatMessage:
+        """The message, with the tool calls that could be read. Text only, where the
+        call gave tokens.
+        """
+
+    @_builtins.property
+    def version(self) -> _rollout_pb2.WeightVersion:
+        """The oldest weights that sampled a token."""
+
+    def __init__(
+        self,
+        *,
+        message: _rollout_pb2.ChatMessage | None = ...,
+        token_ids: _builtins.bytes = ...,
+        logprobs: _builtins.bytes = ...,
+        finish_reason: _rollout_pb2.FinishReason.ValueType = ...,
+        num_context_tokens: _builtins.int = ...,
+        version: _rollout_pb2.WeightVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "logprobs", b"logprobs", "message", b"message", "num_context_tokens", b"num_context_tokens", "token_ids", b"token_ids", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyAnswer: _TypeAlias = PolicyAnswer  # noqa: Y015
+
+@_typing.final
+class PolicyRefusal(_message.Message):
+    """Why a call of an agent was not answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_S_FIELD_NUMBER: _builtins.int
+    reason: Global___PolicyRefusalReason.ValueType
+    """Class of the refusal."""
+    detail: _builtins.str
+    """For people: what is wrong, and how to go on."""
+    retry_after_s: _builtins.float
+    """For PAUSED: when to call again."""
+    def __init__(
+        self,
+        *,
+        reason: Global___PolicyRefusalReason.ValueType = ...,
+        detail: _builtins.str = ...,
+        retry_after_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "reason", b"reason", "retry_after_s", b"retry_after_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyRefusal: _TypeAlias = PolicyRefusal  # noqa: Y015
 
 @_typing.final
 class Observation(_message.Message):

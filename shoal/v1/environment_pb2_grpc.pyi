@@ -60,6 +60,11 @@ class EnvironmentServiceStub:
     each turn, it sends the policy's message and gets an observation. After an
     observation with `done`, or after the caller's `end`, the result comes last.
 
+    An environment that `ListEnvironments` calls an agent takes no turns: after
+    the observation of turn 0 it sends calls of the policy, several at once if it
+    likes, and the caller sends the reply to each. The result comes when the
+    agent is done, or after the caller's `end`.
+
     What breaks inside the environment gives a result with the outcome FAILED,
     never a reward of 0. Playing has no effects that outlive the stream, other
     than those of an environment that reaches out of its process. Safe to
@@ -109,6 +114,11 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
     environment says before the policy's first turn, if anything. Then, for
     each turn, it sends the policy's message and gets an observation. After an
     observation with `done`, or after the caller's `end`, the result comes last.
+
+    An environment that `ListEnvironments` calls an agent takes no turns: after
+    the observation of turn 0 it sends calls of the policy, several at once if it
+    likes, and the caller sends the reply to each. The result comes when the
+    agent is done, or after the caller's `end`.
 
     What breaks inside the environment gives a result with the outcome FAILED,
     never a reward of 0. Playing has no effects that outlive the stream, other
@@ -168,6 +178,11 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         environment says before the policy's first turn, if anything. Then, for
         each turn, it sends the policy's message and gets an observation. After an
         observation with `done`, or after the caller's `end`, the result comes last.
+
+        An environment that `ListEnvironments` calls an agent takes no turns: after
+        the observation of turn 0 it sends calls of the policy, several at once if it
+        likes, and the caller sends the reply to each. The result comes when the
+        agent is done, or after the caller's `end`.
 
         What breaks inside the environment gives a result with the outcome FAILED,
         never a reward of 0. Playing has no effects that outlive the stream, other

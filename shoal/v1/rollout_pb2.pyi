@@ -413,6 +413,8 @@ class Episode(_message.Message):
     REWARD_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    NUM_AUXILIARY_TURNS_FIELD_NUMBER: _builtins.int
     stop_reason: _builtins.str
     """Why it ended: "done", "no_call", or the limit that it reached."""
     truncated: _builtins.bool
@@ -425,6 +427,8 @@ class Episode(_message.Message):
     """
     detail: _builtins.str
     """For people: why it failed, or what it found."""
+    num_auxiliary_turns: _builtins.int
+    """Turns that are not trained on and not part of the completion."""
     @_builtins.property
     def first_messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """What the environment said before the first turn."""
@@ -437,6 +441,14 @@ class Episode(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The environment's numbers for the metrics, by name."""
 
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeSegment]:
+        """The contexts of the policy, where it had others than the prompt with what
+        followed. Each has tokens of its own in the completion, one segment after
+        the other; the policy saw each behind its own prompt. Empty: the whole
+        completion follows the prompt of its group.
+        """
+
     def __init__(
         self,
         *,
@@ -448,16 +460,58 @@ class Episode(_message.Message):
         reward: _builtins.float | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         detail: _builtins.str = ...,
+        segments: _abc.Iterable[Global___EpisodeSegment] | None = ...,
+        num_auxiliary_turns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "detail", b"detail", "first_messages", b"first_messages", "metrics", b"metrics", "outcome", b"outcome", "reward", b"reward", "stop_reason", b"stop_reason", "truncated", b"truncated", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "detail", b"detail", "first_messages", b"first_messages", "metrics", b"metrics", "num_auxiliary_turns", b"num_auxiliary_turns", "outcome", b"outcome", "reward", b"reward", "segments", b"segments", "stop_reason", b"stop_reason", "truncated", b"truncated", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
 
 Global___Episode: _TypeAlias = Episode  # noqa: Y015
+
+@_typing.final
+class EpisodeSegment(_message.Message):
+    """A context of the policy within an episode, with what followed in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    prompt_token_ids: _builtins.bytes
+    """What the policy read before the segment's first turn. int32, little-endian;
+    empty only where a listing leaves it out.
+    """
+    start: _builtins.int
+    """First token in the completion, from 0."""
+    end: _builtins.int
+    """One past the last token."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """The same as messages, for people; empty where the policy was called with
+        tokens.
+        """
+
+    def __init__(
+        self,
+        *,
+        prompt_token_ids: _builtins.bytes = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "messages", b"messages", "prompt_token_ids", b"prompt_token_ids", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpisodeSegment: _TypeAlias = EpisodeSegment  # noqa: Y015
 
 @_typing.final
 class GroundTruth(_message.Message):

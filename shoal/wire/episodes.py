@@ -1,7 +1,10 @@
 """Episodes, and their turns, as messages."""
 
-from shoal.rollout import Episode, EpisodeTurn, ToolOutcome
+from collections.abc import Sequence
+
+from shoal.rollout import Episode, EpisodeSegment, EpisodeTurn, ToolOutcome
 from shoal.v1 import rollout_pb2
+from shoal.wire.arrays import int32_from_wire, int32_to_wire
 from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire
 from shoal.wire.fields import invalid
 from shoal.wire.finish_reasons import finish_reason_from_wire, finish_reason_to_wire
@@ -19,13 +22,16 @@ def episode_to_wire(episode: Episode, *, with_words: bool = True) -> rollout_pb2
         reward=episode.reward,
         metrics=episode.metrics,
         detail=episode.detail,
+        segments=[_segment_to_wire(segment, with_words) for segment in episode.segments],
+        num_auxiliary_turns=episode.num_auxiliary_turns,
     )
 
 
 def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
     """Reads the episode of a completion of so many tokens.
 
-    Raises `InvalidArgument` for turns that are not in order, or that lie outside of the completion.
+    Raises `InvalidArgument` for turns that are not in order, or that lie outside of the completion, and for segments
+    that do not cover it.
     """
     end = 0
     for turn in message.turns:
@@ -44,7 +50,38 @@ def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
         first_messages=tuple(map(chat_message_from_wire, message.first_messages)),
         metrics=dict(message.metrics),
         detail=message.detail,
+        segments=_segments_from_wire(message.segments, num_tokens),
+        num_auxiliary_turns=message.num_auxiliary_turns,
     )
+
+
+def _segment_to_wire(segment: EpisodeSegment, with_words: bool) -> rollout_pb2.EpisodeSegment:
+    return rollout_pb2.EpisodeSegment(
+        prompt_token_ids=int32_to_wire(segment.prompt_token_ids),
+        start=segment.start,
+        end=segment.end,
+        messages=map(chat_message_to_wire, segment.messages) if with_words else (),
+    )
+
+
+def _segments_from_wire(messages: Sequence[rollout_pb2.EpisodeSegment], num_tokens: int) -> tuple[EpisodeSegment, ...]:
+    field, end = "completion.episode.segments", 0
+    segments = []
+    for message in messages:
+        if not message.start == end <= message.end:
+            raise invalid(field, f"must follow each other: {message.start} to {message.end} follows {end}")
+        end = message.end
+        segments.append(
+            EpisodeSegment(
+                int32_from_wire(message.prompt_token_ids, f"{field}.prompt_token_ids"),
+                message.start,
+                end,
+                tuple(map(chat_message_from_wire, message.messages)),
+            )
+        )
+    if segments and end != num_tokens:
+        raise invalid(field, f"must cover the {num_tokens} tokens (they end at {end})")
+    return tuple(segments)
 
 
 def _turn_to_wire(turn: EpisodeTurn, with_words: bool) -> rollout_pb2.EpisodeTurn:

@@ -57,7 +57,8 @@ def test_a_row_contains_its_samples_end_to_end(case: GoldenCase) -> None:
     """
     torch = pytest.importorskip("torch")
     from services.learner.loss.loss_tokens import LossTokens
-    from services.learner.model.packing import pack_row, token_starts
+    from services.learner.model.contexts import contexts_of
+    from services.learner.model.packing import pack_row
 
     pad = case.config["pad_token_id"]
     groups = []
@@ -87,7 +88,7 @@ def test_a_row_contains_its_samples_end_to_end(case: GoldenCase) -> None:
         pieces = tuple(
             Piece(sample, (0,), case.expected["sample_lengths"][row][sample - samples[0]]) for sample in samples
         )
-        packed = pack_row(groups, pieces, token_starts(groups))
+        packed = pack_row(contexts_of(groups), pieces)
         assert packed.token_ids_R.tolist() == tokens
         assert packed.positions_R.tolist() == case.expected["position_ids"][row]
         trained = [place for place, sample in enumerate(case.expected["response_sample"][row]) if sample]

@@ -2,11 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from shoal.arrays import Float32Array
-from shoal.rollout import Completion, FinishReason, Rollout, Support, TrainBatch, TrainGroup, VersionSpan, WeightVersion
+from shoal.conversation import ChatMessage
+from shoal.rollout import (
+    Completion,
+    Episode,
+    EpisodeSegment,
+    EpisodeTurn,
+    FinishReason,
+    Rollout,
+    ScoreOutcome,
+    Support,
+    TrainBatch,
+    TrainGroup,
+    VersionSpan,
+    WeightVersion,
+)
 
 START = WeightVersion(attempt=0, policy_version=0)
 
@@ -80,3 +95,20 @@ def with_behavior(group: TrainGroup, values: float | Float32Array) -> TrainGroup
     completion = Completion(**{**vars(first.completion), "behavior_logprobs": logprobs})
     changed = Rollout(completion, advantage=-1.0)
     return TrainGroup(group.group_id, group.prompt_token_ids, (changed, *others), group.traceparent)
+
+
+def with_segments(group: TrainGroup, *, num_prompt_tokens: Sequence[int], seed: int = 0) -> TrainGroup:
+    """The group with its first completion cut into segments of about the same length, behind prompts so long."""
+    rng = np.random.default_rng(seed)
+    first, *others = group.rollouts
+    ends = np.linspace(0, first.completion.num_tokens, len(num_prompt_tokens) + 1).round().astype(int).tolist()
+    segments = tuple(
+        EpisodeSegment(rng.integers(0, 256, size=length).astype(np.int32), start, end)
+        for length, (start, end) in zip(num_prompt_tokens, pairwise(ends), strict=True)
+    )
+    turns = tuple(
+        EpisodeTurn(each.start, each.end, ChatMessage("assistant", "-"), FinishReason.STOP, seed=0) for each in segments
+    )
+    episode = Episode(turns, "done", False, ScoreOutcome.SCORED, segments=segments)
+    cut = replace(first, completion=replace(first.completion, episode=episode))
+    return replace(group, rollouts=(cut, *others))

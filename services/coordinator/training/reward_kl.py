@@ -64,14 +64,18 @@ class RewardKlController:
             if group.is_trained
             for completion in group.settled.completions
         ]
+        # One after the other: the segments of the first completion, those of the second, and so on.
+        parts = [(c, segment) for group, c in pairs for segment in c.segments(group.prompt.token_ids)]
         logprobs = await self._learner.reference_logprobs(
-            [np.concatenate([group.prompt.token_ids, completion.token_ids]) for group, completion in pairs],
+            [np.concatenate([s.prompt_token_ids, c.token_ids[s.start : s.end]]) for c, s in parts],
             self._config.sampling.temperature,
             # Where the policy's log-probabilities are over a support, so are the reference's.
-            [completion.support for _, completion in pairs if completion.support is not None],
+            [c.support.part(s.start, s.end) for c, s in parts if c.support is not None],
         )
         # The log-probabilities of the prompt, if any, come first.
-        reference = [values[len(values) - c.num_tokens :] for (_, c), values in zip(pairs, logprobs, strict=True)]
+        scored = [values[len(values) - (s.end - s.start) :] for (_, s), values in zip(parts, logprobs, strict=True)]
+        ends = np.cumsum([c.num_tokens for _, c in pairs])
+        reference = np.split(np.concatenate(scored), ends[:-1]) if scored else []
         behavior = [completion.behavior_logprobs for _, completion in pairs]
         masks = [counted_tokens(completion) for _, completion in pairs]
         estimates = [

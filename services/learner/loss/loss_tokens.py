@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from services.learner.loss.objectives.completions import Completions
-from services.learner.model.packing import loss_mask
+from services.learner.model.contexts import loss_mask
+from shoal.arrays import BoolArray
 from shoal.rollout import Rollout, TrainGroup
+
+_NO_PROMPT = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,15 @@ class LossTokens:
     weights_N: Tensor
     """float32, the weight of the token's completion: a factor of its whole loss."""
     completions: Completions
+    """What a mean over completions is over: an episode is one, however many segments it has."""
+    segments: Completions | None = None
+    """The segment of each token, where an episode has several; a whole completion is one."""
+
+    @property
+    def sequences(self) -> Completions:
+        """What ratios and filters of a sequence are over: the tokens that the policy sampled in one context, since no
+        row has to hold more."""
+        return self.completions if self.segments is None else self.segments
 
     def __len__(self) -> int:
         return len(self.advantages_N)
@@ -51,7 +63,21 @@ class LossTokens:
             rewards_N=per_token([np.nan if rollout.reward is None else rollout.reward for rollout in rollouts]),
             weights_N=per_token([rollout.weight for rollout in rollouts]),
             completions=Completions(torch.from_numpy(np.repeat(np.arange(len(rollouts)), counts)), len(rollouts)),
+            segments=_segments(rollouts, masks),
         )
+
+
+def _segments(rollouts: Sequence[Rollout], masks: Sequence[BoolArray]) -> Completions | None:
+    if not any(rollout.completion.episode is not None for rollout in rollouts):
+        return None
+    counts = [
+        int(mask[segment.start : segment.end].sum())
+        for rollout, mask in zip(rollouts, masks, strict=True)
+        for segment in rollout.completion.segments(_NO_PROMPT)
+    ]
+    if len(counts) == len(rollouts):
+        return None
+    return Completions(torch.from_numpy(np.repeat(np.arange(len(counts)), counts)), len(counts))
 
 
 def _advantages(rollout: Rollout) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -93,7 +93,7 @@ def plan_mini_batches(groups: Sequence[TrainGroup], survey: Survey | None, confi
 
 def correct_step(step: LossTokens, survey: Survey, config: RunConfig) -> Correction:
     """Computes the correction of all tokens of a step."""
-    return correct(config.correction, survey.logprobs_N, step.behavior_logprobs_N, step.advantages_N, step.completions)
+    return correct(config.correction, survey.logprobs_N, step.behavior_logprobs_N, step.advantages_N, step.sequences)
 
 
 def keep_top_entropy(entropies_N: Tensor, share: float) -> Tensor:

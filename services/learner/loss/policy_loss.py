@@ -38,6 +38,7 @@ class RowTokens:
     proximal_logprobs_C: Tensor | None
     correction: Correction | None
     completions: Completions
+    """The `sequences` of the mini-batch's tokens."""
 
     def to(self, device: torch.device) -> "RowTokens":
         return RowTokens(**{field.name: _to(getattr(self, field.name), device) for field in fields(self)})
@@ -89,7 +90,7 @@ def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
         is_kept_C=mini_batch.is_kept_N[at],
         proximal_logprobs_C=None if proximal_N is None else proximal_N[at],
         correction=None if correction is None else pick(correction, at),
-        completions=Completions(tokens.completions.index_C[at], tokens.completions.num),
+        completions=Completions(tokens.sequences.index_C[at], tokens.sequences.num),
     )
 
 

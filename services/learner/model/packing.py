@@ -14,9 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from services.learner.model.contexts import Context, contexts_of, loss_mask
 from shoal.config.algorithm import SamplingConfig
 from shoal.grpo.packing import GroupLengths, Row, plan_packing
-from shoal.rollout import FinishReason, Rollout, Support, TrainBatch, TrainGroup
+from shoal.rollout import Completion, FinishReason, Support, TrainBatch, TrainGroup
 from shoal.wire import invalid
 
 Int64Array = npt.NDArray[np.int64]
@@ -97,12 +98,21 @@ def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None
             check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
             if completion.support is not None:
                 check_tokens(completion.support.token_ids, vocab_size, "completion.support_token_ids", name)
-            length = len(group.prompt_token_ids) + completion.num_tokens
-            if max_positions is not None and length > max_positions:
-                raise invalid(
-                    "completion.token_ids",
-                    f"{name} is {length} tokens with its prompt; the model takes {max_positions}",
-                )
+            _check_segments(completion, group, name, vocab_size, max_positions)
+
+
+def _check_segments(
+    completion: Completion, group: TrainGroup, name: str, vocab_size: int, max_positions: int | None
+) -> None:
+    for segment in completion.segments(group.prompt_token_ids):
+        if not len(segment.prompt_token_ids):
+            raise invalid("completion.episode.segments", f"{name} has a segment with an empty prompt")
+        check_tokens(segment.prompt_token_ids, vocab_size, "completion.episode.segments", name)
+        length = len(segment.prompt_token_ids) + segment.end - segment.start
+        if max_positions is not None and length > max_positions:
+            raise invalid(
+                "completion.token_ids", f"{name} is {length} tokens with its prompt; the model takes {max_positions}"
+            )
 
 
 def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
@@ -147,25 +157,6 @@ def num_loss_tokens(group: TrainGroup) -> int:
     return sum(int(loss_mask(rollout).sum()) for rollout in group.rollouts)
 
 
-def token_starts(groups: Sequence[TrainGroup]) -> list[Int64Array]:
-    """Returns, for each rollout of each group, the index of its first token among the groups' loss tokens.
-
-    The loss tokens are all tokens that count in the loss, end to end.
-    """
-    starts, end = [], 0
-    for group in groups:
-        ends = end + np.cumsum([0, *(int(loss_mask(rollout).sum()) for rollout in group.rollouts)])
-        starts.append(ends[:-1])
-        end = int(ends[-1])
-    return starts
-
-
-def loss_mask(rollout: Rollout) -> npt.NDArray[np.bool_]:
-    """Returns which tokens of the completion count in the loss, [T]."""
-    mask = rollout.completion.loss_mask
-    return np.ones(rollout.completion.num_tokens, dtype=bool) if mask is None else mask
-
-
 def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> list[tuple[TrainGroup, ...]]:
     """Cuts groups into mini-batches of whole groups, in issue order, as evenly as possible.
 
@@ -184,20 +175,18 @@ def pack_for_rank(
 
     Also returns the number of rows, over all ranks, that are not empty.
     """
+    contexts = contexts_of(groups)
     lengths = [
-        GroupLengths(len(group.prompt_token_ids), tuple(rollout.completion.num_tokens for rollout in group.rollouts))
-        for group in groups
+        GroupLengths(len(context.prompt_token_ids), tuple(stretch.num_tokens for stretch in context.stretches))
+        for context in contexts
     ]
     plan = plan_packing(lengths, max_tokens=max_tokens, num_ranks=num_ranks)
-    starts = token_starts(groups)
-    return [pack_row(groups, row, starts) for row in plan.of_rank(rank)], plan.num_rows
+    return [pack_row(contexts, row) for row in plan.of_rank(rank)], plan.num_rows
 
 
-def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array]) -> PackedRow:
-    """Lays the pieces of a row end to end. A row without scored tokens becomes an idle row.
-
-    `starts` is the result of `token_starts` for the groups.
-    """
+def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
+    """Lays the pieces of a row, whose groups are contexts, end to end. A row without scored tokens becomes an idle
+    row."""
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []
@@ -207,27 +196,25 @@ def pack_row(groups: Sequence[TrainGroup], row: Row, starts: Sequence[Int64Array
     supports: list[Int64Array] = []
     end = 0
     for piece in row:
-        prompt = groups[piece.group].prompt_token_ids
+        context = contexts[piece.group]
+        prompt = context.prompt_token_ids
         prompt_at = np.arange(end, end + len(prompt))
         token_ids.append(prompt)
         positions.append(np.arange(len(prompt)))
         end += len(prompt)
         for index in piece.completions:
-            rollout = groups[piece.group].rollouts[index]
-            completion = rollout.completion
-            completion_at = np.arange(end, end + completion.num_tokens)
-            sequence = np.concatenate([prompt_at, completion_at])
-            counts = loss_mask(rollout)
-            start = starts[piece.group][index]
-            token_ids.append(completion.token_ids)
+            stretch = context.stretches[index]
+            sequence = np.concatenate([prompt_at, np.arange(end, end + stretch.num_tokens)])
+            counts = stretch.counts
+            token_ids.append(stretch.token_ids)
             positions.append(np.arange(len(prompt), len(sequence)))
             sequences.append(sequence)
             predicting.append(sequence[len(prompt) - 1 : -1][counts])
-            targets.append(completion.token_ids[counts])
-            at.append(np.arange(start, start + int(counts.sum())))
-            if completion.support is not None:
-                supports.append(_support_rows(completion.support)[counts])
-            end += completion.num_tokens
+            targets.append(stretch.token_ids[counts])
+            at.append(np.arange(stretch.first_at, stretch.first_at + int(counts.sum())))
+            if (support := stretch.completion.support) is not None:
+                supports.append(_support_rows(support.part(stretch.start, stretch.end))[counts])
+            end += stretch.num_tokens
     if not sum(map(len, targets)):
         return _idle_row()
     return PackedRow(

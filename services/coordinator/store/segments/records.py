@@ -45,14 +45,17 @@ def prompt_record(prompt: Prompt) -> bytes:
 
 def text_record(completions: Iterable[Completion]) -> bytes:
     """Makes the record of the completions' texts, and of what was said in their episodes."""
-    return _join(
+    records = [
         rollout_pb2.Completion(
             sample_index=each.sample_index,
             text=each.text,
             episode=None if each.episode is None else episode_to_wire(each.episode),
         )
         for each in completions
-    )
+    ]
+    for segment in (segment for record in records for segment in record.episode.segments):
+        segment.ClearField("prompt_token_ids")
+    return _join(records)
 
 
 def token_record(completions: Iterable[Completion]) -> bytes:

@@ -10,6 +10,7 @@ from shoal.errors import InvalidArgument
 from shoal.rollout import (
     Completion,
     Episode,
+    EpisodeSegment,
     EpisodeTurn,
     FinishReason,
     ScoreOutcome,
@@ -88,3 +89,30 @@ def test_version_spans_of_an_episode_cover_the_sampled_tokens_and_nothing_else(
 def test_turns_may_follow_each_other_without_an_observation() -> None:
     read = completion_from_wire(completion_to_wire(played((0, 2), (2, 3), (4, 6), spans=((0, 3), (4, 5), (5, 6)))))
     assert read.episode is not None and len(read.episode.turns) == 3
+
+
+def segments(*ends: int) -> tuple[EpisodeSegment, ...]:
+    """Segments that end there, the first from token 0 on."""
+    prompt = np.array([7, 8], np.int32)
+    messages = (ChatMessage("user", "go on"),)
+    return tuple(EpisodeSegment(prompt, start, end, messages) for start, end in zip((0, *ends), ends, strict=False))
+
+
+def in_segments(*ends: int) -> Completion:
+    sent = played((0, 2), (4, 6))
+    assert sent.episode is not None
+    return replace(sent, episode=replace(sent.episode, segments=segments(*ends), num_auxiliary_turns=3))
+
+
+def test_segments_are_read_as_they_were_written() -> None:
+    read = completion_from_wire(completion_to_wire(in_segments(2, 6))).episode
+    assert read is not None and read.num_auxiliary_turns == 3
+    assert [(one.prompt_token_ids.tolist(), one.start, one.end, one.messages) for one in read.segments] == [
+        ([7, 8], start, end, (ChatMessage("user", "go on"),)) for start, end in ((0, 2), (2, 6))
+    ]
+
+
+@pytest.mark.parametrize("ends", [(2, 5), (4, 2, 6), (2, 7)])
+def test_segments_that_do_not_cover_the_completion_are_refused(ends: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument, match=r"completion\.episode\.segments"):
+        completion_from_wire(completion_to_wire(in_segments(*ends)))

@@ -7,7 +7,7 @@ import pytest
 
 from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.rollout import Support
+from shoal.rollout import Episode, EpisodeSegment, ScoreOutcome, Support
 from tests.support.groups import group_config, judged, settled_group
 
 
@@ -64,3 +64,27 @@ def test_the_reference_is_asked_for_the_supports_of_the_policy() -> None:
     kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=tuple(own))])))
     assert reference.asked == supports
     assert [values.tolist() for values in kl.kl_T.values()] == [[0.5, 0.5]] * 2
+
+
+def test_the_reference_reads_each_segment_behind_its_own_prompt() -> None:
+    class CountingReference(ConstantReference):
+        asked: list[list[int]]
+
+        async def reference_logprobs(self, sequences: list[Any], temperature: float, supports: list[Any]) -> list[Any]:
+            self.asked = [sequence.tolist() for sequence in sequences]
+            return [-np.arange(len(sequence) - 1, dtype=np.float32) for sequence in sequences]
+
+    config = group_config(kl={"coef": 0.5, "place": "reward", "estimator": "k1"})
+    plain = settled_group(0, [1.0, 0.0])
+    first, second = plain.completions
+    segments = tuple(
+        EpisodeSegment(np.array(prompt, np.int32), start, start + 1) for start, prompt in enumerate([[5, 6, 7], [8]])
+    )
+    cut = replace(first, episode=Episode((), "done", False, ScoreOutcome.SCORED, segments=segments))
+    reference = CountingReference()
+    controller = RewardKlController(config, cast(LearnerClient, reference))
+    kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=(cut, second))])))
+    tokens = cut.token_ids.tolist()
+    assert reference.asked[:2] == [[5, 6, 7, tokens[0]], [8, tokens[1]]]
+    behavior = cut.behavior_logprobs
+    assert kl.kl_T[(0, 0)].tolist() == pytest.approx([behavior[0] + 2, behavior[1] + 0]), "the last token of each"

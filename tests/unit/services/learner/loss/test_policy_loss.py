@@ -1,9 +1,10 @@
 """Loss and gradient do not depend on packing, order and number of ranks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from services.learner.loss.policy_loss import pick_tokens, row_loss
 from services.learner.model.packing import pack_for_rank
 from services.learner.model.policy import Policy, load_policy
 from shoal.config import RunConfig
-from shoal.rollout import TrainGroup
+from shoal.rollout import Episode, EpisodeSegment, Rollout, ScoreOutcome, TrainGroup
 from tests.support.loss_variants import VARIANTS, variant_config, varied_groups
 from tests.support.tiny_model import make_tiny_model
 
@@ -43,6 +44,8 @@ class Spread:
     num_ranks: int = 1
     is_reversed: bool = False
     """Reverses the rows, and the groups of the step."""
+    is_cut: bool = False
+    """Cuts each completion into segments, each behind all that came before it."""
 
 
 def look(policy: Policy, groups: Sequence[TrainGroup]) -> Survey:
@@ -57,6 +60,8 @@ def look(policy: Policy, groups: Sequence[TrainGroup]) -> Survey:
 def learn(policy: Policy, reference: Policy, config: RunConfig, spread: Spread) -> tuple[float, Tensor]:
     """Computes the loss of a mini-batch, and its whole gradient."""
     groups = varied_groups(num_groups=2)[:: -1 if spread.is_reversed else 1]
+    if spread.is_cut:
+        groups = [replace(group, rollouts=tuple(cut_in_two(group, r) for r in group.rollouts)) for group in groups]
     policy.scorer.entropy_gradient = config.loss.entropy_coef != 0
     policy.zero_grad()
     (mini_batch,) = plan_mini_batches(groups, look(policy, groups) if needs_survey(config) else None, config)
@@ -66,6 +71,18 @@ def learn(policy: Policy, reference: Policy, config: RunConfig, spread: Spread) 
     ]
     gradient = torch.cat([parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None])
     return sum(parts), gradient
+
+
+def cut_in_two(group: TrainGroup, rollout: Rollout) -> Rollout:
+    """The rollout in two segments, the second behind the prompt and the first one's tokens."""
+    completion, prompt = rollout.completion, group.prompt_token_ids
+    middle = completion.num_tokens // 2
+    segments = (
+        EpisodeSegment(prompt, 0, middle),
+        EpisodeSegment(np.concatenate([prompt, completion.token_ids[:middle]]), middle, completion.num_tokens),
+    )
+    episode = Episode((), "done", False, ScoreOutcome.SCORED, segments=segments)
+    return replace(rollout, completion=replace(completion, episode=episode))
 
 
 def add_gradient(
@@ -103,6 +120,29 @@ def test_loss_and_gradient_are_the_same_however_the_tokens_are_spread(
         distance = float((other_gradient - gradient).norm() / gradient.norm())
         assert distance <= 1e-5, f"{spread}: the gradient is off by {distance:.2e}"
         assert other_loss == pytest.approx(loss, rel=1e-5, abs=1e-6), f"{spread}"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_loss_of_segments_is_the_same_in_whatever_rows_they_are(
+    models: tuple[Policy, Policy], variant: str
+) -> None:
+    config = variant_config(Path("m"), variant)
+    loss, gradient = learn(*models, config, Spread(is_cut=True))
+    for spread in (Spread(max_tokens=24, is_cut=True), Spread(max_tokens=30, num_ranks=3, is_cut=True)):
+        other_loss, other_gradient = learn(*models, config, spread)
+        distance = float((other_gradient - gradient).norm() / gradient.norm())
+        assert distance <= 1e-5, f"{spread}: the gradient is off by {distance:.2e}"
+        assert other_loss == pytest.approx(loss, rel=1e-5, abs=1e-6), f"{spread}"
+
+
+@pytest.mark.parametrize("variant", ["ppo_clip", "sequence mean", "sequence sum, empty ones count", "dr. grpo"])
+def test_an_episode_weighs_the_same_in_one_segment_and_in_several(models: tuple[Policy, Policy], variant: str) -> None:
+    config = variant_config(Path("m"), variant)
+    loss, gradient = learn(*models, config, Spread())
+    cut_loss, cut_gradient = learn(*models, config, Spread(max_tokens=60, num_ranks=2, is_cut=True))
+    distance = float((cut_gradient - gradient).norm() / gradient.norm())
+    assert distance <= 1e-5, f"the gradient is off by {distance:.2e}"
+    assert cut_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

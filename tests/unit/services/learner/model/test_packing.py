@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from services.learner.loss.loss_tokens import LossTokens
+from services.learner.model.contexts import loss_mask
 from services.learner.model.packing import (
     check_batch,
     check_rewards,
     check_supports,
     cut_mini_batches,
-    loss_mask,
     num_loss_tokens,
     pack_for_rank,
     sequence_row,
@@ -21,7 +21,7 @@ from shoal.config.algorithm import SamplingConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason, Rollout, TrainGroup
 from tests.support.loss_variants import varied_groups
-from tests.support.train_batches import make_batch, make_groups, with_supports
+from tests.support.train_batches import make_batch, make_groups, with_segments, with_supports
 
 
 def changed(group: TrainGroup, **completion: object) -> TrainGroup:
@@ -223,3 +223,52 @@ def test_a_support_with_a_token_that_the_model_lacks_is_refused() -> None:
     groups = with_supports(make_groups(), vocab_size=300)
     with pytest.raises(InvalidArgument, match=r"completion\.support_token_ids: group g\d, sample \d has token ids"):
         check_batch(make_batch(groups=groups), vocab_size=257, max_positions=None)
+
+
+def segmented() -> list[TrainGroup]:
+    """Groups of which the second has a completion of three segments."""
+    first, second, third = make_groups(num_groups=3)
+    long = changed(second, token_ids=np.arange(100, 112, dtype=np.int32), behavior_logprobs=np.zeros(12, np.float32))
+    return [first, with_segments(long, num_prompt_tokens=(5, 9, 2)), third]
+
+
+def test_a_segment_is_packed_behind_its_own_prompt() -> None:
+    groups = segmented()
+    segments = groups[1].rollouts[0].completion.segments(groups[1].prompt_token_ids)
+    (row,), _ = pack_for_rank(groups, max_tokens=1000, rank=0, num_ranks=1)
+    sequences = [row.token_ids_R[index].tolist() for bucket in row.layout.buckets for index in bucket]
+    for segment in segments:
+        wanted = [*segment.prompt_token_ids.tolist(), *range(100 + segment.start, 100 + segment.end)]
+        assert any(sequence[: len(wanted)] == wanted for sequence in sequences), f"{wanted} is not in {sequences}"
+        positions = [
+            row.positions_R[index].tolist()[: len(wanted)]
+            for bucket in row.layout.buckets
+            for index in bucket
+            if row.token_ids_R[index].tolist()[: len(wanted)] == wanted
+        ]
+        assert positions == [list(range(len(wanted)))], f"positions count from the segment's prompt: {positions}"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_all_ranks_together_score_every_token_of_segments_once(num_ranks: int) -> None:
+    groups = [replace(group) for group in with_supports(segmented())]
+    rows = [
+        row for r in range(num_ranks) for row in pack_for_rank(groups, max_tokens=40, rank=r, num_ranks=num_ranks)[0]
+    ]
+    at = sorted(int(index) for row in rows for index in row.at_C if index >= 0)
+    assert at == list(range(sum(map(num_loss_tokens, groups)))), f"scored: {at}"
+    tokens = np.concatenate([rollout.completion.token_ids for group in groups for rollout in group.rollouts])
+    for row in rows:
+        for index, target in zip(row.at_C.tolist(), row.targets_C.tolist(), strict=True):
+            assert index < 0 or tokens[index] == target, f"token {index} is {tokens[index]}, packed as {target}"
+
+
+def test_a_segment_that_is_too_long_with_its_prompt_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="sample 0 is 13 tokens with its prompt; the model takes 12"):
+        check_batch(make_batch(groups=segmented()[1:2]), vocab_size=256, max_positions=12)
+
+
+def test_a_segment_without_a_prompt_is_refused() -> None:
+    group = with_segments(make_groups(num_groups=1)[0], num_prompt_tokens=(0, 4))
+    with pytest.raises(InvalidArgument, match="sample 0 has a segment with an empty prompt"):
+        check_batch(make_batch(groups=[group]), vocab_size=256, max_positions=None)

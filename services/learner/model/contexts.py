@@ -1,0 +1,69 @@
+"""The contexts of a train step: prompts, each with the tokens that the policy saw behind it.
+
+A completion is behind the prompt of its group. One whose episode has segments is cut: each segment is behind its own
+prompt. Everything else of a train step (losses, divisors, weights) knows whole completions only, so an episode counts
+once, however many segments it has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.arrays import Int32Array
+from shoal.rollout import Completion, Rollout, TrainGroup
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive tokens of a completion, `start` to `end` (exclusive), behind one prompt."""
+
+    completion: Completion
+    start: int
+    end: int
+    counts: npt.NDArray[np.bool_]
+    """[end - start] which of the tokens count in the loss."""
+    first_at: int
+    """Index of the first token that counts among the groups' loss tokens, which are end to end."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start
+
+    @property
+    def token_ids(self) -> Int32Array:
+        """[end - start]"""
+        return self.completion.token_ids[self.start : self.end]
+
+
+@dataclass(frozen=True)
+class Context:
+    """A prompt with what follows it in completions of one group, each as if it came right behind the prompt."""
+
+    prompt_token_ids: Int32Array
+    """[P]"""
+    stretches: tuple[Stretch, ...]
+
+
+def contexts_of(groups: Sequence[TrainGroup]) -> list[Context]:
+    """Returns the contexts of some groups, in order. Segments of a group that have the same prompt share one."""
+    contexts, at = [], 0
+    for group in groups:
+        found: dict[bytes, tuple[Int32Array, list[Stretch]]] = {}
+        for rollout in group.rollouts:
+            completion, mask = rollout.completion, loss_mask(rollout)
+            for segment in completion.segments(group.prompt_token_ids):
+                counts = mask[segment.start : segment.end]
+                stretch = Stretch(completion, segment.start, segment.end, counts, at)
+                prompt = segment.prompt_token_ids
+                found.setdefault(prompt.tobytes(), (prompt, []))[1].append(stretch)
+                at += int(counts.sum())
+        contexts += [Context(prompt, tuple(stretches)) for prompt, stretches in found.values()]
+    return contexts
+
+
+def loss_mask(rollout: Rollout) -> npt.NDArray[np.bool_]:
+    """Returns which tokens of the completion count in the loss, [T]."""
+    mask = rollout.completion.loss_mask
+    return np.ones(rollout.completion.num_tokens, dtype=bool) if mask is None else mask
