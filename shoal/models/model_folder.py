@@ -19,6 +19,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
 _WEIGHT_FILES = ["*.safetensors"]
 _ADAPTER = "adapter_config.json"
+_TEKKEN = "tekken.json"
 _MERGE = "give a model with the adapter merged into its weights (merge_and_unload of peft)"
 # Largest share of ids that may mean something else than in the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
@@ -182,6 +183,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
         if _has_tokenizer(folder):
             _check_same_ids(tokenizer, tokenizer_in(folder, "model.path", trust_remote_code=trusted), model)
     check_tokenizer_fits(tokenizer, _describe(folder))
+    check_own_method(tokenizer, model.chat_template, "model.chat_template")
     if model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)
         _check_syntax(tokenizer.chat_template)
@@ -221,10 +223,33 @@ def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer
 
+    # Else the tokenizer would be another one where mistral-common is installed, as it is beside vLLM.
+    has_both = (folder / _TEKKEN).is_file() and (folder / "tokenizer.json").is_file()
+    chosen = {"mistral_format": False} if has_both else {}
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code, **chosen
+        )
     except Exception as error:  # transformers passes on whatever its parsers raise
         raise InvalidArgument(f"{field}: no tokenizer can be loaded from {folder}: {reason_of(error)}") from error
+    if type(tokenizer).__name__ == "MistralCommonBackend":
+        raise InvalidArgument(
+            f"{field}: the tokenizer in {folder} is mistral-common's ({_TEKKEN}), which has no chat template and reads "
+            "no special token in a text; give a folder with tokenizer.json, as converted models have it"
+        )
+    return tokenizer
+
+
+def check_own_method(tokenizer: Any, chat_template: str | None, field: str) -> None:
+    """Raises `InvalidArgument` where a tokenizer's class writes conversations by a method of its own, which no chat
+    template stands for. `chat_template` is the one that the configuration names, which is meant instead."""
+    from transformers import PreTrainedTokenizerBase
+
+    if chat_template is None and type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
+        raise InvalidArgument(
+            f"{field}: is unset, and {type(tokenizer).__name__}, the tokenizer's class, writes conversations by a "
+            "method of its own (apply_chat_template) instead of its chat template; set one that writes the same"
+        )
 
 
 def _check_same_ids(tokenizer: Any, own: Any, model: ModelConfig) -> None:

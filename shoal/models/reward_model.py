@@ -8,7 +8,8 @@ from typing import Any
 from shoal.chat_templates import template_text
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument
-from shoal.models.model_folder import read_json, resolve_model, tokenizer_in
+from shoal.models.model_folder import check_own_method, read_json, resolve_model, tokenizer_in
+from shoal.models.rendering import Dialogue, Unrendered, render_texts
 
 _PATH, _TEMPLATE = "reward.model.path", "reward.model.chat_template"
 _HEAD = "ForSequenceClassification"
@@ -84,6 +85,7 @@ def paying_label(config: RewardModelConfig, num_labels: int, names: Sequence[str
 
 def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
     tokenizer = tokenizer_in(folder, _PATH, trust_remote_code=config.trust_remote_code)
+    check_own_method(tokenizer, config.chat_template, _TEMPLATE)
     if config.chat_template is not None:
         tokenizer.chat_template = template_text(config.chat_template, _TEMPLATE)
     if not tokenizer.chat_template:
@@ -91,12 +93,9 @@ def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
             f"{_TEMPLATE}: is unset, and the tokenizer of {config.path} has none; name the one that the model was "
             'trained with, for example "chatml", or "simple" for the bare messages, one per line'
         )
-    try:
-        text = rendered(tokenizer, _TRIAL)
-    except Exception as error:  # A template is a program: it may raise anything.
-        raise InvalidArgument(
-            f"{_TEMPLATE}: the template refuses a question and its answer: {str(error) or type(error).__name__}"
-        ) from None
+    (text,) = rendered(tokenizer, [_TRIAL])
+    if isinstance(text, Unrendered):
+        raise InvalidArgument(f"{_TEMPLATE}: for a question and its answer, the template {text.why}")
     _check_special_tokens(config, tokenizer, text)
     return tokenizer
 
@@ -134,8 +133,9 @@ def _longest(config: RewardModelConfig, values: Mapping[str, Any], tokenizer: An
     return config.max_length_tokens or min(known)
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
-    """Renders a conversation that ends with an answer, as the model sees it. Raises whatever the template raises."""
-    text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=False, tokenize=False)
-    assert isinstance(text, str)
-    return text
+def rendered(tokenizer: Any, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[str | Unrendered]:
+    """Renders conversations that end with an answer, as the model sees them, each whatever the others do."""
+    outcomes: list[str | Unrendered] = []
+    while rest := conversations[len(outcomes) :]:
+        outcomes += render_texts(tokenizer, [Dialogue(messages, begins_turn=False) for messages in rest], {})
+    return outcomes

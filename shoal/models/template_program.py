@@ -4,8 +4,8 @@
 
 FOLDER has the package `jinja2`. Standard input has, as JSON, one a line: the template with the values of its variables;
 then for each row its messages, and whether the policy's turn begins behind them. Standard output gets a line for each
-row, in order: {"text": ...}, or {"problem": ...} for the row that is the last. Where a line is missing, its row has
-ended the program.
+row, in order: {"text": ...}, or {"problem": ...}, with "is_last" where no line follows. Where a line is missing, its
+row has ended the program.
 """
 
 import json
@@ -35,11 +35,11 @@ def main() -> None:
             )
             outcome = {"text": text}
         except MemoryError:
-            outcome = {"problem": "takes too much memory"}
+            outcome = {"problem": "takes too much memory", "is_last": True}
         except Exception as error:  # A template is a program: it may raise anything.
             outcome = {"problem": f"refuses the messages: {str(error) or type(error).__name__}"}
         print(json.dumps(outcome), flush=True)
-        if "problem" in outcome:
+        if "is_last" in outcome:
             return
 
 

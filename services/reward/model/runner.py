@@ -17,6 +17,7 @@ from services.reward.process.frames import Message, encode_frame, read_frame, ta
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.models.remote_code import reason_of
+from shoal.models.rendering import Unrendered
 from shoal.models.reward_model import describe_reward_model, rendered
 from shoal.rollout import ScoreOutcome
 from shoal.worker.parent import die_with_parent
@@ -81,8 +82,8 @@ class Runner:
         """Yields answers, some at a time, each with the index of its question; indices are in no order."""
         encoded: dict[int, Encoded] = {}
         refused: list[Message] = []
-        for index, question in enumerate(questions):
-            item = self._encode(question)
+        for index, text in enumerate(self._texts(questions)):
+            item = self._encode(text)
             if isinstance(item, str):
                 refused.append({"index": index, "outcome": ScoreOutcome.UNSCORABLE, "detail": item})
             else:
@@ -93,12 +94,15 @@ class Runner:
         for indices in plan_batches(lengths, self._config.batch_size, self._config.batch_tokens):
             yield self._answer(indices, [encoded[index] for index in indices])
 
-    def _encode(self, question: Question) -> Encoded | str:
+    def _texts(self, questions: Sequence[Question]) -> list[str | Unrendered]:
+        conversations = [question["messages"] for question in questions if "messages" in question]
+        outcomes = iter(rendered(self._tokenizer, conversations))
+        return [next(outcomes) if "messages" in question else question["text"] for question in questions]
+
+    def _encode(self, text: str | Unrendered) -> Encoded | str:
         """Returns the tokens of a question, or why it cannot be answered."""
-        try:
-            text = rendered(self._tokenizer, question["messages"]) if "messages" in question else question["text"]
-        except Exception as error:  # A template is a program, and may raise anything.
-            return f"the reward model's chat template refuses the messages: {str(error) or type(error).__name__}"
+        if isinstance(text, Unrendered):
+            return f"the reward model's chat template {text.why}"
         item: Encoded = self._tokenizer(text, add_special_tokens=self._config.add_special_tokens)
         num_tokens = len(item["input_ids"])
         if not num_tokens:

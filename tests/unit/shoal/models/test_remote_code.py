@@ -32,3 +32,12 @@ def test_the_code_of_a_trusted_tokenizer_runs_with_a_warning_that_names_it(
     assert type(tokenizer).__name__ == "OwnTokenizer" and (tmp_path / "ran").exists()
     [record] = [record for record in caplog.records if "trust_remote_code" in record.getMessage()]
     assert (record.folder, record.files) == (str(folder), ["modeling_own.py", "tokenization_own.py"])
+
+
+def test_a_tokenizer_that_writes_conversations_by_its_own_method_needs_a_template_by_name(folder: Path) -> None:
+    with (folder / "tokenization_own.py").open("a") as file:
+        file.write("    def apply_chat_template(self, *args, **options):\n        return 'as nobody else does'\n")
+    own = {"path": str(folder), "trust_remote_code": True}
+    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: is unset, and OwnTokenizer, .* set one"):
+        load_tokenizer(ModelConfig(**own))
+    assert load_tokenizer(ModelConfig(**own, chat_template="simple")).chat_template
