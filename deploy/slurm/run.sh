@@ -26,7 +26,8 @@ mkdir -p "$folder"
 export CERTIFICATES=$folder/certificates
 shoal certs "$CERTIFICATES" --host "${learners[0]}" >"$folder/certificates.log"
 
-# Starts a step in the background: step NAME NODES OPTION... -- COMMAND...; its output is in the data folder.
+# Starts a step in the background: step NAME NODES OPTION... -- COMMAND...; its output is in the data folder. Each of its
+# commands is started again when it fails: nobody else would do it, and the others would wait for it until the job ends.
 declare -A steps
 step() {
     local name=$1 where=$2 options=()
@@ -37,7 +38,7 @@ step() {
     done
     shift
     srun --job-name="$name" --nodelist="$where" --mem=0 --kill-on-bad-exit=0 --unbuffered \
-        --output="$folder/$name-%t.log" "${options[@]}" "$@" &
+        --output="$folder/$name-%t.log" "${options[@]}" deploy/slurm/keep.sh "$@" &
     steps[$name]=$!
 }
 
@@ -106,4 +107,11 @@ done
 shoal --tls-dir "$CERTIFICATES/operator" run start --watch --set weights.store_port=50052 \
     --set launch.num_learner_ranks=$((LEARNER_NODES * GPUS_PER_LEARNER_NODE)) "$@" &
 run=$!
+wait -n "$run" "${steps[@]}" || true
+for name in "${!steps[@]}"; do
+    if kill -0 "$run" 2>/dev/null && ! kill -0 "${steps[$name]}" 2>/dev/null; then
+        echo "run.sh: all commands of the step $name have ended; see $folder/$name-*.log" >&2
+        exit 1
+    fi
+done
 wait "$run"

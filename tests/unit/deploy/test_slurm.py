@@ -53,16 +53,19 @@ def trace(*words):
     with open(os.environ["TRACE"], "a") as file:
         print(*words, file=file)
 name = [word for word in sys.argv if word.startswith(("services.", "shoal."))][0]
+trace("pid", name, os.getpid())
 trace("start", name, *sys.argv[1:])
 if name in ("services.coordinator", "shoal.rpc.healthcheck"):
     import subprocess
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     process = subprocess.Popen([sys.executable, *sys.argv[1:]])
+    if name == "services.coordinator":
+        trace("pid", "coordinator", process.pid)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()
     if name == "services.coordinator":
         trace("end", name)
-    sys.exit(code)
+    sys.exit(code % 256)
 signal.sigwait({signal.SIGTERM})
 trace("end", name)
 """
@@ -80,8 +83,8 @@ sys.exit(int(os.environ["RUN_EXIT_CODE"]))
 
 
 def test_the_scripts_pass_shellcheck() -> None:
-    scripts = sorted([*SLURM.glob("*.sbatch"), SLURM / "run.sh"])
-    assert len(scripts) == 9
+    scripts = sorted([*SLURM.glob("*.sbatch"), *SLURM.glob("*.sh")])
+    assert len(scripts) == 10
     assert not script_problems(scripts)
 
 
@@ -113,21 +116,31 @@ class ScriptedSlurm:
         return subprocess.Popen(
             ["bash", str(SLURM / batch_file), *arguments],
             cwd=ROOT,
-            env=os.environ
-            | {
-                "SLURM_JOB_ID": "17",
-                "SLURM_JOB_NODELIST": "nodes",
-                "SHOAL_VENV": str(self.folder),
-                "SHOAL_DATA_DIR": str(self.folder / "runs"),
-                "PYTHONPATH": str(ROOT),
-                "TRACE": str(self.trace),
-                "STEPS": str(self.folder / "steps"),
-                "RUN_EXIT_CODE": str(RUN_EXIT_CODE),
-                "RUN_LASTS": "1" if run_lasts else "",
-            },
+            env=self.environment() | {"RUN_LASTS": "1" if run_lasts else ""},
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of a job."""
+        return os.environ | {
+            "SLURM_JOB_ID": "17",
+            "SLURM_JOB_NODELIST": "nodes",
+            "SHOAL_VENV": str(self.folder),
+            "SHOAL_DATA_DIR": str(self.folder / "runs"),
+            "PYTHONPATH": str(ROOT),
+            "TRACE": str(self.trace),
+            "STEPS": str(self.folder / "steps"),
+            "RUN_EXIT_CODE": str(RUN_EXIT_CODE),
+        }
+
+    def wait_for(self, job: "subprocess.Popen[str]", first: str, count: int = 1) -> list[str]:
+        """Waits until the trace has so many lines with a first word; returns them."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(lines := self.lines(first)) < count:
+            assert time.monotonic() < deadline and job.poll() is None, job.communicate()[1]
+            time.sleep(0.1)
+        return lines
 
     def lines(self, first: str) -> list[str]:
         """Returns what followed a first word in the trace."""
@@ -168,14 +181,60 @@ def test_a_job_starts_the_services_on_its_nodes_and_ends_the_coordinator_first(t
 def test_a_job_whose_time_is_over_ends_everything(tmp_path: Path) -> None:
     slurm = ScriptedSlurm(tmp_path, 1)
     job = slurm.start("nodes-1.sbatch", run_lasts=True)
-    deadline = time.monotonic() + PATIENCE_S
-    while not slurm.lines("shoal"):
-        assert time.monotonic() < deadline and job.poll() is None, job.communicate()[1]
-        time.sleep(0.1)
+    slurm.wait_for(job, "shoal")
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 143, errors
     assert slurm.lines("end")[0] == "services.coordinator" and len(slurm.lines("end")) == 4
+
+
+def test_a_torchrun_or_coordinator_that_is_killed_comes_back_by_itself(tmp_path: Path) -> None:
+    slurm = ScriptedSlurm(tmp_path, 1)
+    job = slurm.start("nodes-1.sbatch", run_lasts=True)
+    slurm.wait_for(job, "shoal")
+    for name in ("services.learner", "coordinator"):
+        (first,) = slurm.wait_for(job, f"pid {name}")
+        os.kill(int(first), signal.SIGKILL)
+        assert slurm.wait_for(job, f"pid {name}", 2)[1] != first
+    learners = slurm.lines("start services.learner")
+    assert len(learners) == 2 and learners[0] == learners[1], f"the second command differs: {learners}"
+    # So that it serves, and ends as one that was not killed.
+    python = [str(tmp_path / "bin" / "python"), "-m", "shoal.rpc.healthcheck", f"{slurm.nodes[0]}:50050"]
+    credentials = ["--tls-dir", str(tmp_path / "runs" / "slurm-17" / "certificates" / "coordinator")]
+    deadline = time.monotonic() + PATIENCE_S
+    while subprocess.run([*python, *credentials], env=slurm.environment(), capture_output=True).returncode:
+        assert time.monotonic() < deadline, "the coordinator does not serve again"
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 143, errors
+    assert "keep.sh: exit code 137; restart 1 of 5 in 1 s" in errors
+    assert sorted(slurm.lines("end")[1:]) == [  # The first end is that of the one that was killed.
+        "services.coordinator", "services.generator", "services.learner", "services.reward",
+    ]  # fmt: skip
+
+
+def test_a_job_ends_with_the_name_of_a_step_whose_commands_have_all_ended(tmp_path: Path) -> None:
+    slurm = ScriptedSlurm(tmp_path, 1)
+    job = slurm.start("nodes-1.sbatch", run_lasts=True)
+    slurm.wait_for(job, "shoal")
+    (learner,) = slurm.wait_for(job, "pid services.learner")
+    os.kill(int(learner), signal.SIGTERM)  # It ends without an error, as nobody told keep.sh.
+    _, errors = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 1 and "run.sh: all commands of the step learner have ended; see" in errors, errors
+
+
+def test_a_command_that_keeps_failing_is_given_up_after_growing_pauses(tmp_path: Path) -> None:
+    sleep = tmp_path / "sleep"
+    sleep.write_text('#!/bin/sh\necho "$1" >>"$PAUSES"\n')
+    sleep.chmod(0o755)
+    pauses = tmp_path / "pauses"
+    done = subprocess.run(
+        [SLURM / "keep.sh", "sh", "-c", "exit 3"],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PAUSES": str(pauses)},
+        capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 3 and pauses.read_text().split() == ["1", "2", "4", "8", "16"]
+    assert "exit code 3 after 5 restarts, so the command is not started again: sh -c exit 3" in done.stderr
 
 
 @pytest.mark.parametrize("path", sorted(SLURM.glob("*.sbatch")), ids=lambda path: path.stem)
