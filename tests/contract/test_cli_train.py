@@ -168,6 +168,34 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_can_be_resumed(
         again.process.kill()
 
 
+def test_ctrl_c_writes_a_checkpoint_also_when_the_reader_of_the_output_has_ended_by_it(
+    train: Callable[..., Train], tmp_path: Path
+) -> None:
+    run = train(*LONG, step_s=0.2)
+    run.until("step    3/1000")
+    assert run.process.stdout is not None
+    run.process.stdout.close()  # As `shoal train ... | tee log` does: Ctrl-C ends tee as well.
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(PATIENCE_S) == 130
+    record = json.loads((tmp_path / "runs" / "sums" / "run.json").read_text())
+    assert record["state"] == "STOPPED", record
+    assert record["last_checkpoint_id"] == f"step-{record['policy_version']:08d}", record
+    run.process.stdout = None
+    assert not run.survivors()
+
+
+def test_a_run_that_nohup_started_outlives_its_terminal(train: Callable[..., Train]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Its processes inherit that.
+    try:
+        run = train("--set", "run.num_steps=12", step_s=0.2)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run.until("step  2/12")
+    run.process.send_signal(signal.SIGHUP)
+    code, output, errors = run.end()
+    assert code == 0 and "step 12/12" in output, output + errors
+
+
 def test_a_second_signal_ends_everything_at_once(train: Callable[..., Train], tmp_path: Path) -> None:
     run = train(step_s=600)
     run.until("held-out questions correctly")

@@ -41,7 +41,7 @@ def train(
     from services.coordinator.launcher.supervisor import ProcessDied
     from shoal.quantities import format_bytes
 
-    view = ProgressView()
+    view = ProgressView(outlives_output=True)
     request = start_request(config, overrides or [], resume=resume, name=name)
     view.write("checking configuration, machine and model")
     with view.showing_logs("shoal.models"), view.showing_logs("services.coordinator.remote"):

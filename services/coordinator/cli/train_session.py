@@ -77,6 +77,8 @@ class TrainSession:
     async def _train(self) -> ExitCode:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # It was started by nohup.
             loop.add_signal_handler(number, self._on_signal, number)
         driving = loop.create_task(self._drive())
         signaled = loop.create_task(self._wait_for_signals(1))

@@ -1,6 +1,8 @@
 """Progress of a run: its events as lines for people."""
 
+import errno
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -98,8 +100,13 @@ class _Lines(logging.Handler):
 class ProgressView:
     """Writes events as lines: colored on a terminal, plain otherwise. Each begins with the elapsed seconds."""
 
-    def __init__(self, began_s: float | None = None) -> None:
-        """Counts time from `began_s`, in seconds since the epoch; from now, if it is left out."""
+    def __init__(self, began_s: float | None = None, *, outlives_output: bool = False) -> None:
+        """Counts time from `began_s`, in seconds since the epoch; from now, if it is left out.
+
+        With `outlives_output` a line that cannot be written is left out, instead of an OSError: the terminal is closed,
+        `tee` has ended by the same Ctrl-C, or the disk of a log is full.
+        """
+        self._outlives_output = outlives_output
         self._began_s = time.time() if began_s is None else began_s
         self._last_event_s: float | None = None
         self._evaluations: list[dict[str, Any]] = []
@@ -118,6 +125,15 @@ class ProgressView:
         `time_s` is its time in seconds since the epoch, the present if it is left out.
         """
         line = f"[{(time.time() if time_s is None else time_s) - self._began_s:6.1f} s] {text}"
+        try:
+            self._print(line, kind)
+        except OSError as error:
+            if not self._outlives_output:
+                raise
+            if error.errno != errno.ENOSPC:  # Nobody reads it any more, nor what Python flushes at its exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _print(self, line: str, kind: str) -> None:
         if self._console is None:
             print(line, flush=True)
             return

@@ -1,8 +1,11 @@
 """Lines of progress."""
 
+import errno
 import io
 import logging
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
@@ -140,3 +143,30 @@ def test_logs_are_lines_of_progress_while_they_are_shown(capsys) -> None:  # typ
     assert [line.partition(" s] ")[2] for line in capsys.readouterr().out.splitlines()] == [
         "unpacking: tensor 91 of 272"
     ]
+
+
+class _NoOutput(io.StringIO):
+    """A standard output that cannot be written, above a file of its own."""
+
+    def __init__(self, code: int, descriptor: int) -> None:
+        super().__init__()
+        self._code, self._descriptor = code, descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, text: str) -> int:
+        raise OSError(self._code, os.strerror(self._code))
+
+
+@pytest.mark.parametrize("code", [errno.EPIPE, errno.EIO, errno.ENOSPC])
+def test_progress_of_a_run_outlives_its_output_and_that_of_a_watch_does_not(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        monkeypatch.setattr(sys, "stdout", _NoOutput(code, log.fileno()))
+        with pytest.raises(OSError, match=os.strerror(code)):
+            ProgressView().write("step 1")
+        ProgressView(outlives_output=True).write("step 1")
+        is_lost = os.fstat(log.fileno()).st_ino != (tmp_path / "log").stat().st_ino
+        assert is_lost == (code != errno.ENOSPC), "a full disk may have room again; whoever has gone does not return"
