@@ -70,13 +70,7 @@ class EpisodesConfig(Section):
 
 def check_episodes(config: "RunConfig") -> None:
     """Raises `ValueError` for settings that do not go together with episodes."""
-    sources = [source for source in config.data.sources if source.names_environments]
-    if any(source.names_environments for source in config.evaluation.sources):
-        raise ValueError(
-            "evaluation.sources: environments are not available in evaluations yet; leave `environment` and "
-            "`environment_column` out"
-        )
-    if not sources:
+    if not config.plays_episodes:
         return
     if config.run.deterministic:
         raise ValueError(

@@ -329,8 +329,8 @@ class RunConfig(Section):
 
     @property
     def plays_episodes(self) -> bool:
-        """Whether prompts may be played in environments."""
-        return any(source.names_environments for source in self.data.sources)
+        """Whether prompts, or held-out questions, may be played in environments."""
+        return any(source.names_environments for source in (*self.data.sources, *self.evaluation.sources))
 
     @property
     def _longest_evaluation(self) -> int:

@@ -1,5 +1,6 @@
 """From sources to prompts."""
 
+import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -66,7 +67,7 @@ def load_prompts(
                 lengths_dropped += [len(token_ids)] * uses[number]
                 continue
             prompt_id = f"{rows.name}:{rows.rows[number].number}"
-            kept[number] = (_prompt(prompt_id, conversation, text, token_ids), conversation.question)
+            kept[number] = (_prompt(prompt_id, conversation, text, token_ids), _asked(conversation))
         for repeat in range(max(uses.values())):
             for number, (prompt, question) in kept.items():
                 if uses[number] > repeat:
@@ -117,6 +118,14 @@ def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: li
         messages=conversation.messages,
         environment=conversation.environment,
     )
+
+
+def _asked(conversation: Conversation) -> str:
+    """Returns what a prompt asks, with the task of its environment."""
+    task = conversation.environment
+    if task is None:
+        return conversation.question
+    return f"{conversation.question}\n{task.environment}: {json.dumps(task.task, sort_keys=True)}"
 
 
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:

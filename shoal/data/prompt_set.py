@@ -20,7 +20,8 @@ class PromptSet:
 
     prompts: Sequence[Prompt]
     questions: Sequence[str]
-    """The question of each prompt, without system messages and template: equal for prompts that ask the same."""
+    """The question of each prompt, without system messages and template, with the task of its environment: equal for
+    prompts that ask the same."""
     num_dropped_too_long: int = 0
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
     seed: int = 0
@@ -47,13 +48,16 @@ def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_promp
     """Returns the first `num_prompts` candidates, in order, whose question is not in `trained_on`, each question once.
     Returns fewer if there are not enough.
 
+    Rows that name an environment are questions of their own, also with equal words and tasks: what it draws differs.
+
     Raises `InvalidArgument` when none is left.
     """
-    seen = set(trained_on)
+    known, seen = frozenset(trained_on), set[tuple[str, str]]()
     chosen: list[Prompt] = []
     for prompt, question in zip(candidates.prompts, candidates.questions, strict=True):
-        if question not in seen and len(chosen) < num_prompts:
-            seen.add(question)
+        key = (question, prompt.prompt_id if prompt.environment is not None else "")
+        if question not in known and key not in seen and len(chosen) < num_prompts:
+            seen.add(key)
             chosen.append(prompt)
     if not chosen:
         raise InvalidArgument(

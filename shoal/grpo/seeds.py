@@ -35,6 +35,12 @@ def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
     return _seed(f"{run_seed}/evaluation/{prompt_id}/{sample_index}")
 
 
+def evaluation_environment_seed(run_seed: int, prompt_id: str) -> int:
+    """Derives a seed in [0, 2^53) for what an environment draws for a held-out question, the same in every
+    evaluation, and none of training's."""
+    return _seed(f"{run_seed}/evaluation/{prompt_id}/environment")
+
+
 def continuation_seed(seed: int, num_prefix_tokens: int) -> int:
     """Derives a seed in [0, 2^53) for a completion that goes on after its first tokens, from the seed that these had.
 

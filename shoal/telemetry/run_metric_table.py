@@ -3,6 +3,8 @@
 The learner's part is in `shoal.telemetry.learner_metric_table`.
 """
 
+from dataclasses import replace
+
 from shoal.telemetry.learner_metric_table import LEARNER
 from shoal.telemetry.run_metrics import (
     ALWAYS,
@@ -346,6 +348,11 @@ EVALUATION = MetricSection(
             "",
             SCORED,
         ),
+        *(
+            replace(metric, name=f"eval/{metric.name}")
+            for metric in EPISODES.metrics
+            if metric.name.startswith(("episodes/", "env/"))
+        ),
         RunMetric("eval/sequence_lengths", "tokens", "mean length of an answer", "", SAMPLED),
         RunMetric("eval/sequence_lengths_min", "tokens", "shortest answer", "", SAMPLED),
         RunMetric("eval/sequence_lengths_max", "tokens", "longest answer", "", SAMPLED),
@@ -354,7 +361,7 @@ EVALUATION = MetricSection(
         ),
         RunMetric("eval/truncated_rate", "share", "answers that reached the evaluation's limit", "", SAMPLED),
         RunMetric(
-            "eval/actor_tokens_per_second", "tokens/s", "answer tokens per second of `time/evaluating`", "", SAMPLED
+            "eval/actor_tokens_per_second", "tokens/s", "sampled tokens per second of `time/evaluating`", "", SAMPLED
         ),
         RunMetric(
             "time/evaluating",

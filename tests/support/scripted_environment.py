@@ -8,7 +8,7 @@ import numpy as np
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from shoal.errors import Aborted, ResourceExhausted
+from shoal.errors import Aborted, InvalidArgument, ResourceExhausted
 from shoal.rpc.server import RpcServer
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import environment_pb2_grpc, generator_pb2, reward_pb2, rollout_pb2
@@ -47,6 +47,8 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
         """The turn whose answer waits for `may_answer`."""
         self.may_answer = asyncio.Event()
         self.num_held = 0
+        self.refused = ""
+        """The question whose task it does not take."""
         self.num_refusals = 0
         """How many more episodes it refuses, because too many are open."""
         self.server: RpcServer | None = None
@@ -82,7 +84,7 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
                 return
             turns = [request.turn] if part == "turn" else list(request.start.replay)
             if part == "start":
-                self._refuse()
+                self._refuse(request.start)
                 self.starts.append(request.start)
                 episode_id = request.start.episode_id
             for turn in turns:
@@ -94,7 +96,9 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
                 if response.HasField("result"):
                     return
 
-    def _refuse(self) -> None:
+    def _refuse(self, start: pb.EpisodeStart) -> None:
+        if self.refused and any(message.content == self.refused for message in start.messages):
+            raise InvalidArgument("start.task: the environment does not take it")
         if self.num_refusals:
             self.num_refusals -= 1
             raise ResourceExhausted("too many episodes are open", retry_after_s=0.01)
@@ -131,7 +135,7 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
 
 
 class ScriptedStage(ScriptedReward, ScriptedEnvironment):
-    """A reward service with an environment. The reward is the environment's."""
+    """A reward service with an environment. The reward is the environment's (1 without one), and the sample's index."""
 
     def __init__(self) -> None:
         ScriptedReward.__init__(self)
@@ -145,6 +149,14 @@ class ScriptedStage(ScriptedReward, ScriptedEnvironment):
             if request.HasField("prompt"):
                 continue
             completion, episode = request.completion, request.completion.episode
+            if not completion.HasField("episode"):
+                score = rollout_pb2.Score(
+                    sample_index=completion.sample_index,
+                    outcome=rollout_pb2.SCORE_OUTCOME_SCORED,
+                    reward=1.0 + completion.sample_index,
+                )
+                yield reward_pb2.ScoreGroupResponse(score=score)
+                continue
             self.episodes.append(completion)
             reward = episode.reward + sum(turn.reward for turn in episode.turns) + completion.sample_index
             yield reward_pb2.ScoreGroupResponse(
@@ -169,6 +181,10 @@ class ScriptedPolicy(ScriptedGenerator):
     async def GenerateGroup(
         self, request: generator_pb2.GenerateGroupRequest, context: Any
     ) -> AsyncIterator[generator_pb2.GenerateGroupResponse]:
+        if "/turn-" not in request.request_id:  # A group of single turns.
+            async for response in super().GenerateGroup(request, context):
+                yield response
+            return
         self.requests.append(request)
         yield generator_pb2.GenerateGroupResponse(has_begun=True)
         await self._running.wait()

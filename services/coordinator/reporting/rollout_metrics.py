@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from services.coordinator.reporting.episode_metrics import episode_metrics
+from services.coordinator.rollout.episode_metrics import episode_metrics, played
 from services.coordinator.rollout.filtering import CORRECT, is_correct
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan
@@ -28,7 +28,7 @@ def rollout_metrics(config: RunConfig, groups: Sequence[JudgedGroup], plan: Step
         | _verifiers([part for score in scores for part in score.verifier_scores])
         | _advantages(plan)
         | _moments(config, plan)
-        | episode_metrics(groups)
+        | episode_metrics(played((group.settled.prompt, group.settled.completions) for group in groups))
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from services.coordinator.rollout.episode_metrics import evaluation_metrics, played
 from services.coordinator.rollout.filtering import CORRECT, is_correct
 from shoal.grpo.intervals import Interval, mean_interval, rate_interval
 from shoal.grpo.pass_at_k import pass_at_k, pass_shares
@@ -128,14 +129,16 @@ class EvaluationResult:
         completions = [completion for question in self.answered for completion in question.completions]
         if completions:
             lengths = [completion.num_tokens for completion in completions]
+            num_sampled = sum(c.num_tokens if c.loss_mask is None else int(c.loss_mask.sum()) for c in completions)
             metrics |= {
                 "eval/sequence_lengths": fmean(lengths),
                 "eval/sequence_lengths_min": float(min(lengths)),
                 "eval/sequence_lengths_max": float(max(lengths)),
                 "eval/stop_token_rate": _mean(c.finish_reason is FinishReason.STOP for c in completions),
                 "eval/truncated_rate": _mean(c.finish_reason is FinishReason.LENGTH for c in completions),
-                "eval/actor_tokens_per_second": sum(lengths) / max(self.sampling_s, 1e-9),
+                "eval/actor_tokens_per_second": num_sampled / max(self.sampling_s, 1e-9),
             }
+            metrics |= evaluation_metrics(played((one.prompt, one.completions) for one in self.answered))
         if self.scored:
             metrics["eval/scores"] = self.mean_reward
             metrics |= _with_interval("eval/verifiable_correct_rate", self.correct_rate, self.correct_rate_interval)

@@ -112,6 +112,7 @@ class Attempt:
         self._saving = self._make_saving()
         self._boundary = StepBoundary(controls, self._learner, self._saving)
         self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
+        self._episodes = self._make_episodes(generators)
         self._sampler = self._make_sampler(generators)
         self.evaluations = self._make_evaluations(generators)
         self._exports = Exports(
@@ -139,10 +140,13 @@ class Attempt:
             self._full_disk,
         )
 
-    def _make_sampler(self, generators: GeneratorPool) -> Sampler:
+    def _make_episodes(self, generators: GeneratorPool) -> EpisodeSampler:
         parts = EpisodeParts(
             self._config, self._environments, self._stages, self._controls.running_s, self._note_another_play
         )
+        return EpisodeSampler(parts, self._controls, generators)
+
+    def _make_sampler(self, generators: GeneratorPool) -> Sampler:
         return Sampler(
             self._config,
             self._record.run_id,
@@ -151,7 +155,7 @@ class Attempt:
             self._gate,
             generators=generators,
             rewards=self._rewards,
-            episodes=EpisodeSampler(parts, self._controls, generators),
+            episodes=self._episodes,
             breaker=CircuitBreaker(self._config.reward, self._events, self._commands.pause),
             ledger=self._ledger,
             events=self._events,
@@ -172,6 +176,7 @@ class Attempt:
             boundary=self._boundary,
             commands=self._commands,
             sampler=self._sampler,
+            episodes=self._episodes,
             generators=generators,
             rewards=self._rewards,
             report=self._report,
@@ -240,7 +245,7 @@ class Attempt:
             self._config, self._inputs, self._environments, self._stages, self._events
         )
         unusable = checking.result() | too_long
-        self.evaluations.leave_out(unusable)
+        self.evaluations.ask([q for q in self._inputs.evaluation_prompts if q.prompt_id not in unusable])
         loop = await self._recovered_loop(unusable)
         await self._publisher.publish(self._version.weights)
         await self._commands.follow_pause()

@@ -1,16 +1,19 @@
-"""The episodes of a group, each played on its own: what becomes of one does not touch the others."""
+"""The episodes of a group or of a held-out question, each played on its own: what becomes of one does not touch the
+others."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.player import EpisodeParts, EpisodePlayer
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.generator_pool import GeneratorPool
 from shoal.concurrency import first_error
 from shoal.grpo.seeds import environment_seed
+from shoal.rollout import Completion
 from shoal.telemetry import names, trace
 
 
@@ -35,28 +38,41 @@ class EpisodeSampler:
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:
-                tasks.create_task(self._play(request, index, awaits))
+                tasks.create_task(self._add(request, index, awaits))
         request.sampled.complete()
 
-    async def _play(self, request: GroupRequest, index: int, awaits: Callable[[int], None]) -> None:
-        config, group = self._parts.config, request.group
-        clock = EpisodeClock(config.episodes.timeout_s, self._parts.running_s)
-        turns = TurnSampler(
-            config,
-            self._controls,
-            self._generators,
-            clock,
+    async def _add(self, request: GroupRequest, index: int, awaits: Callable[[int], None]) -> None:
+        group = request.group
+        episode = EpisodeRequest(
+            f"{request.request_id}/{index}",
+            group.prompt,
+            index,
+            seed=request.progress.seeds[index],
+            environment_seed=environment_seed(self._parts.config.run.seed, group.order_number),
+            sampling=request.sampling,
             priority=group.order_number,
-            decode=self._parts.stages.decode,
         )
-        seed = environment_seed(config.run.seed, group.order_number)
         awaits(1)
         try:
             with trace.span(names.EPISODE_PLAY, parent=group.traceparent, group_id=group.group_id):
-                async with turns:
-                    completion = await EpisodePlayer(self._parts, request, index, turns, clock, seed).play()
+                completion, worker_ids = await self._play(episode)
         finally:
             awaits(-1)
-        request.progress.generators.update(turns.worker_ids)
+        request.progress.generators.update(worker_ids)
         request.progress.finish(completion)
         request.sampled.add(completion)
+
+    async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
+        """Returns the completions of an evaluation. Raises the errors of `EpisodePlayer.play`."""
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            playing = [tasks.create_task(self._play(episode)) for episode in episodes]
+        return tuple(task.result()[0] for task in playing)
+
+    async def _play(self, episode: EpisodeRequest) -> tuple[Completion, dict[str, None]]:
+        """Returns the completion, and the generators that sampled it."""
+        clock = EpisodeClock(self._parts.config.episodes.timeout_s, self._parts.running_s)
+        turns = TurnSampler(
+            self._parts.config, self._controls, self._generators, clock, episode, self._parts.stages.decode
+        )
+        async with turns:
+            return await EpisodePlayer(self._parts, episode, turns, clock).play(), turns.worker_ids

@@ -8,8 +8,8 @@ start -> first words -> turn 1 -> answer -> turn 2 -> answer -> ... -> result
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.limits import Limits, StopReason
 from services.coordinator.rollout.episodes.stage import Stage, Stages
 from services.coordinator.rollout.episodes.transcript import Transcript
@@ -51,30 +51,27 @@ class EpisodeParts:
 class EpisodePlayer:
     """Plays one episode."""
 
-    def __init__(
-        self, parts: EpisodeParts, request: GroupRequest, index: int, turns: TurnSampler, clock: EpisodeClock, seed: int
-    ) -> None:
-        """`index` is the sample's in its group, `seed` that of the environment."""
-        assert request.group.prompt.environment is not None
+    def __init__(self, parts: EpisodeParts, request: EpisodeRequest, turns: TurnSampler, clock: EpisodeClock) -> None:
+        assert request.prompt.environment is not None
         self._parts = parts
-        self._prompt: Prompt = request.group.prompt
-        self._stage: Stage = parts.stages[request.group.prompt.environment.environment]
+        self._prompt: Prompt = request.prompt
+        self._stage: Stage = parts.stages[request.prompt.environment.environment]
         self._limits = Limits.of(parts.config, len(self._prompt.token_ids), request.sampling.max_completion_tokens)
         self._sampling = replace(
             request.sampling,
             stop_token_ids=tuple({*request.sampling.stop_token_ids, self._stage.renderer.end_of_turn}),
             stop_strings=(*request.sampling.stop_strings, *self._stage.stop_strings),
         )
-        self._name = f"{request.request_id}/{index}"
+        self._name = request.name
         self._start = EpisodeStart(
-            self._name,
-            request.group.prompt.environment,
-            seed,
+            request.name,
+            request.prompt.environment,
+            request.environment_seed,
             self._prompt.messages,
             parts.config.episodes.call_timeout_s,
         )
-        self._index = index
-        self._seed = request.progress.seeds[index]
+        self._index = request.index
+        self._seed = request.seed
         self._turns = turns
         self._clock = clock
         self._losses = Losses(parts.config.episodes.max_losses)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -10,11 +11,13 @@ from typing import Self
 
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.handover.resuming import resumable_tokens
 from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.member import Member
 from shoal.arrays import Int32Array
 from shoal.config import RunConfig
 from shoal.rollout import Completion, Prompt, SamplingParams
@@ -46,16 +49,15 @@ class TurnSampler:
         controls: RunControls,
         generators: GeneratorPool,
         clock: EpisodeClock,
-        *,
-        priority: int,
+        episode: EpisodeRequest,
         decode: Callable[[list[int]], str],
     ) -> None:
-        """`priority` is that of `GeneratorPool.room`; `decode` returns tokens as text, special ones included."""
+        """`decode` returns tokens as text, special ones included."""
         self._config = config
         self._controls = controls
         self._generators = generators
         self._clock = clock
-        self._priority = priority
+        self._priority, self._version = episode.priority, episode.version
         self._decode = decode
         self._binding: Binding | None = None
         self._room = contextlib.AsyncExitStack()
@@ -80,9 +82,11 @@ class TurnSampler:
         for number in itertools.count():
             binding = await self._place()
             worker_id = binding.member.record.worker_id
+            if not self._report_every_tokens:
+                progress = GroupProgress([request.seed])
             try:
                 with trace.span(names.EPISODE_TURN, worker_id=worker_id):
-                    async with self._controls.sampling_for_training():
+                    async with self._undisturbed():
                         return await self._receive(request, progress, f"{request.name}/call-{number}", binding)
             except WorkFailed as error:
                 self._losses.count(error)
@@ -93,15 +97,29 @@ class TurnSampler:
             await self._leave()
             with self._clock.stopped():
                 await self._losses.pause()
-                await self._controls.unpaused()
+                await (self._controls.unpaused() if self._version is None else self._controls.moving())
         raise AssertionError("unreachable")
 
+    @property
+    def _report_every_tokens(self) -> int:
+        """The tokens between two reports; 0 for none: where it has to be sampled whole, and in evaluations."""
+        is_whole = self._config.run.deterministic or self._version is not None
+        return 0 if is_whole else self._config.generator.report_every_tokens
+
+    def _undisturbed(self) -> AbstractAsyncContextManager[None]:
+        """Returns the scope of a call: what is sampled for training makes way for an evaluation in a pause."""
+        return self._controls.sampling_for_training() if self._version is None else contextlib.nullcontext()
+
     async def _place(self) -> Binding:
-        if self._binding is None or not self._binding.member.serving:
+        if self._binding is None or not self._serves(self._binding.member):
             await self._leave()
             with self._clock.stopped():
-                self._binding = await self._room.enter_async_context(self._generators.room(1, priority=self._priority))
+                room = self._generators.room(1, priority=self._priority, version=self._version)
+                self._binding = await self._room.enter_async_context(room)
         return self._binding
+
+    def _serves(self, member: Member) -> bool:
+        return member.serving and (self._version is None or member.version == self._version)
 
     async def _leave(self) -> None:
         self._binding = None
@@ -111,7 +129,6 @@ class TurnSampler:
     async def _receive(
         self, request: TurnRequest, progress: GroupProgress, call_id: str, binding: Binding
     ) -> Completion:
-        reports = 0 if self._config.run.deterministic else self._config.generator.report_every_tokens
         calls = self._generators.sample(
             binding,
             Prompt("", request.context, "", ()),
@@ -120,11 +137,13 @@ class TurnSampler:
             request_id=call_id,
             timeout_s=self._config.coordinator.sampling_timeout_s,
             with_text=_as_it_is,
-            report_every_tokens=reports,
+            report_every_tokens=self._report_every_tokens,
             resumable=partial(resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._decode),
         )
         async with contextlib.aclosing(calls):
             async for completion in calls:
+                if self._version is not None and any(s.version != self._version for s in completion.version_spans):
+                    raise WorkFailed(binding.member.name, "a turn is not of the evaluated version", is_loss=False)
                 return replace(completion, seed=request.seed)
         raise AssertionError("a call without an error delivers its completion")
 

@@ -25,29 +25,39 @@ async def prepare_environments(
 ) -> tuple[PreparedInputs, frozenset[str]]:
     """Opens the environments that prompts name, and renders the prompts with their tools.
 
-    Returns the inputs, and the ids of prompts that are too long with the tools; they are left out. Raises
+    Returns the inputs, and the ids of prompts and questions that are too long with the tools; they are left out. Raises
     `InvalidArgument` for an environment that no reward service has or that cannot work there, for a chat template that
-    cannot render its episodes, and when every prompt is too long.
+    cannot render its episodes, and when every prompt, or every question, is
+    too long.
     """
-    prompts = inputs.prompts.prompts
-    named = {prompt.environment.environment: prompt for prompt in reversed(prompts) if prompt.environment}
+    prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
+    named = {one.environment.environment: one for one in reversed((*prompts, *questions)) if one.environment}
     if not named:
         return inputs, frozenset()
     listed = await environments.list()
     infos = [_usable(listed, name, prompt) for name, prompt in named.items()]
     await stages.open(infos)
-    rendered = await stages.beside(lambda: [_with_tools(prompt, stages) for prompt in prompts])
+    rendered, asked = await stages.beside(
+        lambda: ([_with_tools(one, stages) for one in prompts], tuple(_with_tools(one, stages) for one in questions))
+    )
     for name, prompt in named.items():
         await _note_another_rendering(name, stages, prompt, events)
-    _note_missing_tools(prompts, rendered, stages, events)
+    _note_missing_tools((*prompts, *questions), (*rendered, *asked), stages, events)
     limit = config.data.max_prompt_tokens
-    too_long = frozenset(prompt.prompt_id for prompt in rendered if len(prompt.token_ids) > limit)
+    too_long = _too_long("prompts", rendered, limit, events) | _too_long("held-out questions", asked, limit, events)
+    inputs = replace(inputs, prompts=replace(inputs.prompts, prompts=rendered), evaluation_prompts=asked)
+    return inputs, too_long
+
+
+def _too_long(kind: str, prompts: Sequence[Prompt], limit: int, events: EventLog) -> frozenset[str]:
+    """Returns the ids of prompts that are too long, and says how many. Raises `InvalidArgument` if all are."""
+    too_long = frozenset(prompt.prompt_id for prompt in prompts if len(prompt.token_ids) > limit)
     if too_long:
-        message = f"{len(too_long)} of {len(rendered)} prompts have more than data.max_prompt_tokens ({limit}) tokens"
-        if len(too_long) == len({prompt.prompt_id for prompt in rendered}):
+        message = f"{len(too_long)} of {len(prompts)} {kind} have more than data.max_prompt_tokens ({limit}) tokens"
+        if len(too_long) == len({prompt.prompt_id for prompt in prompts}):
             raise InvalidArgument(f"{message} with the tools of their environment: raise it")
         events.add("prompts_left_out", f"left out: {message} with their tools", num_left_out=len(too_long))
-    return replace(inputs, prompts=replace(inputs.prompts, prompts=rendered)), too_long
+    return too_long
 
 
 def _usable(listed: dict[str, EnvironmentInfo], name: str, prompt: Prompt) -> EnvironmentInfo:

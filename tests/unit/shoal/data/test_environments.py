@@ -16,6 +16,7 @@ from shoal.config.services import RewardConfig
 from shoal.data import PromptSet, load_prompts
 from shoal.data.conversation import conversation_of
 from shoal.data.environments import environment_of
+from shoal.data.prompt_set import held_out_prompts
 from shoal.data.rows import Row
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
@@ -124,7 +125,6 @@ VALUES: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [SOURCE]}}
     ("sections", "message"),
     [
         ({"run": {"deterministic": True, "num_threads": 1}, "grpo": {"max_staleness": 0}}, "run.deterministic"),
-        ({"evaluation": {"sources": [SOURCE]}}, "environments are not available in evaluations yet"),
         ({"episodes": {"max_turn_tokens": 4000}}, r"max_turn_tokens \(4000\) must be at most"),
         ({"episodes": {"call_timeout_s": 60, "timeout_s": 30}}, "call_timeout_s"),
         ({"episodes": {"turn_rewards": "tokens"}, "advantage": {"baseline": "second_best"}}, "turn_rewards"),
@@ -135,6 +135,18 @@ def test_settings_that_do_not_go_together_with_episodes_are_refused(sections: di
     with pytest.raises(InvalidArgument, match=message):
         parse_config(VALUES | engines | sections)
     parse_config(VALUES | engines)
+
+
+def test_held_out_games_are_questions_of_their_own_unless_training_has_their_words_and_task(tmp_path: Path) -> None:
+    def prompts(name: str, *tasks: dict[str, int]) -> PromptSet:
+        path = tmp_path / name
+        rows = [{"messages": "Play.", "env": "counter", "task": task} for task in tasks]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return loaded(path)
+
+    trained, candidates = prompts("a.jsonl", {"n": 1}), prompts("b.jsonl", {"n": 1}, {"n": 2}, {"n": 2})
+    chosen = held_out_prompts(candidates, trained.questions, 10)
+    assert [one.prompt_id.rpartition("/")[2] for one in chosen] == ["b.jsonl:1", "b.jsonl:2"], "what they draw differs"
 
 
 def test_one_environment_is_named_for_a_source() -> None:

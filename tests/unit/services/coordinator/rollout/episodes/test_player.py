@@ -125,7 +125,7 @@ class Generators:
     rooms: int = 0
 
     @contextlib.asynccontextmanager
-    async def room(self, num_completions: int, *, priority: int) -> AsyncIterator[Any]:
+    async def room(self, num_completions: int, **claim: Any) -> AsyncIterator[Any]:
         self.rooms += 1
         record = SimpleNamespace(worker_id=f"g{self.rooms}")
         yield SimpleNamespace(member=SimpleNamespace(record=record, serving=True, name="generator"))

@@ -1,12 +1,12 @@
-"""Metrics of a step's episodes, by metric name; docs/metrics.md gives the meaning of each."""
+"""Metrics of the episodes of a step or an evaluation, by metric name; docs/metrics.md gives the meaning of each."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
+from services.coordinator.rollout.groups import counted_tokens
 from shoal.conversation import ToolCallStatus
-from shoal.rollout import Completion, Episode, ScoreOutcome
+from shoal.rollout import Completion, Episode, Prompt, ScoreOutcome
 
 UNKNOWN_TOOL = "unknown"
 """Stands for whatever the policy calls that is no tool."""
@@ -18,19 +18,33 @@ class _Call(NamedTuple):
     duration_s: float
 
 
-def episode_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """Computes the metrics of all episodes that a step used up; {} without one."""
-    played = [
-        (group, completion, completion.episode)
-        for group in groups
-        for completion in group.settled.completions
+Played = tuple[Prompt, Completion]
+"""A prompt with an environment, and an episode of it."""
+
+
+def played(judged: Iterable[tuple[Prompt, Iterable[Completion]]]) -> list[Played]:
+    """Returns the episodes among completions, each with its prompt."""
+    return [
+        (prompt, completion)
+        for prompt, completions in judged
+        for completion in completions
         if completion.episode is not None
     ]
+
+
+def evaluation_metrics(episodes: Sequence[Played]) -> dict[str, float]:
+    """Computes the metrics of an evaluation's episodes, without those of single tools."""
+    metrics = episode_metrics(episodes)
+    return {f"eval/{name}": value for name, value in metrics.items() if name.startswith(("episodes/", "env/"))}
+
+
+def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
+    """Computes the metrics of episodes; {} without one."""
     if not played:
         return {}
-    episodes = [episode for _, _, episode in played]
+    episodes = [episode for _, completion in played if (episode := completion.episode) is not None]
     calls = [list(_calls(episode)) for episode in episodes]
-    num_sampled = [int(counted_tokens(completion).sum()) for _, completion, _ in played]
+    num_sampled = [int(counted_tokens(completion).sum()) for _, completion in played]
     return (
         {
             "episodes/turns": statistics.fmean(len(episode.turns) for episode in episodes),
@@ -40,7 +54,7 @@ def episode_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
             "time/tools": statistics.fmean(sum(call.duration_s for call in made) for made in calls),
             "episodes/policy_tokens": statistics.fmean(num_sampled),
             "episodes/environment_tokens": statistics.fmean(
-                completion.num_tokens - count for (_, completion, _), count in zip(played, num_sampled, strict=True)
+                completion.num_tokens - count for (_, completion), count in zip(played, num_sampled, strict=True)
             ),
             "episodes/truncated_rate": statistics.fmean(episode.is_truncated for episode in episodes),
             "episodes/failed_rate": statistics.fmean(episode.outcome is ScoreOutcome.FAILED for episode in episodes),
@@ -75,11 +89,11 @@ def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
     return metrics
 
 
-def _environments(played: Sequence[tuple[JudgedGroup, Completion, Episode]]) -> dict[str, float]:
+def _environments(played: Sequence[Played]) -> dict[str, float]:
     """The means of the environments' own numbers, over the episodes that have them."""
     values: dict[str, list[float]] = {}
-    for group, _, episode in played:
-        assert group.settled.prompt.environment is not None
-        for name, value in episode.metrics.items():
-            values.setdefault(f"env/{group.settled.prompt.environment.environment}/{name}", []).append(value)
+    for prompt, completion in played:
+        assert prompt.environment is not None and completion.episode is not None
+        for name, value in completion.episode.metrics.items():
+            values.setdefault(f"env/{prompt.environment.environment}/{name}", []).append(value)
     return {name: statistics.fmean(each) for name, each in sorted(values.items())}

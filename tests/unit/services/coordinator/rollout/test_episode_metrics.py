@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.coordinator.reporting.episode_metrics import episode_metrics
+from services.coordinator.rollout.episode_metrics import episode_metrics, evaluation_metrics, played
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.token_reward import turn_rewards
 from services.coordinator.training.step_plan import plan_step
@@ -23,7 +23,7 @@ def turn(*calls: tuple[str, ToolCallStatus, bool, float], reward: float | None =
     return EpisodeTurn(0, 1, message, FinishReason.STOP, 0, (), reward, outcomes)
 
 
-def played(order_number: int, *episodes: Episode) -> SettledGroup:
+def group_of(order_number: int, *episodes: Episode) -> SettledGroup:
     group = settled_group(order_number, [1.0, 0.0][: len(episodes)])
     completions = tuple(
         replace(completion, loss_mask=np.array([True, False]), episode=episode)
@@ -40,7 +40,8 @@ def test_calls_are_counted_by_tool_and_what_the_policy_invents_under_one_name() 
     ok = ToolCallStatus.OK
     first = episode(turn(("search", ok, True, 1.0), ("search", ok, False, 3.0)), turn(("", MALFORMED, False, 0.0)))
     second = episode(turn(), is_truncated=True, outcome=ScoreOutcome.FAILED)
-    metrics = episode_metrics(judged(CONFIG, [played(0, first, second)]))
+    group = group_of(0, first, second)
+    metrics = episode_metrics(played([(group.prompt, group.completions)]))
     assert metrics["tools/search/avg_calls_per_rollout"] == 1 and metrics["tools/search/avg_runtime"] == 2
     assert metrics["tools/search/failure_rate"] == pytest.approx(1 / 2)
     assert metrics["tools/aggregate/avg_calls_per_rollout"] == metrics["episodes/tool_calls"] == 1.5
@@ -52,12 +53,20 @@ def test_calls_are_counted_by_tool_and_what_the_policy_invents_under_one_name() 
 
 
 def test_prompts_of_one_turn_have_no_metrics_of_episodes() -> None:
-    assert episode_metrics(judged(CONFIG, [settled_group(0, [1.0, 0.0])])) == {}
+    group = settled_group(0, [1.0, 0.0])
+    assert episode_metrics(played([(group.prompt, group.completions)])) == {}
+
+
+def test_an_evaluation_tells_of_its_episodes_and_leaves_single_tools_out() -> None:
+    group = group_of(0, episode(turn(("search", ToolCallStatus.OK, True, 1.0))), episode(turn()))
+    metrics = evaluation_metrics(played([(group.prompt, group.completions), (PROMPT, group.completions[:0])]))
+    assert metrics["eval/episodes/turns"] == metrics["eval/env/lab/solved"] == 1
+    assert not any("tools/" in name or "time/" in name for name in metrics), metrics
 
 
 def test_truncated_episodes_are_masked_where_the_configuration_says_so() -> None:
     # The first completion of `settled_group` is cut off.
-    group = played(0, episode(turn(), is_truncated=True), episode(turn()))
+    group = group_of(0, episode(turn(), is_truncated=True), episode(turn()))
     (scored,) = judged(group_config(), [group])
     (masked,) = judged(group_config(episodes={"truncated": "mask"}), [group])
     assert scored.trained_indices == (0, 1) and masked.trained_indices == (1,)
@@ -83,7 +92,7 @@ def test_the_rewards_of_turns_are_advantages_of_the_tokens_up_to_their_ends() ->
 
 
 def test_a_prompt_of_an_environment_alone_is_correct_from_a_reward_of_1_on() -> None:
-    group = played(0, episode(turn()), episode(turn()))
+    group = group_of(0, episode(turn()), episode(turn()))
     scores = tuple(replace(score, verifier_scores=()) for score in group.scores)
     (judgment,) = judged(CONFIG, [replace(group, scores=scores)])
     assert judgment.correct_share == 0.5 and judgment.max_reward == 1.0

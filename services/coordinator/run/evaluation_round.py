@@ -1,0 +1,195 @@
+"""One evaluation: all questions answered by one version of the weights, and scored."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+
+from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
+from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
+from services.coordinator.workers.batches import Seat, seats_of
+from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
+from shoal.concurrency import first_error
+from shoal.config import RunConfig
+from shoal.errors import DeadlineExceeded, InvalidArgument
+from shoal.grpo.seeds import evaluation_environment_seed, evaluation_seed
+from shoal.rollout import Completion, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
+
+_log = logging.getLogger(__name__)
+
+_PRIORITY = -1
+"""Before groups for training, since the train step waits for the answers."""
+
+
+@dataclass
+class EvaluationRound:
+    """All questions, at one version."""
+
+    config: RunConfig
+    name: str
+    version: WeightVersion
+    controls: RunControls
+    sampler: Sampler
+    episodes: EpisodeSampler
+    generators: GeneratorPool
+    rewards: RewardPool
+    all_sampled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the generators are done; scoring may continue."""
+    num_unsampled: int = 0
+    num_scored: int = 0
+    num_questions: int = 0
+
+    def describe_progress(self) -> str:
+        """Describes how many answers are sampled and scored."""
+        num_sampled = self.num_questions - self.num_unsampled
+        return f"{num_sampled} of {self.num_questions} questions sampled, {self.num_scored} scored"
+
+    async def result(self, prompts: Sequence[Prompt]) -> EvaluationResult:
+        """Samples and scores the answers to all questions."""
+        began = self.controls.running_s()
+        self.num_unsampled = self.num_questions = len(prompts)
+        num_samples = self.config.evaluation.samples_per_prompt
+        each = [[index] for index in range(len(prompts))]
+        seats = seats_of(each, name=self.name, num_completions=num_samples, config=self.config)
+        slots, sampled_s = self._slots(), 0.0
+
+        async def answer(index: int, prompt: Prompt) -> AnsweredQuestion:
+            nonlocal sampled_s
+            name = f"{self.name}/{index}"
+            losses = Losses(self.config.coordinator.max_group_losses)
+            async with slots:
+                completions = await self._sample(prompt, name, losses, seats.get(index))
+            self.num_unsampled -= 1
+            if not self.num_unsampled:
+                sampled_s = self.controls.running_s() - began
+                self.all_sampled.set()
+            scores = await self._score(prompt, completions, name, losses)
+            self.num_scored += 1
+            return AnsweredQuestion(prompt, completions, scores)
+
+        async with first_error(asyncio.TaskGroup()) as tasks:
+            answers = [tasks.create_task(answer(index, prompt)) for index, prompt in enumerate(prompts)]
+        return EvaluationResult(
+            version=self.version,
+            answered=tuple(task.result() for task in answers),
+            num_samples=num_samples,
+            sampling_s=sampled_s,
+            ks=tuple(self.config.evaluation.pass_at_k),
+        )
+
+    def _slots(self) -> AbstractAsyncContextManager[None]:
+        """Returns what a question needs to be sampled; all of a batch have to be there, and need nothing."""
+        if self.config.run.deterministic:
+            return contextlib.nullcontext()
+        # As many as the generators decode at once: more would only delay training's groups in their queues.
+        num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
+        return asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
+
+    async def _sample(self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None) -> tuple[Completion, ...]:
+        """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
+        losses."""
+        seeds = [
+            evaluation_seed(self.config.run.seed, prompt.prompt_id, index)
+            for index in range(self.config.evaluation.samples_per_prompt)
+        ]
+        num_tries, num_timeouts = 0, 0
+        while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
+            await losses.pause()
+            await self.controls.moving()
+            num_tries += 1
+            num_pauses = self.controls.num_pauses
+            try:
+                if prompt.environment is not None:
+                    return await self._play(prompt, seeds, f"{name}/{num_tries}")
+                return await self._sample_once(prompt, seeds, f"{name}/{num_tries}", seat)
+            except WorkFailed as error:
+                losses.count(error)
+                _log.info("a question is sampled again", extra={"question": name, "reason": str(error)})
+                continue
+            except DeadlineExceeded:
+                # A deadline that passed during a pause does not count.
+                num_timeouts += num_pauses == self.controls.num_pauses
+        if seat is not None:
+            seat.leave()
+        return ()
+
+    async def _play(self, prompt: Prompt, seeds: Sequence[int], name: str) -> tuple[Completion, ...]:
+        """Plays the episodes of one question. None of them has an answer if the environment refuses the task."""
+        episodes = [
+            EpisodeRequest(
+                f"{name}/{index}",
+                prompt,
+                index,
+                seed,
+                evaluation_environment_seed(self.config.run.seed, prompt.prompt_id),
+                evaluation_sampling(self.config, self.sampler.sampling),
+                _PRIORITY,
+                self.version,
+            )
+            for index, seed in enumerate(seeds)
+        ]
+        try:
+            return await self.episodes.answer(episodes)
+        except InvalidArgument as error:
+            _log.warning("a question is not answered", extra={"question": name, "reason": error.message})
+            return ()
+
+    async def _sample_once(
+        self, prompt: Prompt, seeds: Sequence[int], request_id: str, seat: Seat | None
+    ) -> tuple[Completion, ...]:
+        completions = []
+        async with self.generators.room(len(seeds), priority=_PRIORITY, version=self.version, seat=seat) as binding:
+            async for completion in self.generators.sample(
+                binding,
+                prompt,
+                GroupProgress(seeds),
+                evaluation_sampling(self.config, self.sampler.sampling),
+                request_id=request_id,
+                timeout_s=self.config.coordinator.sampling_timeout_s,
+                with_text=self.sampler.with_text,
+            ):
+                completions.append(completion)
+            if not all(self._is_of_version(completion) for completion in completions):
+                raise WorkFailed(binding.member.name, "an answer is not of the evaluated version", is_loss=False)
+        return tuple(sorted(completions, key=lambda completion: completion.sample_index))
+
+    def _is_of_version(self, completion: Completion) -> bool:
+        return all(span.version == self.version for span in completion.version_spans)
+
+    async def _score(
+        self, prompt: Prompt, completions: Sequence[Completion], name: str, losses: Losses
+    ) -> Sequence[Score]:
+        """Returns one score for each answer; FAILED after two timeouts, or too many losses."""
+        for _ in range(MAX_TIMEOUTS if completions else 0):
+            group = GrowingGroup()
+            for completion in completions:
+                group.add(completion)
+            group.complete()
+            with contextlib.suppress(DeadlineExceeded, WorkFailed):
+                return await self.rewards.score(
+                    name, prompt, group, {}, timeout_s=self.config.coordinator.sampling_timeout_s, losses=losses
+                )
+        return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
+
+
+def evaluation_sampling(config: RunConfig, training: SamplingParams) -> SamplingParams:
+    """Returns the evaluation's sampling settings, with the stop tokens of training."""
+    settings = config.evaluation
+    return replace(
+        training,
+        temperature=settings.temperature,
+        max_completion_tokens=settings.max_completion_tokens or config.sampling.max_completion_tokens,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        return_support=False,
+        stop_strings=training.stop_strings if settings.stop_strings is None else tuple(settings.stop_strings),
+    )

@@ -1,0 +1,118 @@
+"""Held-out questions that are played as episodes, with scripted workers over real sockets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import generator_pb2, worker_pb2
+from tests.contract.test_episodes import episode_config
+from tests.support.cluster import Cluster, kinds
+from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
+from tests.support.waiting import eventually
+
+
+def evaluated_config(model: Path, evaluation: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
+    """Configures a run of episodes with three held-out games and three sums of one turn."""
+    games = model.parent / "games.jsonl"
+    games.write_text("".join(json.dumps({"messages": f"Held-out question {number}"}) + "\n" for number in range(3)))
+    sources = [
+        {"path": str(games), "environment": "counter", "name": "games"},
+        {"task": "arithmetic", "task_size": 3, "name": "sums"},
+    ]
+    return episode_config(model, evaluation={"sources": sources} | (evaluation or {}), **sections)
+
+
+def asked(*policies: ScriptedPolicy) -> list[generator_pb2.GenerateGroupRequest]:
+    """Returns the requests of evaluations."""
+    return [r for policy in policies for r in policy.requests if "/evaluation-" in r.request_id]
+
+
+def rows_of(cluster: Cluster, run: pb.Run) -> list[dict[str, float]]:
+    lines = (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if "eval/num_prompts" in row]
+
+
+async def test_games_and_single_turns_are_evaluated_together_before_and_after_training(
+    cluster: Cluster, model: Path
+) -> None:
+    policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
+    await cluster.add_all(policy, rewards=(stage,))
+    settings = {"samples_per_prompt": 2, "temperature": 0.5, "max_completion_tokens": 300}
+    await cluster.start(evaluated_config(model, settings))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    rows = rows_of(cluster, run)
+    assert [row["step"] for row in rows] == [0, 2]
+    for row in rows:
+        assert (row["eval/num_completions"], row["eval/unscored_rate"]) == (12, 0), row
+        assert row["eval/episodes/turns"] == 3 and row["eval/episodes/failed_rate"] == 0, row
+        # The environment pays 1.5 for the first sample of a game, and 2.5 for the second: all are correct.
+        assert row["eval/source/games/scores"] == 2 and row["eval/source/sums/scores"] == 1.5, row
+        assert row["eval/pass_at_2"] == 1 and row["eval/pass_at_2_low"] < 1, row
+    assert rows[1]["eval/correct_rate_change"] == 0
+    turns = [request for request in asked(policy) if "/turn-" in request.request_id]
+    assert len(turns) == 2 * 3 * 2 * 3 and {request.sampling.temperature for request in turns} == {0.5}
+    first, last = ({tuple(r.seeds) for r in turns if f"/evaluation-{step}-" in r.request_id} for step in (0, 2))
+    assert first == last, "two policies draw the same numbers"
+    seeds = {step: [s.seed for s in stage.starts if f"/evaluation-{step}-" in s.episode_id] for step in (0, 2)}
+    training = {start.seed for start in stage.starts if "/evaluation-" not in start.episode_id}
+    assert sorted(seeds[0]) == sorted(seeds[2]) and len(set(seeds[0])) == 3 and not training & set(seeds[0])
+    (message, _) = [event.message for event in events if event.kind == "evaluation"]
+    assert "of 6 held-out questions" in message and "95% interval" in message and "games 100.0%" in message, message
+
+
+async def test_a_generator_that_is_killed_in_an_evaluation_costs_the_turn_in_flight_alone(
+    cluster: Cluster, model: Path
+) -> None:
+    held, rescuer, stage = ScriptedPolicy(cluster.plane), ScriptedPolicy(cluster.plane), ScriptedStage()
+    held.holds_after, held.holds_turn = 6, 2
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, stage, "reward-0")
+    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, held, "generator-0")
+    await cluster.start(evaluated_config(model, run={"num_steps": 1}))
+    await eventually(lambda: held.num_held >= 3, "all three games are in their second turn")
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, rescuer, "generator-1")
+    await eventually(lambda: rescuer.loaded.is_set(), "the second generator has the weights")
+    await cluster.kill(server, "generator-0")
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    first = [r.request_id.split("/turn-")[1] for r in asked(rescuer) if "/evaluation-0-" in r.request_id]
+    assert sorted(turn for turn in first if "/call" in turn) == sorted(["2/call-1", "3/call-0"] * 3), first
+    assert [row["eval/unscored_rate"] for row in rows_of(cluster, run)] == [0, 0]
+
+
+async def test_a_paused_run_plays_its_held_out_games_and_stays_paused(cluster: Cluster, model: Path) -> None:
+    policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
+    await cluster.add_all(policy, rewards=(stage,))
+    await cluster.start(evaluated_config(model, {"on_start": False}, run={"num_steps": 50}))
+    await cluster.until(lambda event: event.kind == "step")
+    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    answer = await cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)
+    assert (answer.num_prompts, answer.num_scored, answer.metrics["eval/episodes/turns"]) == (6, 6, 3), answer
+    assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
+    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_STOPPED, (run.message, kinds(events))
+
+
+async def test_a_run_of_single_turns_may_be_evaluated_with_episodes(cluster: Cluster, model: Path) -> None:
+    policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
+    await cluster.add_all(policy, rewards=(stage,))
+    config = evaluated_config(model, run={"num_steps": 1}, data={"sources": [{"task": "arithmetic", "task_seed": 9}]})
+    await cluster.start(config)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    assert [row["eval/episodes/turns"] for row in rows_of(cluster, run)] == [3, 3]
+
+
+async def test_a_task_that_the_environment_refuses_is_an_unanswered_question(cluster: Cluster, model: Path) -> None:
+    policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
+    stage.refused = "Held-out question 1"
+    await cluster.add_all(policy, rewards=(stage,))
+    await cluster.start(evaluated_config(model, run={"num_steps": 1}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    assert [row["eval/unscored_rate"] for row in rows_of(cluster, run)] == [pytest.approx(1 / 6)] * 2
