@@ -49,7 +49,7 @@ class LocalRun:
 
     def how_to_resume(self) -> str:
         """Names the command that resumes the run, and the checkpoint that it resumes from."""
-        committed = sorted(path.parent.name for path in self.folder.glob("checkpoints/*/manifest.json"))
+        committed = Checkpoints(self.folder).committed()
         start = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
         return f"resume {start} with: shoal train --resume {self.request.run_id}{_data_dir_option(self.data_dir)}"
 

@@ -13,6 +13,7 @@ a folder without a manifest is no checkpoint.
 import asyncio
 import contextlib
 import hashlib
+import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ from shoal.errors import DataLoss, ShoalError
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
+
+_NAME = re.compile(r"step-[0-9]{8,}")
+"""Of a checkpoint. What else is in the folder, such as somebody's copy of one, is passed over."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Checkpoints:
 
     def committed(self) -> list[str]:
         """Returns the names of the committed checkpoints, oldest first."""
-        return sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
+        names = (path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
+        return sorted(name for name in names if _NAME.fullmatch(name))
 
     async def write(
         self,
@@ -239,7 +244,7 @@ class Checkpoints:
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
         for folder in self._folder.iterdir():
-            if not any((folder / name).exists() for name in (MANIFEST, DISCARDED)):
+            if _NAME.fullmatch(folder.name) and not any((folder / name).exists() for name in (MANIFEST, DISCARDED)):
                 _delete_snapshots(folder)
 
 

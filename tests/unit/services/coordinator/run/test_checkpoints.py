@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,27 @@ async def test_the_best_checkpoint_stays_besides_the_last_ones(tmp_path: Path) -
     await run.ledger.close()
     assert left == [[1], [1, 2], [1, 3], [4], [4, 5], [4, 6]], left
     assert run.learner.kept == ["step-00000004", "step-00000005"], "the learner deletes what the coordinator keeps"
+
+
+async def test_what_somebody_else_put_beside_the_checkpoints_is_passed_over(tmp_path: Path) -> None:
+    checkpoints, ledger = Checkpoints(tmp_path), Ledger(tmp_path / "ledger.sqlite", attempt=0)
+    await ledger.open()
+    await step_to(ledger, 1, 4)
+    await save_whole(checkpoints, Learner(), ledger)
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(folder / "step-00000001", folder / "step-00000001-copy")
+    (folder / ".nfs000000000012").write_text("a file that NFS keeps for a process that has it open")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "ledger.sqlite").write_text("mine")
+    for step in (2, 3):
+        await step_to(ledger, step, 4 * step)
+        assert await save_whole(checkpoints, Learner(), ledger, keep_last=1) == (f"step-{step:08d}", True)
+    assert checkpoints.committed() == ["step-00000003"] and checkpoints.steps() == [3]
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert left == {
+        ".nfs000000000012", "mine/ledger.sqlite", "step-00000001-copy/ledger.sqlite",
+        "step-00000001-copy/manifest.json", "step-00000003/ledger.sqlite", "step-00000003/manifest.json",
+    }  # fmt: skip
 
 
 async def test_each_checkpoint_keeps_as_many_as_are_to_be_kept_then(tmp_path: Path) -> None:
